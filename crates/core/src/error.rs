@@ -1,0 +1,203 @@
+//! What can be wrong with what a peer sent, and why the engine wants a connection closed.
+//!
+//! Both are about the peer: the connection ends, nothing has changed, and the text says what and which limit.
+
+use crate::wire::Op;
+
+/// Bytes that are not the protocol. The connection they came over can't be used again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The first request was not VALIDATE.
+    #[error("first byte {found:#04x} is not VALIDATE (0x00): not a c10d store client")]
+    NotValidated {
+        /// The byte that came first.
+        found: u8,
+    },
+    /// VALIDATE with another magic number.
+    #[error("VALIDATE with magic {found:#010x}, not 0x3c85f7ce")]
+    BadMagic {
+        /// The number that came.
+        found: u32,
+    },
+    /// VALIDATE after the first request.
+    #[error("a second VALIDATE")]
+    ValidatedTwice,
+    /// An operation code nobody has.
+    #[error("unknown operation code {code:#04x}")]
+    UnknownOp {
+        /// The code.
+        code: u8,
+    },
+    /// A key longer than the limit.
+    #[error("key of {len} bytes, limit {limit}")]
+    KeyTooLong {
+        /// The announced length.
+        len: u64,
+        /// [`key_len`](crate::Limits::key_len).
+        limit: usize,
+    },
+    /// A value longer than the limit.
+    #[error("value of {len} bytes, limit {limit}")]
+    ValueTooLong {
+        /// The announced length.
+        len: u64,
+        /// [`value_len`](crate::Limits::value_len).
+        limit: usize,
+    },
+    /// More keys in one request than the limit.
+    #[error("{count} keys in one message, limit {limit}")]
+    TooManyKeys {
+        /// The announced count.
+        count: u64,
+        /// [`keys_per_request`](crate::Limits::keys_per_request).
+        limit: usize,
+    },
+    /// A whole message longer than the limit.
+    #[error("message of at least {len} bytes, limit {limit}")]
+    FrameTooLong {
+        /// How long it would be at least.
+        len: u64,
+        /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
+        limit: usize,
+    },
+    /// A reply byte that means nothing there.
+    #[error("reply byte {found:#04x} to {op}")]
+    BadReplyByte {
+        /// What was asked.
+        op: Op,
+        /// The byte that came.
+        found: u8,
+    },
+    /// A reply with a negative count.
+    #[error("reply with a count of {found}")]
+    BadReplyCount {
+        /// The number that came.
+        found: i64,
+    },
+}
+
+/// A request that is well-formed but can't be carried out: the connection is closed and nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// ADD on a value that isn't a number.
+    #[error("add to {key}, whose value is not a number")]
+    NotANumber {
+        /// The key, printable.
+        key: String,
+    },
+    /// ADD whose result doesn't fit 64 bits.
+    #[error("add of {delta} to {key} would overflow from {held}")]
+    Overflow {
+        /// The key, printable.
+        key: String,
+        /// The number held.
+        held: i64,
+        /// What was to be added.
+        delta: i64,
+    },
+    /// APPEND whose result would be longer than a value may be.
+    #[error("append to {key} would make a value of {len} bytes, limit {limit}")]
+    ValueTooLong {
+        /// The key, printable.
+        key: String,
+        /// The length of the result.
+        len: usize,
+        /// [`value_len`](crate::Limits::value_len).
+        limit: usize,
+    },
+    /// The store holds as many bytes as it may.
+    #[error("{op} of {key}: the store is full, {held} of {limit} bytes")]
+    StoreFull {
+        /// What was asked.
+        op: Op,
+        /// The (first) key, printable.
+        key: String,
+        /// Bytes held.
+        held: usize,
+        /// [`store_bytes`](crate::Limits::store_bytes).
+        limit: usize,
+    },
+    /// The store holds as many keys as it may.
+    #[error("{op} of {key}: the store holds {limit} keys, its limit")]
+    TooManyKeys {
+        /// What was asked.
+        op: Op,
+        /// The (first) key, printable.
+        key: String,
+        /// [`keys`](crate::Limits::keys).
+        limit: usize,
+    },
+    /// The queues hold as many items as they may.
+    #[error("queue_push to {key}: the queues hold {limit} items, their limit")]
+    TooManyItems {
+        /// The key, printable.
+        key: String,
+        /// [`queue_items`](crate::Limits::queue_items).
+        limit: usize,
+    },
+    /// Too many awaited keys.
+    #[error("wait for {asked} absent keys when {held} are awaited already, limit {limit}")]
+    TooManyAwaited {
+        /// Absent keys in this request.
+        asked: usize,
+        /// Awaited by all others already.
+        held: usize,
+        /// [`awaited_per_client`](crate::Limits::awaited_per_client) or
+        /// [`awaited_total`](crate::Limits::awaited_total).
+        limit: usize,
+    },
+    /// A barrier for nobody.
+    #[error("barrier {key} with world size {world_size}; it must be at least 1")]
+    BadWorldSize {
+        /// The key, printable.
+        key: String,
+        /// What was asked.
+        world_size: i64,
+    },
+    /// A write to a name the server keeps for itself.
+    #[error("{op} of {key}: a reserved name, read-only")]
+    Reserved {
+        /// What was asked.
+        op: Op,
+        /// The key, printable.
+        key: String,
+    },
+    /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this
+    /// is a caller that bypassed it.
+    #[error("{op} while blocked in an earlier request")]
+    Blocked {
+        /// What was asked.
+        op: Op,
+    },
+}
+
+/// A key as text for messages: cut, with what isn't printable escaped.
+pub fn printable(key: &[u8]) -> String {
+    const MOST: usize = 80;
+    let cut = key.len() > MOST;
+    let mut text = key[..key.len().min(MOST)].escape_ascii().to_string();
+    if let Ok(whole) = std::str::from_utf8(key)
+        && !cut
+        && !whole.chars().any(char::is_control)
+    {
+        text = whole.to_owned();
+    }
+    if cut {
+        text.push_str(&format!("… ({} bytes)", key.len()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_keeps_text_and_escapes_and_cuts_the_rest() {
+        assert_eq!(printable("/schlüssel".as_bytes()), "/schlüssel");
+        assert_eq!(printable(b"\xff\n"), "\\xff\\n");
+        assert_eq!(printable(&[b'a'; 200]), format!("{}… (200 bytes)", "a".repeat(80)));
+    }
+}

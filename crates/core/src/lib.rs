@@ -1,0 +1,16 @@
+//! The pure heart of Rallypoint: it decides, and touches nothing.
+//!
+//! No sockets, files, clocks, randomness, environment or threads are used here; time and seeds come in as arguments.
+//! Everything that is hard to get right lives here, because here it can be tested by the million.
+//!
+//! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
+//! - [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
+
+mod error;
+mod limits;
+mod value;
+pub mod wire;
+
+pub use error::{Refusal, WireError, printable};
+pub use limits::Limits;
+pub use value::Value;

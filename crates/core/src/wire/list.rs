@@ -1,0 +1,127 @@
+//! Lists inside a request: walked where they lie, whether on the wire or in a caller's slice.
+//!
+//! Nothing is collected. A list from the wire has been checked by the decoder before it gets here.
+
+use super::scan::read_u64;
+
+/// The keys of a CHECK, WAIT or MULTI_GET.
+#[derive(Clone, Copy)]
+pub struct KeyList<'a>(Repr<'a, &'a [u8]>);
+
+/// The keys and values of a MULTI_SET.
+#[derive(Clone, Copy)]
+pub struct PairList<'a>(Repr<'a, (&'a [u8], &'a [u8])>);
+
+#[derive(Clone, Copy)]
+enum Repr<'a, T> {
+    /// Strings as they travel, without the count in front.
+    Wire {
+        count: usize,
+        bytes: &'a [u8],
+    },
+    Slice(&'a [T]),
+}
+
+/// Takes one string off the front of `bytes`.
+fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(read_u64(bytes, 0)?).ok()?;
+    let string = bytes.get(8..8 + len)?;
+    *bytes = &bytes[8 + len..];
+    Some(string)
+}
+
+impl<'a> KeyList<'a> {
+    /// A list over a caller's keys.
+    pub fn new(keys: &'a [&'a [u8]]) -> Self {
+        KeyList(Repr::Slice(keys))
+    }
+
+    pub(super) fn from_wire(count: usize, bytes: &'a [u8]) -> Self {
+        KeyList(Repr::Wire { count, bytes })
+    }
+
+    /// How many keys.
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Repr::Wire { count, .. } => count,
+            Repr::Slice(keys) => keys.len(),
+        }
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (mut wire, mut slice) = match self.0 {
+            Repr::Wire { bytes, .. } => (bytes, [].iter()),
+            Repr::Slice(keys) => (&[][..], keys.iter()),
+        };
+        std::iter::from_fn(move || take(&mut wire).or_else(|| slice.next().copied()))
+    }
+}
+
+impl<'a> PairList<'a> {
+    /// A list over a caller's pairs.
+    pub fn new(pairs: &'a [(&'a [u8], &'a [u8])]) -> Self {
+        PairList(Repr::Slice(pairs))
+    }
+
+    pub(super) fn from_wire(count: usize, bytes: &'a [u8]) -> Self {
+        PairList(Repr::Wire { count, bytes })
+    }
+
+    /// How many pairs.
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Repr::Wire { count, .. } => count,
+            Repr::Slice(pairs) => pairs.len(),
+        }
+    }
+
+    /// Whether there is no pair.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pairs in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let (mut wire, mut slice) = match self.0 {
+            Repr::Wire { bytes, .. } => (bytes, [].iter()),
+            Repr::Slice(pairs) => (&[][..], pairs.iter()),
+        };
+        std::iter::from_fn(move || match take(&mut wire) {
+            Some(key) => Some((key, take(&mut wire)?)),
+            None => slice.next().copied(),
+        })
+    }
+}
+
+// Two lists are equal if they name the same, wherever they lie.
+impl PartialEq for KeyList<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+impl Eq for KeyList<'_> {}
+
+impl PartialEq for PairList<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+impl Eq for PairList<'_> {}
+
+impl std::fmt::Debug for KeyList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(crate::error::printable)).finish()
+    }
+}
+
+impl std::fmt::Debug for PairList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter().map(|(k, v)| (crate::error::printable(k), v.len()))).finish()
+    }
+}

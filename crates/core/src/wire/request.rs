@@ -1,0 +1,194 @@
+//! Requests: what a client may ask, as views into the bytes they came in, and the way back to bytes.
+
+use bytes::Bytes;
+
+use super::list::{KeyList, PairList};
+use super::op::Op;
+use super::scan::{read_u32, read_u64};
+use crate::value::Value;
+
+/// A value inside a request.
+#[derive(Clone, Copy)]
+pub struct Payload<'a> {
+    bytes: &'a [u8],
+    /// The message around it, where that is ours to keep a part of.
+    owner: Option<&'a Bytes>,
+}
+
+impl<'a> Payload<'a> {
+    /// The bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes to keep. A large value that is most of its message is not copied: it keeps the message.
+    pub fn to_value(&self) -> Value {
+        match self.owner {
+            Some(owner) if self.bytes.len() >= Value::SHARED_FROM && self.bytes.len() * 2 > owner.len() => {
+                Value::shared(owner.slice_ref(self.bytes))
+            }
+            _ => Value::copied(self.bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Payload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Payload { bytes, owner: None }
+    }
+}
+
+impl PartialEq for Payload<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+impl Eq for Payload<'_> {}
+
+impl std::fmt::Debug for Payload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", crate::error::printable(self.bytes))
+    }
+}
+
+/// One request of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // The fields are the operands that `Op` describes.
+pub enum Request<'a> {
+    Validate { magic: u32 },
+    Set { key: &'a [u8], value: Payload<'a> },
+    CompareSet { key: &'a [u8], expected: &'a [u8], desired: Payload<'a> },
+    Get { key: &'a [u8] },
+    Add { key: &'a [u8], delta: i64 },
+    Check { keys: KeyList<'a> },
+    Wait { keys: KeyList<'a> },
+    NumKeys,
+    DeleteKey { key: &'a [u8] },
+    Append { key: &'a [u8], value: Payload<'a> },
+    MultiGet { keys: KeyList<'a> },
+    MultiSet { pairs: PairList<'a> },
+    CancelWait,
+    Ping { nonce: u32 },
+    QueuePush { key: &'a [u8], value: Payload<'a> },
+    QueuePop { key: &'a [u8] },
+    QueueLen { key: &'a [u8] },
+    ListKeys,
+    Barrier { key: &'a [u8], world_size: i64 },
+}
+
+impl<'a> Request<'a> {
+    /// Its operation.
+    pub fn op(&self) -> Op {
+        match self {
+            Request::Validate { .. } => Op::Validate,
+            Request::Set { .. } => Op::Set,
+            Request::CompareSet { .. } => Op::CompareSet,
+            Request::Get { .. } => Op::Get,
+            Request::Add { .. } => Op::Add,
+            Request::Check { .. } => Op::Check,
+            Request::Wait { .. } => Op::Wait,
+            Request::NumKeys => Op::NumKeys,
+            Request::DeleteKey { .. } => Op::DeleteKey,
+            Request::Append { .. } => Op::Append,
+            Request::MultiGet { .. } => Op::MultiGet,
+            Request::MultiSet { .. } => Op::MultiSet,
+            Request::CancelWait => Op::CancelWait,
+            Request::Ping { .. } => Op::Ping,
+            Request::QueuePush { .. } => Op::QueuePush,
+            Request::QueuePop { .. } => Op::QueuePop,
+            Request::QueueLen { .. } => Op::QueueLen,
+            Request::ListKeys => Op::ListKeys,
+            Request::Barrier { .. } => Op::Barrier,
+        }
+    }
+
+    /// Appends the request to `out` as it travels.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.op() as u8);
+        match self {
+            Request::Validate { magic: number } | Request::Ping { nonce: number } => {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            Request::Set { key, value }
+            | Request::Append { key, value }
+            | Request::QueuePush { key, value } => {
+                put(out, key);
+                put(out, value.bytes);
+            }
+            Request::CompareSet { key, expected, desired } => {
+                put(out, key);
+                put(out, expected);
+                put(out, desired.bytes);
+            }
+            Request::Get { key }
+            | Request::DeleteKey { key }
+            | Request::QueuePop { key }
+            | Request::QueueLen { key } => put(out, key),
+            Request::Add { key, delta: number } | Request::Barrier { key, world_size: number } => {
+                put(out, key);
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
+                out.extend_from_slice(&(keys.len() as u64).to_le_bytes());
+                keys.iter().for_each(|key| put(out, key));
+            }
+            Request::MultiSet { pairs } => {
+                out.extend_from_slice(&(pairs.len() as u64).to_le_bytes());
+                for (key, value) in pairs.iter() {
+                    put(out, key);
+                    put(out, value);
+                }
+            }
+            Request::NumKeys | Request::CancelWait | Request::ListKeys => {}
+        }
+    }
+
+    /// Reads a whole request. `None` if `bytes` isn't one, which the decoder has ruled out.
+    pub(super) fn parse(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Option<Request<'a>> {
+        let op = Op::from_code(*bytes.first()?)?;
+        let mut at = 1;
+        let mut string = || {
+            let len = usize::try_from(read_u64(bytes, at)?).ok()?;
+            let string = bytes.get(at + 8..at + 8 + len)?;
+            at += 8 + len;
+            Some(string)
+        };
+        let payload = |bytes: &'a [u8]| Payload { bytes, owner };
+        Some(match op {
+            Op::Validate => Request::Validate { magic: read_u32(bytes, 1)? },
+            Op::Ping => Request::Ping { nonce: read_u32(bytes, 1)? },
+            Op::Set => Request::Set { key: string()?, value: payload(string()?) },
+            Op::Append => Request::Append { key: string()?, value: payload(string()?) },
+            Op::QueuePush => Request::QueuePush { key: string()?, value: payload(string()?) },
+            Op::CompareSet => {
+                Request::CompareSet { key: string()?, expected: string()?, desired: payload(string()?) }
+            }
+            Op::Get => Request::Get { key: string()? },
+            Op::DeleteKey => Request::DeleteKey { key: string()? },
+            Op::QueuePop => Request::QueuePop { key: string()? },
+            Op::QueueLen => Request::QueueLen { key: string()? },
+            Op::Add => Request::Add { key: string()?, delta: read_u64(bytes, at)? as i64 },
+            Op::Barrier => Request::Barrier { key: string()?, world_size: read_u64(bytes, at)? as i64 },
+            Op::Check | Op::Wait | Op::MultiGet => {
+                let keys = KeyList::from_wire(read_u64(bytes, 1)? as usize, bytes.get(9..)?);
+                match op {
+                    Op::Check => Request::Check { keys },
+                    Op::Wait => Request::Wait { keys },
+                    _ => Request::MultiGet { keys },
+                }
+            }
+            Op::MultiSet => Request::MultiSet {
+                pairs: PairList::from_wire(read_u64(bytes, 1)? as usize, bytes.get(9..)?),
+            },
+            Op::NumKeys => Request::NumKeys,
+            Op::CancelWait => Request::CancelWait,
+            Op::ListKeys => Request::ListKeys,
+        })
+    }
+}
+
+/// Appends a length and the bytes.
+pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}

@@ -1,0 +1,369 @@
+//! What a store operation can end in, split by who must act.
+//!
+//! Each variant carries its operands: which peer, which operation, which keys, how long, how many of how many.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rallypoint_core::WireError;
+use rallypoint_core::wire::Op;
+
+/// The result of a store operation.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Why a store operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    // ---- the time ran out ----
+    /// Keys that were waited for did not all come in time.
+    #[error("{op} timed out after {} on {store}: {keys}", millis(*.waited))]
+    Timeout {
+        /// What was called.
+        op: Op,
+        /// Which store, with its address or path.
+        store: String,
+        /// How long it waited.
+        waited: Duration,
+        /// What it waited for, and which of it was there.
+        keys: KeyStates,
+    },
+    /// Too few arrived at a barrier in time.
+    #[error("barrier {key} timed out after {} on {store}: fewer than {world_size} arrived", millis(*.waited))]
+    BarrierTimeout {
+        /// Which store.
+        store: String,
+        /// The barrier's key.
+        key: String,
+        /// How many must arrive.
+        world_size: u64,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The server took the request but did not answer it in time, although it needs no waiting.
+    #[error(
+        "{op}{} got no answer from {peer} within {}: the server is reachable but silent (stopped, frozen, or cut off)",
+        of_keys(.keys), millis(*.waited)
+    )]
+    NoAnswer {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How long it waited.
+        waited: Duration,
+    },
+
+    // ---- the world failed ----
+    /// Nobody could be reached.
+    #[error("could not connect to {endpoint} within {}: {}", millis(*.waited), tried(.tried))]
+    Unreachable {
+        /// The endpoint as given.
+        endpoint: String,
+        /// How long it tried.
+        waited: Duration,
+        /// The last failure of each address tried.
+        tried: Vec<(String, String)>,
+    },
+    /// The host name has no address.
+    #[error("could not resolve host {host:?}: {reason}")]
+    Unresolvable {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// The connection broke during an operation that changed nothing.
+    #[error("lost the connection to {peer} during {op}{}: {reason}", of_keys(.keys))]
+    ConnectionLost {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How it broke.
+        reason: String,
+    },
+    /// The connection broke after a request that must not be repeated was sent: it may or may not have been applied.
+    #[error(
+        "lost the connection to {peer} during {op}{}: {reason}; it may or may not have been applied, and was not repeated",
+        of_keys(.keys)
+    )]
+    Indeterminate {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How it broke.
+        reason: String,
+    },
+    /// The server was replaced by one that doesn't have what this client had seen.
+    #[error(
+        "the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store"
+    )]
+    StoreReset {
+        /// The server.
+        peer: String,
+        /// How it was noticed.
+        evidence: String,
+    },
+    /// Fewer workers joined than must.
+    #[error("timed out after {} waiting for workers at {store}: {joined} of {expected} joined", millis(*.waited))]
+    WorkersMissing {
+        /// Which store.
+        store: String,
+        /// How many came.
+        joined: i64,
+        /// How many must come.
+        expected: u64,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// Some ranks did not come to a barrier or exchange.
+    #[error(
+        "timed out after {} at {prefix:?}: {} of {world_size} ranks came, missing: {}",
+        millis(*.waited), world_size - missing.len() as u64, ranks(.missing)
+    )]
+    RanksMissing {
+        /// The key prefix they meet at.
+        prefix: String,
+        /// How many must come.
+        world_size: u64,
+        /// Who didn't.
+        missing: Vec<u64>,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The address to listen on is taken.
+    #[error(
+        "cannot listen on {address}: address already in use (another store server, or a job that has not ended?)"
+    )]
+    AddressInUse {
+        /// The address.
+        address: String,
+    },
+    /// Listening failed for another reason.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file operation failed.
+    #[error("{path}: {what}: {source}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    // ---- the peer is malformed ----
+    /// The server's bytes were not the protocol. That connection is closed and never used again.
+    #[error("{peer} broke the protocol during {op}: {violation}")]
+    Protocol {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// What it sent.
+        violation: WireError,
+    },
+    /// The answer to a PING carried another number: replies are out of step.
+    #[error("{peer} answered ping {sent} with {found}: not a c10d store server, or out of step")]
+    WrongNonce {
+        /// The server.
+        peer: String,
+        /// What was sent.
+        sent: u32,
+        /// What came.
+        found: u32,
+    },
+    /// The file holds something that is not a record and can't be a torn one.
+    #[error("{path}: not a FileStore file: {what} at byte {offset}", path = .path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// What was found.
+        what: String,
+    },
+    /// The file could have been written by others.
+    #[error("{path}: refused, {why}; use a file of your own with mode 0600, or allow sharing explicitly", path = .path.display())]
+    UntrustedFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    // ---- the caller is wrong ----
+    /// The value is not a number, or the sum doesn't fit.
+    #[error("cannot add {delta} to {key}: it holds {held}, and the sum must be a 64-bit integer")]
+    NotANumber {
+        /// The key.
+        key: String,
+        /// What was to be added.
+        delta: i64,
+        /// The value held, printable.
+        held: String,
+    },
+    /// Nothing in the queue.
+    #[error("queue {key} is empty")]
+    QueueEmpty {
+        /// The queue.
+        key: String,
+    },
+    /// The key is longer than a store takes.
+    #[error("key of {len} bytes, the limit is {limit}: {key}")]
+    KeyTooLong {
+        /// The key, cut.
+        key: String,
+        /// Its length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The value is longer than a store takes.
+    #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was sent")]
+    ValueTooLarge {
+        /// The key.
+        key: String,
+        /// The value's length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// More keys in one call than a store takes.
+    #[error("{count} keys in one call, the limit is {limit}; nothing was sent")]
+    TooManyKeys {
+        /// How many.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The whole request is longer than a store takes.
+    #[error("request of {len} bytes, the limit is {limit}; nothing was sent")]
+    RequestTooLarge {
+        /// How long.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The store is as full as it may be, or another limit of it was reached.
+    #[error("{op}{} was refused: {reason}", of_keys(.keys))]
+    Refused {
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// Why.
+        reason: String,
+    },
+    /// A world size below one.
+    #[error("world size {world_size} for {what}; it must be at least 1")]
+    BadWorldSize {
+        /// What it was for.
+        what: String,
+        /// What was given.
+        world_size: i64,
+    },
+    /// This kind of store doesn't have the operation.
+    #[error("{store} does not support {op}")]
+    Unsupported {
+        /// Which store.
+        store: &'static str,
+        /// What was called.
+        op: Op,
+    },
+    /// Arguments that don't go together.
+    #[error("{0}")]
+    InvalidArgument(String),
+}
+
+/// The keys of a wait that ended, and what is known of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyStates {
+    /// The keys, in the order they were asked for.
+    pub keys: Vec<String>,
+    /// Which were there; `None` if nobody could be asked.
+    pub present: Option<Vec<bool>>,
+}
+
+impl KeyStates {
+    /// The keys that did not come, as far as is known.
+    pub fn missing(&self) -> Vec<&str> {
+        match &self.present {
+            None => self.keys.iter().map(String::as_str).collect(),
+            Some(present) => self
+                .keys
+                .iter()
+                .zip(present)
+                .filter(|(_, there)| !**there)
+                .map(|(key, _)| key.as_str())
+                .collect(),
+        }
+    }
+}
+
+impl std::fmt::Display for KeyStates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(present) = &self.present else {
+            return write!(f, "waited for {} (the server did not say which are there)", some(&self.keys));
+        };
+        let missing: Vec<_> = self.missing().into_iter().map(String::from).collect();
+        let there: Vec<_> =
+            self.keys.iter().zip(present).filter(|(_, there)| **there).map(|(key, _)| key.clone()).collect();
+        match (missing.is_empty(), there.is_empty()) {
+            (false, true) => write!(f, "missing {}", some(&missing)),
+            (false, false) => write!(
+                f,
+                "missing {} ({} of {} keys there: {})",
+                some(&missing),
+                there.len(),
+                self.keys.len(),
+                some(&there)
+            ),
+            (true, _) => write!(f, "all of {} came just after the time-out", some(&there)),
+        }
+    }
+}
+
+/// The first few names, and how many more.
+fn some(names: &[String]) -> String {
+    const MOST: usize = 16;
+    let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MOST {
+        text.push_str(&format!(" and {} more", names.len() - MOST));
+    }
+    text
+}
+
+fn of_keys(keys: &[String]) -> String {
+    if keys.is_empty() { String::new() } else { format!(" of {}", some(keys)) }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}
+
+fn ranks(missing: &[u64]) -> String {
+    some(&missing.iter().map(u64::to_string).collect::<Vec<_>>())
+}
+
+fn tried(tried: &[(String, String)]) -> String {
+    match tried {
+        [] => "no address was tried".into(),
+        _ => tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
+    }
+}

@@ -1,0 +1,166 @@
+//! The one interface of all stores. What it does is torch's `Store`; how it says so is Rust's.
+
+use std::time::Duration;
+
+use rallypoint_core::wire::Op;
+
+use crate::error::{Result, StoreError};
+
+/// A time-out of zero: wait without end.
+pub const NO_TIMEOUT: Duration = Duration::ZERO;
+
+/// How long a store waits unless told otherwise: 300 s, as torch's.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A key-value store that the processes of a job share.
+///
+/// All methods may be called from many threads at once. Those that wait do so for the store's
+/// [`timeout`](Store::timeout); zero means without end. Keys are text and values are bytes.
+///
+/// The provided methods are torch's fall-backs for stores that have no better way.
+pub trait Store: Send + Sync {
+    /// Stores `value` under `key`, whatever was there.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// The value of `key`, waiting until there is one.
+    fn get(&self, key: &str) -> Result<Vec<u8>>;
+
+    /// Adds `delta` to the number that `key` holds as decimal text (an absent key counts as 0); the new number.
+    fn add(&self, key: &str, delta: i64) -> Result<i64>;
+
+    /// Whether all these keys are present. Never waits.
+    fn check(&self, keys: &[&str]) -> Result<bool>;
+
+    /// Waits until all these keys are present, at most for `timeout`.
+    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()>;
+
+    /// Waits until all these keys are present, at most for the store's own time-out.
+    fn wait(&self, keys: &[&str]) -> Result<()> {
+        self.wait_for(keys, self.timeout())
+    }
+
+    /// Stores `desired` if `key` holds `expected`, or if it is absent and `expected` is empty. Returns what torch
+    /// returns: the value held afterwards, except that for an absent key and a non-empty `expected` (where nothing is
+    /// stored) it returns `expected`. [`compare_exchange`](Store::compare_exchange) says plainly which it was.
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>>;
+
+    /// [`compare_set`](Store::compare_set) with a result that can't be misread.
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        let held = self.compare_set(key, expected, desired)?;
+        Ok(if expected == desired && held == desired && !expected.is_empty() {
+            // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
+            if self.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
+        } else if held == desired {
+            Exchange::Stored
+        } else if held == expected && !expected.is_empty() {
+            Exchange::Absent
+        } else {
+            Exchange::Held(held)
+        })
+    }
+
+    /// Removes `key`; whether it was there (a [`FileStore`](crate::FileStore) always says yes, as torch's does).
+    fn delete_key(&self, key: &str) -> Result<bool>;
+
+    /// How many keys the whole store holds.
+    fn num_keys(&self) -> Result<u64>;
+
+    /// Puts `value` after what `key` holds.
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        let mut held = Vec::new();
+        loop {
+            let grown = [held.as_slice(), value].concat();
+            match self.compare_exchange(key, &held, &grown)? {
+                Exchange::Stored => return Ok(()),
+                Exchange::Held(now) => held = now,
+                Exchange::Absent => held.clear(),
+            }
+        }
+    }
+
+    /// The values of these keys, waiting until all are there.
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// Stores several values.
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        pairs.iter().try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    /// Puts an item at the end of a queue.
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
+        let _ = (key, value);
+        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePush })
+    }
+
+    /// Takes the item at the head of a queue, waiting until there is one.
+    fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        let _ = key;
+        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePop })
+    }
+
+    /// Takes the item at the head of a queue; [`StoreError::QueueEmpty`] if there is none.
+    fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        let _ = key;
+        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePop })
+    }
+
+    /// How many items a queue holds.
+    fn queue_len(&self, key: &str) -> Result<u64> {
+        let _ = key;
+        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueueLen })
+    }
+
+    /// The names of all keys, in no order.
+    fn list_keys(&self) -> Result<Vec<String>> {
+        Err(StoreError::Unsupported { store: self.kind(), op: Op::ListKeys })
+    }
+
+    /// Waits until `world_size` callers have come to the barrier `key`, at most for the store's time-out.
+    fn barrier(&self, key: &str, world_size: u64) -> Result<()> {
+        self.barrier_for(key, world_size, self.timeout())
+    }
+
+    /// Waits until `world_size` callers have come to the barrier `key`, at most for `timeout`.
+    ///
+    /// This fall-back uses the keys torch's uses and, like it, each `key` once only.
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+        if world_size == 0 {
+            return Err(StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 });
+        }
+        let last = format!("{key}/last_member");
+        if self.add(&format!("{key}/num_members"), 1)? == world_size as i64 {
+            self.set(&last, b"1")?;
+        }
+        self.wait_for(&[&last], timeout)
+    }
+
+    /// How long this store waits.
+    fn timeout(&self) -> Duration;
+
+    /// Sets how long this store waits from now on; [`NO_TIMEOUT`] for without end.
+    fn set_timeout(&self, timeout: Duration);
+
+    /// Whether `append`, `multi_get` and `multi_set` are single operations here rather than loops.
+    fn has_extended_api(&self) -> bool {
+        false
+    }
+
+    /// An independent client of the same store.
+    fn clone_store(&self) -> Result<Box<dyn Store>>;
+
+    /// What kind of store this is, for messages.
+    fn kind(&self) -> &'static str;
+}
+
+/// What became of a compare-and-set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exchange {
+    /// The desired value is held now.
+    Stored,
+    /// Another value is held, and was left alone.
+    Held(Vec<u8>),
+    /// The key is absent although a value was expected; nothing was stored.
+    Absent,
+}
