@@ -59,7 +59,7 @@ pub enum StoreError {
 
     // ---- the world failed ----
     /// Nobody could be reached.
-    #[error("could not connect to {endpoint} within {}: {}", millis(*.waited), tried(.tried))]
+    #[error("could not connect to {endpoint} within {}: {}", millis(*.waited), addresses(.tried))]
     Unreachable {
         /// The endpoint as given.
         endpoint: String,
@@ -361,7 +361,7 @@ fn ranks(missing: &[u64]) -> String {
     some(&missing.iter().map(u64::to_string).collect::<Vec<_>>())
 }
 
-fn tried(tried: &[(String, String)]) -> String {
+fn addresses(tried: &[(String, String)]) -> String {
     match tried {
         [] => "no address was tried".into(),
         _ => tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
