@@ -8,6 +8,7 @@
 
 mod error;
 mod limits;
+pub mod number;
 mod value;
 pub mod wire;
 
