@@ -1,5 +1,6 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
+mod bench;
 mod serve;
 
 use std::process::ExitCode;
@@ -16,12 +17,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::BenchArgs),
     Serve(serve::ServeArgs),
 }
 
 fn main() -> ExitCode {
     start_log();
     match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Serve(args) => serve::run(args),
     }
 }
