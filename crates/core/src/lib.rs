@@ -11,6 +11,7 @@
 mod error;
 mod limits;
 pub mod number;
+mod quantity;
 mod session;
 pub mod store;
 mod value;
@@ -18,5 +19,6 @@ pub mod wire;
 
 pub use error::{Refusal, WireError, printable};
 pub use limits::Limits;
+pub use quantity::Quantity;
 pub use session::{Hold, Session};
 pub use value::Value;
