@@ -193,3 +193,6 @@ impl ReplyDecoder {
         self.partial.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;
