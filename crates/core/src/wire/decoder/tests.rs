@@ -255,6 +255,29 @@ fn a_count_that_cannot_fit_the_frame_is_refused_by_itself() {
 }
 
 #[test]
+fn limits_as_large_as_can_be_do_not_make_lengths_overflow() {
+    let most = usize::MAX;
+    let limits = Limits {
+        key_len: most,
+        value_len: most,
+        keys_per_request: most,
+        frame_len: most,
+        ..Limits::default()
+    };
+    for number in ABSURD {
+        for bytes in [
+            frame(Op::Get, &[number]),
+            frame(Op::Set, &[0, number]),
+            frame(Op::Wait, &[number]),
+            frame(Op::MultiSet, &[number]),
+            frame(Op::MultiSet, &[number, number]),
+        ] {
+            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is only announced");
+        }
+    }
+}
+
+#[test]
 fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
