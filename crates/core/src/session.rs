@@ -111,3 +111,6 @@ impl Session {
         self.deferred_bytes
     }
 }
+
+#[cfg(test)]
+mod tests;
