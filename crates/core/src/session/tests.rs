@@ -158,6 +158,37 @@ fn nothing_overtakes_while_the_peer_takes_no_replies() {
 }
 
 #[test]
+fn a_cancel_held_back_with_its_wait_still_reaches_it() {
+    let keys: [&[u8]; 1] = [b"/absent"];
+    let wait = encoded(&[Request::Wait { keys: crate::wire::KeyList::new(&keys) }]);
+    let mut session = validated();
+    ops(&mut session, &[&wait[..], &[NUM_KEYS, CANCEL]].concat(), Hold::Congested);
+
+    let mut next =
+        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|frame| frame.op());
+    assert_eq!(next(Hold::No), Some(Op::Wait));
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    assert_eq!(next(Hold::No), Some(Op::NumKeys));
+    assert_eq!(next(Hold::No), None);
+    assert!(!session.has_deferred());
+    assert_eq!(session.deferred_bytes(), 0);
+}
+
+#[test]
+fn cancels_held_back_each_overtake_once() {
+    let mut session = validated();
+    ops(&mut session, &[NUM_KEYS, CANCEL, LIST_KEYS, CANCEL, CANCEL], Hold::Congested);
+    let mut next =
+        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|frame| frame.op());
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    for op in [Op::NumKeys, Op::ListKeys, Op::CancelWait] {
+        assert_eq!(next(Hold::No), Some(op));
+    }
+    assert_eq!(next(Hold::No), None);
+}
+
+#[test]
 fn held_counts_the_incomplete_and_the_held_back() {
     let get = encoded(&[Request::Get { key: b"/k" }]);
     let mut session = validated();
