@@ -20,6 +20,9 @@ pub enum Hold {
     Congested,
 }
 
+/// What holding back a request costs beyond its bytes, roughly: its place in the line, and its own allocation.
+const DEFERRED_OVERHEAD: usize = 64;
+
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
 pub struct Session {
@@ -58,7 +61,7 @@ impl Session {
                 Hold::No => return Ok(Some(frame)),
                 Hold::Blocked if frame.op() == Op::CancelWait => return Ok(Some(frame)),
                 Hold::Blocked | Hold::Congested => {
-                    self.deferred_bytes += frame.bytes().len();
+                    self.deferred_bytes += frame.bytes().len() + DEFERRED_OVERHEAD;
                     self.cancels += usize::from(frame.op() == Op::CancelWait);
                     self.deferred.push_back(frame.into_owned());
                 }
@@ -92,7 +95,7 @@ impl Session {
 
     fn take_front(&mut self) -> Option<Frame<'static>> {
         let frame = self.deferred.pop_front()?;
-        self.deferred_bytes -= frame.bytes().len();
+        self.deferred_bytes -= frame.bytes().len() + DEFERRED_OVERHEAD;
         Some(frame)
     }
 
@@ -140,7 +143,8 @@ impl Session {
         self.decoder.held()
     }
 
-    /// Bytes of requests waiting behind an earlier one.
+    /// Bytes of requests waiting behind an earlier one, with what it costs to keep them: most requests are small, and
+    /// a peer may send a million of one byte.
     pub fn deferred_bytes(&self) -> usize {
         self.deferred_bytes
     }

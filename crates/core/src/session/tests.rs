@@ -193,12 +193,20 @@ fn held_counts_the_incomplete_and_the_held_back() {
     let get = encoded(&[Request::Get { key: b"/k" }]);
     let mut session = validated();
     ops(&mut session, &[&get[..], &get[..4]].concat(), Hold::Blocked);
+    let deferred = get.len() + DEFERRED_OVERHEAD;
     assert_eq!(
         (session.partial(), session.deferred_bytes(), session.held()),
-        (Some(4), get.len(), get.len() + 4)
+        (Some(4), deferred, deferred + 4)
     );
     ops(&mut session, &get[4..], Hold::No);
     assert_eq!((session.partial(), session.deferred_bytes(), session.held()), (None, 0, 0));
+}
+
+#[test]
+fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
+    let mut session = validated();
+    ops(&mut session, &[NUM_KEYS; 1000], Hold::Blocked);
+    assert!(session.held() > 1000 * size_of::<Frame<'_>>());
 }
 
 #[test]
