@@ -594,3 +594,6 @@ impl Engine {
         assert_eq!(blocked, self.blocked);
     }
 }
+
+#[cfg(test)]
+mod tests;
