@@ -106,7 +106,7 @@ fn every_request_survives_a_cut_at_every_place() {
         for cut in 0..=bytes.len() {
             let (before, after) = bytes.split_at(cut);
             let frames = decode(&[before, after], &Limits::default()).unwrap();
-            assert_eq!(frames, [bytes.clone()], "{request:?} cut at {cut}");
+            assert_eq!(frames, [&bytes[..]], "{request:?} cut at {cut}");
         }
     }
 }
@@ -229,7 +229,7 @@ fn keys_values_counts_and_frames_of_just_the_limit_pass() {
     let pairs: [(&[u8], &[u8]); 3] = [(b"12345", b"1234567"); 3];
     let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
     limits.frame_len = bytes.len();
-    assert_eq!(decode(&[&bytes], &limits).unwrap(), [bytes.clone()]);
+    assert_eq!(decode(&[&bytes], &limits).unwrap(), [&bytes[..]]);
 
     limits.frame_len -= 1;
     let refused = WireError::FrameTooLong { len: bytes.len() as u64, limit: limits.frame_len };

@@ -3,10 +3,9 @@
 use super::*;
 
 /// All there is to see of a store, to be the same before and after.
-fn everything(store: &mut Store) -> (Snapshot, Vec<(Vec<u8>, Option<Vec<u8>>)>, Reply) {
+fn everything(store: &mut Store) -> (Snapshot, BTreeMap<Vec<u8>, Option<Vec<u8>>>, Reply) {
     let Reply::Keys(keys) = store.reply(1000, Request::ListKeys) else { panic!() };
-    let mut pairs: Vec<_> = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
-    pairs.sort();
+    let pairs = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
     (store.0.snapshot(), pairs, store.reply(1000, queue_len(b"q")))
 }
 
