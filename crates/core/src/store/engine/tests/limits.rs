@@ -2,8 +2,10 @@
 
 use super::*;
 
+type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
 /// All there is to see of a store, to be the same before and after.
-fn everything(store: &mut Store) -> (Snapshot, BTreeMap<Vec<u8>, Option<Vec<u8>>>, Reply) {
+fn everything(store: &mut Store) -> (Snapshot, Pairs, Reply) {
     let Reply::Keys(keys) = store.reply(1000, Request::ListKeys) else { panic!() };
     let pairs = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
     (store.0.snapshot(), pairs, store.reply(1000, queue_len(b"q")))
