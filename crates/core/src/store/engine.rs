@@ -419,7 +419,10 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.put(key, Value::copied(value));
+            self.map.set(key, Value::copied(value));
+        }
+        if self.waiters.len() > 0 {
+            self.wake_for_pairs(pairs);
         }
         Ok(())
     }
@@ -522,6 +525,17 @@ impl Engine {
             self.clients[seen.client as usize].latch.push((key, value.clone()));
             if self.strike(&seen) {
                 self.release(seen.client);
+            }
+        }
+    }
+
+    /// Several keys have come at once: what is seen is what all of it left, not a value that a later pair replaced.
+    fn wake_for_pairs(&mut self, pairs: PairList<'_>) {
+        for (key, _) in pairs.iter() {
+            if self.waiters.is_awaited(key)
+                && let Some(value) = self.map.get(key).cloned()
+            {
+                self.wake(key, &value);
             }
         }
     }

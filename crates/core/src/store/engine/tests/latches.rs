@@ -142,3 +142,12 @@ fn a_latched_value_is_not_changed_by_an_append() {
     assert_eq!(store.ask(0, set(b"b", b"")), [stop(1)]);
     assert_eq!(store.reply(1, get(b"a")), value(b"1"));
 }
+
+#[test]
+fn of_one_key_named_twice_in_a_multi_set_the_last_value_is_latched() {
+    let mut store = Store::new();
+    store.tell(1, wait(&[b"a"]));
+    assert_eq!(store.ask(0, multi_set(&[(b"a", b"never held"), (b"a", b"held")])), [stop(1)]);
+    store.reply(0, delete(b"a"));
+    assert_eq!(store.reply(1, get(b"a")), value(b"held"));
+}
