@@ -359,6 +359,8 @@ impl Engine {
     }
 
     fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
+        // First, lest it seem absent to those who expect something there.
+        self.writable(Op::CompareSet, key)?;
         let fits = match self.map.get(key) {
             Some(held) if **held == *expected => true,
             Some(held) => return Ok(held.clone()),

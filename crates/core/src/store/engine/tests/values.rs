@@ -228,6 +228,8 @@ fn reserved_names_are_read_only() {
         for request in [
             set(key, b"v"),
             cas(key, b"", b"v"),
+            cas(key, b"identity", b"v"),
+            cas(key, b"else", b"v"),
             add(key, 1),
             append(key, b"v"),
             delete(key),
