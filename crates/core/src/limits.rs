@@ -162,3 +162,25 @@ mod tests {
         assert_eq!(limits, Limits::default());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_torchs_server_takes_is_within_the_defaults() {
+        let limits = Limits::default();
+        assert_eq!((limits.key_len, limits.value_len, limits.keys_per_request), (8192, 8 << 20, 131_072));
+        assert!(limits.frame_len > limits.value_len * 2 + limits.key_len, "a compare_set of two such values");
+        assert!(
+            limits.awaited_per_client >= limits.keys_per_request,
+            "a wait for as many keys as can be named"
+        );
+    }
+
+    #[test]
+    fn a_value_our_server_holds_is_within_what_our_client_takes() {
+        let limits = Limits::default();
+        assert!(limits.reply_len > limits.value_len);
+    }
+}

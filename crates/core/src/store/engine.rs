@@ -364,6 +364,8 @@ impl Engine {
     }
 
     fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
+        // First, lest it seem absent to those who expect something there.
+        self.writable(Op::CompareSet, key)?;
         let fits = match self.map.get(key) {
             Some(held) if **held == *expected => true,
             Some(held) => return Ok(held.clone()),
@@ -424,7 +426,10 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.put(key, Value::copied(value));
+            self.map.set(key, Value::copied(value));
+        }
+        if self.waiters.len() > 0 {
+            self.wake_for_pairs(pairs);
         }
         Ok(())
     }
@@ -531,6 +536,17 @@ impl Engine {
         }
     }
 
+    /// Several keys have come at once: what is seen is what all of it left, not a value that a later pair replaced.
+    fn wake_for_pairs(&mut self, pairs: PairList<'_>) {
+        for (key, _) in pairs.iter() {
+            if self.waiters.is_awaited(key)
+                && let Some(value) = self.map.get(key).cloned()
+            {
+                self.wake(key, &value);
+            }
+        }
+    }
+
     /// A queue has items: one waiter for each that nobody is on its way to.
     fn wake_for_items(&mut self, key: &[u8]) {
         while self.queues.has_unclaimed(key) {
@@ -599,3 +615,6 @@ impl Engine {
         assert_eq!(blocked, self.blocked);
     }
 }
+
+#[cfg(test)]
+mod tests;
