@@ -9,9 +9,10 @@
 mod error;
 mod limits;
 pub mod number;
+pub mod record;
 mod value;
 pub mod wire;
 
-pub use error::{Refusal, WireError, printable};
+pub use error::{RecordError, Refusal, WireError, printable};
 pub use limits::Limits;
 pub use value::Value;

@@ -87,6 +87,12 @@ pub struct Limits {
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
     pub reply_len: usize,
+
+    // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
+    /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.
+    pub record_key_len: usize,
+    /// Longest value in the file. Torch: none, it allocates what the file announces.
+    pub record_value_len: usize,
 }
 
 impl Default for Limits {
@@ -123,6 +129,8 @@ impl Default for Limits {
             keepalive_probes: 6,
             user_timeout: Duration::from_secs(120),
             reply_len: 64 * MIB,
+            record_key_len: 64 * KIB,
+            record_value_len: 64 * MIB,
         }
     }
 }
