@@ -16,6 +16,9 @@ use crate::error::{FileObstacle, Result, StoreError};
 /// How much is read at once.
 const PIECE: u64 = 64 * 1024;
 
+/// How many of the last bytes read are kept to know the place again.
+const END: u64 = 64;
+
 /// The file as far as it was read.
 pub(super) struct View {
     reader: RecordReader,
@@ -27,6 +30,8 @@ pub(super) struct View {
     /// Which file this is. It is kept open, without its lock, because the number of a file that nobody has open may be
     /// given to the next one, and that would look the same.
     file: Option<(Arc<File>, (u64, u64))>,
+    /// The last bytes that were read. If others stand there now, the file was emptied and written anew.
+    end: Vec<u8>,
     /// Whether this instance is counted in this file.
     pub(super) joined: bool,
 }
@@ -39,6 +44,7 @@ impl View {
             edition: 0,
             len: 0,
             file: None,
+            end: Vec::new(),
             joined: false,
         }
     }
@@ -81,14 +87,26 @@ impl View {
     ) -> Result<()> {
         let failed = |error| place.failed("read", error);
         let metadata = locked.file.metadata().map_err(failed)?;
-        if !self.is_of(&metadata) || metadata.len() < self.reader.position() {
+        if !self.is_of(&metadata) || self.end_at(&locked.file).map_err(failed)? != self.end {
             let file = Some((Arc::clone(&locked.file), identity(&metadata)));
             *self = View { file, edition: self.edition + 1, ..View::new(limits) };
         }
         self.len = metadata.len();
         let read = self.read_on(&locked.file, place, call);
         self.reader.forget_tail();
+        self.end = self.end_at(&locked.file).map_err(failed)?;
         read
+    }
+
+    /// The bytes before the place up to which the file was read; none if it doesn't reach up to there any more.
+    fn end_at(&self, file: &File) -> io::Result<Vec<u8>> {
+        let position = self.reader.position();
+        let mut end = vec![0; END.min(position) as usize];
+        let start = position - end.len() as u64;
+        match file.read_exact_at(&mut end, start) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
+            read => read.map(|()| end),
+        }
     }
 
     fn read_on(&mut self, file: &File, place: &Place, call: &Call) -> Result<()> {
@@ -161,6 +179,8 @@ impl View {
             Ok(len) if len == bytes.len() => {
                 self.len += len as u64;
                 self.reader.skip(len as u64);
+                self.end.extend_from_slice(&bytes);
+                self.end.drain(..self.end.len().saturating_sub(END as usize));
                 records.into_iter().for_each(|record| self.apply(record));
                 return Ok(());
             }
