@@ -125,6 +125,12 @@ pub struct Limits {
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
     pub reply_len: usize = 64 * MIB,
+
+    // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
+    /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.
+    pub record_key_len: usize = 64 * KIB,
+    /// Longest value in the file. Torch: none, it allocates what the file announces.
+    pub record_value_len: usize = 64 * MIB,
 }
 }
 
@@ -161,11 +167,6 @@ mod tests {
         }
         assert_eq!(limits, Limits::default());
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_request_that_torchs_server_takes_is_within_the_defaults() {

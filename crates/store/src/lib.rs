@@ -4,6 +4,7 @@ mod create;
 mod deadline;
 mod endpoint;
 mod error;
+mod file;
 mod gather;
 mod hash;
 mod port;
@@ -14,7 +15,8 @@ mod tcp;
 
 pub use create::{C10dStoreOptions, create_c10d_store};
 pub use endpoint::Endpoint;
-pub use error::{KeyStates, Result, StoreError};
+pub use error::{FileObstacle, KeyStates, Result, StoreError};
+pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
 pub use port::{ReservedPort, free_port, reserve_port};
