@@ -2,14 +2,17 @@
 
 mod bench;
 mod serve;
+mod store;
+mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-/// Elastic rendezvous for distributed training.
+/// Elastic rendezvous for distributed training: a store server that torch can't tell from its own, and its tools
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=warn, info or debug says how much.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -19,6 +22,13 @@ struct Cli {
 enum Command {
     Bench(bench::BenchArgs),
     Serve(serve::ServeArgs),
+    Store(store::StoreArgs),
+    /// Prints a completion script for a shell
+    #[command(after_help = "Example:\n  rallypoint completions bash > /etc/bash_completion.d/rallypoint")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -26,6 +36,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Store(args) => store::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
     }
 }
 
