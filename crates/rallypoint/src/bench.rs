@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
+use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -45,15 +46,20 @@ use workload::Workload;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   rallypoint bench --endpoint 127.0.0.1:29400
-  rallypoint bench --endpoint node0:29400 --workload get,set --in-flight 1 --seconds 10
-  rallypoint bench --endpoint node0:29400 --workload connect-1000,barrier-1000 --json
-  rallypoint bench --endpoint [::1]:29400 --workload all        heavy: not on a server that others need
+  rallypoint bench -e node0:29400 --workload get,set --in-flight 1 --seconds 10
+  rallypoint bench -e node0:29400 --workload connect-1000,barrier-1000 --json
+  rallypoint bench -e [::1]:29400 --workload all          heavy: not for a server that others need
 
-Exit codes: 0 measured, 1 the server closed a connection or answered wrongly, 2 wrong usage, 3 unreachable,
-            4 timed out, 130 interrupted")]
+Exit codes:
+  0    measured
+  1    the server answered wrongly, or is no TCPStore
+  2    wrong usage
+  4    a workload was not done in time
+  5    the server could not be reached, or a connection was lost
+  130  interrupted")]
 pub(crate) struct BenchArgs {
     /// The server
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
     endpoint: Endpoint,
     /// What to do, with commas between; may be given several times
     #[arg(long, value_name = "NAME[,NAME...]", default_value = workload::DEFAULT)]
@@ -77,8 +83,8 @@ pub(crate) struct BenchArgs {
     /// Keys over which the requests go
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=999_999))]
     keys: u32,
-    /// After this long a workload is given up
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// After this long a workload is given up (10s, 5min)
+    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     timeout: Duration,
     /// Prints JSON instead of a table
     #[arg(long)]
@@ -91,6 +97,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(86_400)).contains(time))
         .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    match Duration::read(text) {
+        Ok(Duration::ZERO) => Err("a workload needs some time".into()),
+        Ok(time) => Ok(time),
+        Err(why) => Err(format!("it must be {why}")),
+    }
 }
 
 pub(crate) fn run(args: BenchArgs) -> ExitCode {

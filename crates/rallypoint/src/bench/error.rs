@@ -43,10 +43,11 @@ impl BenchError {
     /// As the help lists them.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            BenchError::NotAStore { .. } | BenchError::Lost { .. } | BenchError::Poll(_) => 1,
+            BenchError::NotAStore { .. } | BenchError::Poll(_) => 1,
+            BenchError::Lost { trouble: Trouble::WrongReply { .. } | Trouble::Unasked { .. }, .. } => 1,
             BenchError::TooFewFiles { .. } => 2,
-            BenchError::Unreachable(_) => 3,
-            BenchError::TimedOut { .. } => 4,
+            BenchError::TimedOut { .. } | BenchError::Lost { trouble: Trouble::Silent { .. }, .. } => 4,
+            BenchError::Unreachable(_) | BenchError::Lost { .. } => 5,
             BenchError::Interrupted => 130,
         }
     }
