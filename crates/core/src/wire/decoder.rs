@@ -134,7 +134,24 @@ impl RequestDecoder {
     /// The next whole request, taken off the front of `input`; `None` when `input` is used up.
     ///
     /// After an error the stream has no meaning any more and must be closed.
+    #[inline]
     pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+    ) -> Result<Option<Frame<'a>>, WireError> {
+        // Nearly always all of it is there.
+        if self.partial.is_none()
+            && let Some((request, len)) = Request::at_front(input, limits)
+        {
+            let (bytes, rest) = input.split_at(len);
+            *input = rest;
+            return Ok(Some(Frame(Repr::There(bytes, request))));
+        }
+        self.next_in_pieces(input, limits)
+    }
+
+    fn next_in_pieces<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
@@ -145,12 +162,6 @@ impl RequestDecoder {
             }
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return Ok(Some(Frame(Repr::Pieced(Bytes::from(whole)))));
-        }
-        // Nearly always all of it is there.
-        if let Some((request, len)) = Request::at_front(input, limits) {
-            let (bytes, rest) = input.split_at(len);
-            *input = rest;
-            return Ok(Some(Frame(Repr::There(bytes, request))));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
