@@ -453,7 +453,7 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.map.set(key, Value::copied(value));
+            self.map.set_copy(key, value);
         }
         if self.waiters.len() > 0 {
             self.wake_for_pairs(pairs);
