@@ -1,1 +1,49 @@
-fn main() {}
+//! The `rallypoint` command: what people type. The work is done in the crates below it.
+
+mod serve;
+mod store;
+mod waiting;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Elastic rendezvous for distributed training: a store server that torch can't tell from its own, and its tools
+#[derive(Debug, Parser)]
+#[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=warn, info or debug says how much.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Store(store::StoreArgs),
+    /// Prints a completion script for a shell
+    #[command(after_help = "Example:\n  rallypoint completions bash > /etc/bash_completion.d/rallypoint")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    start_log();
+    match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Store(args) => store::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Logs go to standard error; `RALLYPOINT_LOG` says how much (`warn`, `info`, `debug`).
+fn start_log() {
+    use tracing_subscriber::EnvFilter;
+    let level = EnvFilter::try_from_env("RALLYPOINT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).with_target(false).init();
+}

@@ -32,7 +32,7 @@ fn ops(session: &mut Session, bytes: &[u8], hold: Hold) -> (Vec<Op>, Option<Wire
 
 /// A server of one connection: what it answers to `bytes`, which arrive at once. `before` sets the store up.
 fn answers(bytes: &[u8], before: impl FnOnce(&mut Engine)) -> Vec<u8> {
-    let mut engine = Engine::new(Limits::default(), 1, b"");
+    let mut engine = Engine::new(Limits::default(), 1, Some(b""));
     before(&mut engine);
     let client = ClientId::new(0, 1);
     let mut session = validated();

@@ -19,7 +19,7 @@ impl Store {
     }
 
     fn with(limits: Limits) -> Store {
-        Store(Engine::new(limits, 7, b"identity"))
+        Store(Engine::new(limits, 7, Some(b"identity")))
     }
 
     /// What comes of one request.
