@@ -4,13 +4,19 @@
 //! Everything that is hard to get right lives here, because here it can be tested by the million.
 //!
 //! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
+//! - [`store`]: requests → effects, in one total order
+//! - [`Session`]: one connection's handshake and order
 //! - [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
 mod error;
 mod limits;
+pub mod number;
+mod session;
+pub mod store;
 mod value;
 pub mod wire;
 
 pub use error::{Refusal, WireError, printable};
 pub use limits::Limits;
+pub use session::{Hold, Session};
 pub use value::Value;

@@ -7,6 +7,42 @@ use std::time::Duration;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
+/// Writes the struct, its defaults and its access by name from one list.
+macro_rules! limits {
+    ($(#[$outer:meta])* pub struct Limits { $($(#[doc = $doc:literal])* pub $name:ident: $kind:ty = $default:expr,)* }) => {
+        $(#[$outer])*
+        pub struct Limits { $($(#[doc = $doc])* pub $name: $kind,)* }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Limits { $($name: $default,)* }
+            }
+        }
+
+        impl Limits {
+            /// Name, default and meaning of each limit, for people.
+            pub fn describe() -> Vec<(&'static str, String, String)> {
+                let defaults = Limits::default();
+                vec![$((stringify!($name), defaults.$name.print(), concat!($($doc),*).trim().to_owned()),)*]
+            }
+
+            /// Sets the limit of this name. Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `min`.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+                match name {
+                    $(stringify!($name) => self.$name = <$kind as Quantity>::read(text)
+                        .map_err(|why| format!("limit {name}: {text:?} is not {why}"))?,)*
+                    _ => {
+                        let known = [$(stringify!($name)),*].join(", ");
+                        return Err(format!("there is no limit {name:?}; there are {known}"));
+                    }
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+limits! {
 /// Bounds on what one peer may ask for and on what the store may hold.
 ///
 /// `Limits::default()` is what `rallypoint serve` uses; every field can be changed there by a flag.
@@ -15,114 +51,179 @@ const MIB: usize = 1024 * KIB;
 pub struct Limits {
     // ---- one request (enforced by the decoder, before anything is allocated) ----
     /// Longest key in bytes. Torch's libuv server: 8 KiB; its legacy server: none.
-    pub key_len: usize,
+    pub key_len: usize = 8 * KIB,
     /// Longest value in bytes, also of the *result* of an append. Torch's libuv server: 8 MiB, but an append can grow
     /// a value past it; legacy: none.
-    pub value_len: usize,
+    pub value_len: usize = 8 * MIB,
     /// Most keys in one request. Torch's libuv server: 131,072; legacy: none.
-    pub keys_per_request: usize,
+    pub keys_per_request: usize = 131_072,
     /// Longest whole request. Torch: none, so one `multi_set` may ask for a terabyte.
-    pub frame_len: usize,
+    pub frame_len: usize = 64 * MIB,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
     /// Bytes of keys, values and queue items together. Torch: none, the host runs out of memory instead.
-    pub store_bytes: usize,
+    pub store_bytes: usize = 4096 * MIB,
     /// Number of keys. Torch: none.
-    pub keys: usize,
+    pub keys: usize = 4_000_000,
     /// Number of items in all queues together. Torch: none.
-    pub queue_items: usize,
+    pub queue_items: usize = 1_000_000,
     /// Absent keys one connection may wait for. Torch: 131,072 in one request, but requests add up.
-    pub awaited_per_client: usize,
+    pub awaited_per_client: usize = 131_072,
     /// Absent keys all connections together may wait for. Torch: none.
-    pub awaited_total: usize,
+    pub awaited_total: usize = 1_000_000,
 
     // ---- connections (enforced by the server) ----
     /// Time from accept to a whole VALIDATE. Torch: none, silent connections are kept for ever.
-    pub handshake: Duration,
+    pub handshake: Duration = Duration::from_secs(10),
     /// An unvalidated connection older than this counts as stale. A correct client sends VALIDATE at once, so ten
     /// thousand arriving together never look like an attack.
-    pub stale_after: Duration,
+    pub stale_after: Duration = Duration::from_secs(1),
     /// Most stale unvalidated connections; the oldest go first. Torch: none.
-    pub stale_total: usize,
+    pub stale_total: usize = 1024,
     /// Most stale unvalidated connections of one address. Torch: none.
-    pub stale_per_address: usize,
+    pub stale_per_address: usize = 256,
     /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
     /// legacy server aborts at the file limit).
-    pub connections: usize,
+    pub connections: usize = 65_536,
     /// Files left free below the process' limit.
-    pub spare_files: usize,
+    pub spare_files: usize = 64,
     /// A request that has been arriving for this long must go on at [`Limits::partial_rate`]. Torch: none.
-    pub partial_grace: Duration,
+    pub partial_grace: Duration = Duration::from_secs(30),
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
-    pub partial_rate: usize,
+    pub partial_rate: usize = KIB,
     /// Bytes of incomplete requests held for all connections together. Past it the largest incomplete request is cut
     /// off, so a small one is never the victim of a large one. Torch: none (and an aborted upload leaks there).
-    pub input_total: usize,
+    pub input_total: usize = 256 * MIB,
     /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
-    pub deferred_bytes: usize,
+    pub deferred_bytes: usize = MIB,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
-    pub output_pause: usize,
+    pub output_pause: usize = MIB,
     /// Unsent reply bytes, not counting values shared with the store, at which a connection is closed.
-    pub output_hard: usize,
+    pub output_hard: usize = 64 * MIB,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
-    pub output_stall: Duration,
+    pub output_stall: Duration = Duration::from_secs(30),
     /// Bytes read from one connection before the next has its turn.
-    pub turn_bytes: usize,
+    pub turn_bytes: usize = 256 * KIB,
     /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
-    pub offences_per_second: u32,
+    pub offences_per_second: u32 = 20,
     /// How long such an address is refused.
-    pub offence_penalty: Duration,
+    pub offence_penalty: Duration = Duration::from_secs(10),
     /// Lines a second in the log about misbehaving peers.
-    pub log_lines_per_second: u32,
+    pub log_lines_per_second: u32 = 10,
     /// TCP keep-alive: idle time before the first probe. Torch: keep-alive is off.
-    pub keepalive_idle: Duration,
+    pub keepalive_idle: Duration = Duration::from_secs(60),
     /// TCP keep-alive: time between probes.
-    pub keepalive_interval: Duration,
+    pub keepalive_interval: Duration = Duration::from_secs(10),
     /// TCP keep-alive: unanswered probes before the connection is dead.
-    pub keepalive_probes: u32,
+    pub keepalive_probes: u32 = 6,
     /// Unacknowledged data older than this kills the connection (`TCP_USER_TIMEOUT`).
-    pub user_timeout: Duration,
+    pub user_timeout: Duration = Duration::from_secs(120),
 
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
-    pub reply_len: usize,
+    pub reply_len: usize = 64 * MIB,
+}
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            key_len: 8 * KIB,
-            value_len: 8 * MIB,
-            keys_per_request: 131_072,
-            frame_len: 64 * MIB,
-            store_bytes: 4096 * MIB,
-            keys: 4_000_000,
-            queue_items: 1_000_000,
-            awaited_per_client: 131_072,
-            awaited_total: 1_000_000,
-            handshake: Duration::from_secs(10),
-            stale_after: Duration::from_secs(1),
-            stale_total: 1024,
-            stale_per_address: 256,
-            connections: 65_536,
-            spare_files: 64,
-            partial_grace: Duration::from_secs(30),
-            partial_rate: KIB,
-            input_total: 256 * MIB,
-            deferred_bytes: MIB,
-            output_pause: MIB,
-            output_hard: 64 * MIB,
-            output_stall: Duration::from_secs(30),
-            turn_bytes: 256 * KIB,
-            offences_per_second: 20,
-            offence_penalty: Duration::from_secs(10),
-            log_lines_per_second: 10,
-            keepalive_idle: Duration::from_secs(60),
-            keepalive_interval: Duration::from_secs(10),
-            keepalive_probes: 6,
-            user_timeout: Duration::from_secs(120),
-            reply_len: 64 * MIB,
+/// Something a limit is counted in.
+trait Quantity: Sized {
+    fn read(text: &str) -> Result<Self, &'static str>;
+    fn print(&self) -> String;
+}
+
+/// A number and its unit.
+fn split(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..digits].parse().ok()?, text[digits..].trim()))
+}
+
+impl Quantity for usize {
+    fn read(text: &str) -> Result<usize, &'static str> {
+        let wrong = "a number, or a size such as 512KiB, 8MiB or 4GiB";
+        let (number, unit) = split(text).ok_or(wrong)?;
+        let unit = match unit {
+            "" => 1,
+            "KiB" | "K" | "k" => 1 << 10,
+            "MiB" | "M" => 1 << 20,
+            "GiB" | "G" => 1 << 30,
+            _ => return Err(wrong),
+        };
+        number.checked_mul(unit).and_then(|size| usize::try_from(size).ok()).ok_or(wrong)
+    }
+
+    fn print(&self) -> String {
+        match *self {
+            size if size >= 1 << 30 && size % (1 << 30) == 0 => format!("{}GiB", size >> 30),
+            size if size >= MIB && size % MIB == 0 => format!("{}MiB", size / MIB),
+            size if size >= KIB && size % KIB == 0 && size != 1024 => format!("{}KiB", size / KIB),
+            size => size.to_string(),
         }
+    }
+}
+
+impl Quantity for u32 {
+    fn read(text: &str) -> Result<u32, &'static str> {
+        text.trim().parse().map_err(|_| "a number")
+    }
+
+    fn print(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Quantity for Duration {
+    fn read(text: &str) -> Result<Duration, &'static str> {
+        let wrong = "a time such as 250ms, 10s or 2min";
+        let (number, unit) = split(text).ok_or(wrong)?;
+        match unit {
+            "ms" => Ok(Duration::from_millis(number)),
+            "s" | "" => Ok(Duration::from_secs(number)),
+            "min" => number.checked_mul(60).map(Duration::from_secs).ok_or(wrong),
+            _ => Err(wrong),
+        }
+    }
+
+    fn print(&self) -> String {
+        match self.as_millis() {
+            ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+            ms => format!("{ms}ms"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_set_by_its_name_with_a_unit() {
+        let mut limits = Limits::default();
+        limits.set("value_len", "1MiB").unwrap();
+        limits.set("handshake", "250ms").unwrap();
+        limits.set("offences_per_second", "3").unwrap();
+        assert_eq!((limits.value_len, limits.offences_per_second), (MIB, 3));
+        assert_eq!(limits.handshake, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn a_wrong_name_or_value_says_what_would_be_right_and_changes_nothing() {
+        let mut limits = Limits::default();
+        assert!(limits.set("value_length", "1").unwrap_err().contains("value_len"));
+        assert!(limits.set("value_len", "8 parsecs").unwrap_err().contains("8MiB"));
+        assert!(limits.set("handshake", "soon").unwrap_err().contains("250ms"));
+        assert!(limits.set("store_bytes", "99999999999999999999GiB").is_err());
+        assert_eq!(limits, Limits::default());
+    }
+
+    #[test]
+    fn what_describes_a_limit_sets_it() {
+        let mut limits = Limits::default();
+        for (name, default, meaning) in Limits::describe() {
+            limits.set(name, &default).unwrap();
+            assert!(!meaning.is_empty(), "{name}");
+        }
+        assert_eq!(limits, Limits::default());
     }
 }

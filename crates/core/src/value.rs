@@ -14,7 +14,10 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Own(Arc<[u8]>),
-    Shared(Bytes),
+    /// Boxed: most values are small, and every entry of the store pays for the larger variant.
+    Shared(Box<Bytes>),
+    /// Has been appended to, and may be again.
+    Grown(Arc<Vec<u8>>),
 }
 
 impl Value {
@@ -28,14 +31,28 @@ impl Value {
 
     /// These bytes themselves.
     pub fn shared(bytes: Bytes) -> Value {
-        Value(Repr::Shared(bytes))
+        Value(Repr::Shared(Box::new(bytes)))
+    }
+
+    /// Puts bytes after these. Many appends cost what the result is long, unless somebody holds on to each.
+    pub(crate) fn append(&mut self, more: &[u8]) {
+        if let Repr::Grown(grown) = &mut self.0
+            && let Some(own) = Arc::get_mut(grown)
+        {
+            return own.extend_from_slice(more);
+        }
+        let mut grown = Vec::with_capacity((self.len() + more.len()) * 3 / 2);
+        grown.extend_from_slice(self);
+        grown.extend_from_slice(more);
+        self.0 = Repr::Grown(Arc::new(grown));
     }
 
     /// As `Bytes`, without a copy if it is shared already.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             Repr::Own(own) => Bytes::from_owner(Arc::clone(own)),
-            Repr::Shared(shared) => shared.clone(),
+            Repr::Shared(shared) => Bytes::clone(shared),
+            Repr::Grown(grown) => Bytes::from_owner(GrownBytes(Arc::clone(grown))),
         }
     }
 }
@@ -47,13 +64,23 @@ impl Deref for Value {
         match &self.0 {
             Repr::Own(own) => own,
             Repr::Shared(shared) => shared,
+            Repr::Grown(grown) => grown,
         }
+    }
+}
+
+/// What `Bytes` needs to keep a grown value alive.
+struct GrownBytes(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for GrownBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 
 impl Default for Value {
     fn default() -> Self {
-        Value(Repr::Shared(Bytes::new()))
+        Value::copied(&[])
     }
 }
 

@@ -1,5 +1,7 @@
 //! Replies: what a server answers. A reply doesn't say what it is; the one who asked knows its kind.
 
+use std::sync::Arc;
+
 use super::op::Op;
 use super::request::{Request, put};
 use super::scan::{read_u32, read_u64};
@@ -30,7 +32,7 @@ pub enum Reply {
         item: Option<Value>,
     },
     /// LIST_KEYS.
-    Keys(Vec<Box<[u8]>>),
+    Keys(Vec<Arc<[u8]>>),
     /// PING's number.
     Nonce(u32),
 }
@@ -128,7 +130,7 @@ impl Reply {
                 item: bytes.get(16..).map(Value::copied).filter(|_| before > 0),
             }),
             ReplyKind::Keys => {
-                bytes.get(8..).and_then(|keys| strings(keys, |key| Box::from(key))).map(Reply::Keys)
+                bytes.get(8..).and_then(|keys| strings(keys, |key| Arc::from(key))).map(Reply::Keys)
             }
         })
     }

@@ -1,0 +1,78 @@
+//! How a number is read out of a stored value: the decimal prefix rule of C++'s `std::stoll`, which torch's stores use.
+//!
+//! It only reads. Adding, and refusing to wrap, is the business of whoever holds the value.
+
+/// The number that `text` begins with, read as `std::stoll` in base 10 reads it: leading white space is skipped, a
+/// sign may follow, then digits until something else comes. `None` if there are no digits there or if the number does
+/// not fit 64 bits.
+pub fn parse_prefix(text: &[u8]) -> Option<i64> {
+    let start = text.iter().position(|byte| !is_space(*byte))?;
+    let (negative, digits) = match &text[start..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let len = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    if len == 0 {
+        return None;
+    }
+    // Gathered below zero, where there is room for one number more than above it.
+    let below = digits[..len]
+        .iter()
+        .try_fold(0i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;
+    if negative { Some(below) } else { below.checked_neg() }
+}
+
+/// C's `isspace` in the "C" locale. Rust's `is_ascii_whitespace` leaves out the vertical tab.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_read_up_to_what_is_not_a_digit() {
+        for (text, number) in [
+            ("0", 0),
+            ("42", 42),
+            ("-42", -42),
+            ("+42", 42),
+            ("12abc", 12),
+            ("1.5", 1),
+            ("0x10", 0),
+            ("007", 7),
+            ("5 6", 5),
+            ("9\0", 9),
+        ] {
+            assert_eq!(parse_prefix(text.as_bytes()), Some(number), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn leading_white_space_is_skipped_as_c_knows_it() {
+        assert_eq!(parse_prefix(b" 7"), Some(7));
+        assert_eq!(parse_prefix(b" \t\n\x0b\x0c\r-7"), Some(-7));
+        assert_eq!(parse_prefix("\u{a0}7".as_bytes()), None);
+    }
+
+    #[test]
+    fn what_does_not_begin_with_digits_is_no_number() {
+        for text in ["", "abc", " ", "-", "+", "- 1", "--1", "+-1", "\x007", ".5"] {
+            assert_eq!(parse_prefix(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse_prefix(b"\xff1"), None);
+    }
+
+    #[test]
+    fn the_ends_of_the_range_fit_and_one_further_does_not() {
+        assert_eq!(parse_prefix(b"9223372036854775807"), Some(i64::MAX));
+        assert_eq!(parse_prefix(b"9223372036854775808"), None);
+        assert_eq!(parse_prefix(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(parse_prefix(b"-9223372036854775809"), None);
+        assert_eq!(parse_prefix(b"12345678901234567890"), None);
+        assert_eq!(parse_prefix(&[b'9'; 4096]), None);
+        assert_eq!(parse_prefix(&[b'0'; 4096]), Some(0));
+    }
+}

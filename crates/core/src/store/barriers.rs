@@ -1,0 +1,81 @@
+//! Barriers that can be used again: each round lets go of `world_size` arrivals that are all still there.
+//!
+//! A barrier is not a key: setting a key of its name lets nobody through, and it leaves nothing behind.
+
+use ahash::RandomState;
+use hashbrown::HashMap;
+use slab::Slab;
+
+use super::waiters::ClientIndex;
+
+/// A client's place at a barrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrival {
+    barrier: usize,
+    member: usize,
+}
+
+#[derive(Debug)]
+struct Barrier {
+    name: (Box<[u8]>, u64),
+    members: Slab<ClientIndex>,
+}
+
+/// All barriers at which somebody waits. Those of one key with different world sizes are different barriers.
+#[derive(Debug)]
+pub(super) struct Barriers {
+    by_name: HashMap<(Box<[u8]>, u64), usize, RandomState>,
+    all: Slab<Barrier>,
+}
+
+impl Barriers {
+    pub(super) fn new(hasher: RandomState) -> Barriers {
+        Barriers { by_name: HashMap::with_hasher(hasher), all: Slab::new() }
+    }
+
+    /// A client comes. `Ok`: its place in a round that is not complete. `Err`: the round is complete and over, with
+    /// the others who were in it, oldest place first.
+    pub(super) fn arrive(
+        &mut self,
+        client: ClientIndex,
+        key: &[u8],
+        world_size: u64,
+    ) -> Result<Arrival, Vec<ClientIndex>> {
+        let name = (Box::from(key), world_size);
+        let barrier = match self.by_name.get(&name) {
+            Some(&barrier) => barrier,
+            None => {
+                let barrier = self.all.insert(Barrier { name: name.clone(), members: Slab::new() });
+                self.by_name.insert(name, barrier);
+                barrier
+            }
+        };
+        let round = &mut self.all[barrier];
+        if round.members.len() as u64 + 1 >= world_size {
+            let others = round.members.iter().map(|(_, &client)| client).collect();
+            self.remove(barrier);
+            return Err(others);
+        }
+        Ok(Arrival { barrier, member: round.members.insert(client) })
+    }
+
+    /// A client gives up or is gone: it no longer counts.
+    pub(super) fn leave(&mut self, arrival: Arrival) {
+        let round = &mut self.all[arrival.barrier];
+        round.members.remove(arrival.member);
+        if round.members.is_empty() {
+            self.remove(arrival.barrier);
+        }
+    }
+
+    /// The key, the world size and how many have arrived.
+    pub(super) fn look(&self, arrival: Arrival) -> (&[u8], u64, usize) {
+        let round = &self.all[arrival.barrier];
+        (&round.name.0, round.name.1, round.members.len())
+    }
+
+    fn remove(&mut self, barrier: usize) {
+        let gone = self.all.remove(barrier);
+        self.by_name.remove(&gone.name);
+    }
+}

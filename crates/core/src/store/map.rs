@@ -1,0 +1,109 @@
+//! Keys and values. Many small hash tables rather than one, so that growing never stops the store for long.
+
+use std::sync::Arc;
+
+use ahash::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table;
+
+use crate::value::Value;
+
+/// With four million keys the largest single growth moves sixteen thousand.
+const SHARDS: usize = 256;
+
+#[derive(Debug)]
+struct Entry {
+    key: Arc<[u8]>,
+    value: Value,
+}
+
+/// A map from keys to values that also knows how many bytes it holds.
+#[derive(Debug)]
+pub(super) struct Map {
+    shards: Box<[HashTable<Entry>]>,
+    hasher: RandomState,
+    len: usize,
+    bytes: usize,
+}
+
+/// What an entry costs beyond its key and its value, roughly: table slot, reference counts, allocator.
+pub(super) const ENTRY_OVERHEAD: usize = 96;
+
+/// What a key with a value of these lengths is counted as.
+pub(super) fn cost(key: usize, value: usize) -> usize {
+    key + value + ENTRY_OVERHEAD
+}
+
+impl Map {
+    pub(super) fn new(hasher: RandomState) -> Map {
+        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
+        Map { shards, hasher, len: 0, bytes: 0 }
+    }
+
+    fn hash(&self, key: &[u8]) -> (usize, u64) {
+        let hash = self.hasher.hash_one(key);
+        // The table uses the low bits for the place and the top seven for the tag.
+        ((hash >> 32) as usize % SHARDS, hash)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes held, overheads included.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Value> {
+        self.entry(key).map(|(_, value)| value)
+    }
+
+    /// The key as kept, with its value.
+    pub(super) fn entry(&self, key: &[u8]) -> Option<(&Arc<[u8]>, &Value)> {
+        let (shard, hash) = self.hash(key);
+        self.shards[shard].find(hash, |entry| *entry.key == *key).map(|entry| (&entry.key, &entry.value))
+    }
+
+    /// Puts a value in the place of what was there.
+    pub(super) fn set(&mut self, key: &[u8], value: Value) {
+        let (shard, hash) = self.hash(key);
+        let hasher = &self.hasher;
+        let added = cost(key.len(), value.len());
+        match self.shards[shard].entry(hash, |entry| *entry.key == *key, |entry| hasher.hash_one(&*entry.key))
+        {
+            hash_table::Entry::Occupied(mut slot) => {
+                let held = &mut slot.get_mut().value;
+                self.bytes = self.bytes + value.len() - held.len();
+                *held = value;
+            }
+            hash_table::Entry::Vacant(slot) => {
+                slot.insert(Entry { key: Arc::from(key), value });
+                self.bytes += added;
+                self.len += 1;
+            }
+        }
+    }
+
+    /// Lengthens a value that is there.
+    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
+        let (shard, hash) = self.hash(key);
+        if let Some(entry) = self.shards[shard].find_mut(hash, |entry| *entry.key == *key) {
+            entry.value.append(more);
+            self.bytes += more.len();
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Value> {
+        let (shard, hash) = self.hash(key);
+        let slot = self.shards[shard].find_entry(hash, |entry| *entry.key == *key).ok()?;
+        let (entry, _) = slot.remove();
+        self.bytes -= cost(entry.key.len(), entry.value.len());
+        self.len -= 1;
+        Some(entry.value)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        self.shards.iter().flat_map(|shard| shard.iter().map(|entry| &entry.key))
+    }
+}

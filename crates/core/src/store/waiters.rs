@@ -1,0 +1,166 @@
+//! Who waits for what: one index, readable from both ends.
+//!
+//! Each awaited key has the list of those who wait for it, oldest first; each waiter has its registrations. Both point
+//! at the same records, so that a cancel or a disconnect costs what that waiter waits for and nothing more.
+
+use std::sync::Arc;
+
+use ahash::RandomState;
+use hashbrown::HashTable;
+use slab::Slab;
+
+/// A client's place in the engine.
+pub(super) type ClientIndex = u32;
+
+const NONE: u32 = u32::MAX;
+
+/// One client waiting for one key.
+#[derive(Debug)]
+struct Registration {
+    client: ClientIndex,
+    /// Which of the client's registrations this is.
+    place: u32,
+    awaited: u32,
+    older: u32,
+    newer: u32,
+}
+
+/// A key that somebody waits for.
+#[derive(Debug)]
+struct Awaited {
+    key: Arc<[u8]>,
+    oldest: u32,
+    newest: u32,
+}
+
+/// The registrations of one waiting client. It lives with the client and means nothing without the index.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    registrations: Vec<u32>,
+    left: usize,
+}
+
+impl Places {
+    /// How many keys are still missing.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+}
+
+/// The index.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    by_key: HashTable<u32>,
+    awaited: Slab<Awaited>,
+    registrations: Slab<Registration>,
+    hasher: RandomState,
+}
+
+/// Somebody waited for the key that came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) client: ClientIndex,
+    place: u32,
+}
+
+impl Waiters {
+    pub(super) fn new(hasher: RandomState) -> Waiters {
+        Waiters { by_key: HashTable::new(), awaited: Slab::new(), registrations: Slab::new(), hasher }
+    }
+
+    /// How many registrations there are: keys awaited, counted once for each who waits.
+    pub(super) fn len(&self) -> usize {
+        self.registrations.len()
+    }
+
+    fn find(&self, key: &[u8]) -> Option<u32> {
+        if self.by_key.is_empty() {
+            return None;
+        }
+        let hash = self.hasher.hash_one(key);
+        self.by_key.find(hash, |&at| *self.awaited[at as usize].key == *key).copied()
+    }
+
+    /// Lets `client` wait for `key`, behind all who wait for it already.
+    pub(super) fn register(&mut self, client: ClientIndex, places: &mut Places, key: &[u8]) {
+        let at = self.find(key).unwrap_or_else(|| self.insert(key));
+        let awaited = &mut self.awaited[at as usize];
+        let place = places.registrations.len() as u32;
+        let older = awaited.newest;
+        let id =
+            self.registrations.insert(Registration { client, place, awaited: at, older, newer: NONE }) as u32;
+        awaited.newest = id;
+        match older {
+            NONE => awaited.oldest = id,
+            older => self.registrations[older as usize].newer = id,
+        }
+        places.registrations.push(id);
+        places.left += 1;
+    }
+
+    fn insert(&mut self, key: &[u8]) -> u32 {
+        let at = self.awaited.insert(Awaited { key: Arc::from(key), oldest: NONE, newest: NONE }) as u32;
+        let (hasher, awaited) = (&self.hasher, &self.awaited);
+        self.by_key
+            .insert_unique(hasher.hash_one(key), at, |&at| hasher.hash_one(&*awaited[at as usize].key));
+        at
+    }
+
+    /// Takes the oldest waiter off the list of `key`, with the key as kept.
+    pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Seen, Arc<[u8]>)> {
+        let at = self.find(key)?;
+        let awaited = &self.awaited[at as usize];
+        let (id, key) = (awaited.oldest, Arc::clone(&awaited.key));
+        let Registration { client, place, .. } = self.unlink(id);
+        Some((Seen { client, place }, key))
+    }
+
+    /// Whether anybody waits for `key`.
+    pub(super) fn is_awaited(&self, key: &[u8]) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// Strikes off a registration that [`take_oldest`](Waiters::take_oldest) took.
+    pub(super) fn strike(places: &mut Places, seen: &Seen) {
+        places.registrations[seen.place as usize] = NONE;
+        places.left -= 1;
+    }
+
+    /// Ends all that this client waits for. The places are empty afterwards.
+    pub(super) fn cancel(&mut self, places: &mut Places) {
+        for id in places.registrations.drain(..).filter(|&id| id != NONE) {
+            self.unlink(id);
+        }
+        places.left = 0;
+    }
+
+    /// The keys this client still waits for.
+    pub(super) fn missing<'a>(&'a self, places: &'a Places) -> impl Iterator<Item = &'a Arc<[u8]>> {
+        places
+            .registrations
+            .iter()
+            .filter(|&&id| id != NONE)
+            .map(|&id| &self.awaited[self.registrations[id as usize].awaited as usize].key)
+    }
+
+    fn unlink(&mut self, id: u32) -> Registration {
+        let gone = self.registrations.remove(id as usize);
+        let awaited = &mut self.awaited[gone.awaited as usize];
+        match gone.older {
+            NONE => awaited.oldest = gone.newer,
+            older => self.registrations[older as usize].newer = gone.newer,
+        }
+        match gone.newer {
+            NONE => awaited.newest = gone.older,
+            newer => self.registrations[newer as usize].older = gone.older,
+        }
+        if awaited.oldest == NONE {
+            let hash = self.hasher.hash_one(&*awaited.key);
+            if let Ok(slot) = self.by_key.find_entry(hash, |&at| at == gone.awaited) {
+                slot.remove();
+            }
+            self.awaited.remove(gone.awaited as usize);
+        }
+        gone
+    }
+}

@@ -1,0 +1,94 @@
+//! `rallypoint serve`: the store server as a process of its own.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, TcpStoreServer};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// Runs a store server that torch's TCPStore clients can use as their own.
+///
+/// Once it is ready it prints one line `listening on HOST:PORT` per address to standard output; logs go to standard
+/// error. SIGTERM and SIGINT end it cleanly.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  rallypoint serve                                  this machine only, port 29400
+  rallypoint serve --listen 0.0.0.0:29400           open to the cluster, IPv4
+  rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
+  rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
+  rallypoint serve --limit value_len=64MiB --limit handshake=30s
+
+Exit codes: 0 ended by a signal, 1 could not listen, 2 wrong usage")]
+pub(crate) struct ServeArgs {
+    /// Where to listen; may be given several times
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400")]
+    listen: Vec<Endpoint>,
+    /// Changes a limit; --list-limits shows them all
+    #[arg(long, value_name = "NAME=VALUE")]
+    limit: Vec<String>,
+    /// Prints every limit with its default and meaning, and ends
+    #[arg(long)]
+    list_limits: bool,
+}
+
+pub(crate) fn run(args: ServeArgs) -> ExitCode {
+    if args.list_limits {
+        for (name, default, meaning) in Limits::describe() {
+            println!("{name:<22} {default:>8}  {meaning}");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut limits = None;
+    for change in &args.limit {
+        let set = match change.split_once('=') {
+            Some((name, value)) => {
+                limits.get_or_insert_with(TcpStoreServer::default_limits).set(name.trim(), value.trim())
+            }
+            None => Err(format!("{change:?} is not NAME=VALUE")),
+        };
+        if let Err(why) = set {
+            eprintln!("rallypoint serve: {why}");
+            eprintln!("hint: `rallypoint serve --list-limits` shows them all");
+            return ExitCode::from(2);
+        }
+    }
+    // Before the server's thread starts, so that it inherits the handling of signals.
+    let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("rallypoint serve: cannot handle signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
+    let listen = args.listen.into_iter().map(Listen::from).collect();
+    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits }) {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!("rallypoint serve: {error}");
+            eprintln!("hint: choose another address with --listen HOST:PORT; port 0 picks a free one");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    for address in server.addresses() {
+        // Nobody reading our output is no reason to stop serving.
+        let _ = writeln!(out, "listening on {address}");
+    }
+    let _ = out.flush();
+    if only_here {
+        tracing::info!(
+            "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
+            server.port()
+        );
+    }
+    let signal = signals.forever().next();
+    tracing::info!("ending on {}", if signal == Some(SIGINT) { "SIGINT" } else { "SIGTERM" });
+    server.stop();
+    ExitCode::SUCCESS
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}

@@ -1,0 +1,106 @@
+//! `HOST:PORT` as people write it, and the addresses behind it. It opens no sockets.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use crate::error::{Result, StoreError};
+
+/// A host name or address, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// A name, an IPv4 or IPv6 address without brackets, or empty for every address of this machine.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// An endpoint from its parts. Brackets around an IPv6 address are taken off.
+    pub fn new(host: &str, port: u16) -> Endpoint {
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        Endpoint { host: if host == "*" { String::new() } else { host.to_owned() }, port }
+    }
+
+    /// The addresses to connect to, in the resolver's order.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        if self.host.is_empty() {
+            return Ok(vec![
+                (Ipv4Addr::LOCALHOST, self.port).into(),
+                (Ipv6Addr::LOCALHOST, self.port).into(),
+            ]);
+        }
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(vec![(address, self.port).into()]);
+        }
+        let unresolvable = |reason| StoreError::Unresolvable { host: self.host.clone(), reason };
+        let mut addresses = Vec::new();
+        for address in (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .map_err(|error| unresolvable(error.to_string()))?
+        {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        if addresses.is_empty() { Err(unresolvable("no addresses".into())) } else { Ok(addresses) }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Endpoint> {
+        let wrong = |why: &str| {
+            StoreError::InvalidArgument(format!(
+                "{text:?} is not HOST:PORT: {why} (examples: node0:29400, 10.0.0.1:29400, [::1]:29400)"
+            ))
+        };
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            return Err(wrong("an IPv6 address needs brackets"));
+        }
+        if host.chars().any(|c| c.is_whitespace() || c == '/') {
+            return Err(wrong("the host has a space or a slash in it"));
+        }
+        let port = port.parse().map_err(|_| wrong("the port is not a number from 0 to 65535"))?;
+        Ok(Endpoint::new(host, port))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_read_and_print_as_people_write_them() {
+        for text in ["node0:29400", "10.0.0.1:1", "[::1]:65535", "[fe80::1]:0", ":29400"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        assert_eq!("*:80".parse::<Endpoint>().unwrap(), Endpoint { host: String::new(), port: 80 });
+    }
+
+    #[test]
+    fn what_is_not_an_endpoint_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("node0", "there is no port"),
+            ("node0:x", "the port is not a number"),
+            ("node0:70000", "the port is not a number"),
+            ("::1:29400", "needs brackets"),
+            ("http://node0:80", "needs brackets"),
+            ("a b:1", "a space or a slash"),
+        ] {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

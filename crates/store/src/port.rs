@@ -1,0 +1,74 @@
+//! Ports nobody else has: found, or held so that nobody can take them before they are used.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::error::{Result, StoreError};
+
+/// A port held by a bound socket. Hand it over to a server ([`Listen::from`](crate::Listen)) and nobody can take the
+/// port in between.
+#[derive(Debug)]
+pub struct ReservedPort {
+    socket: Socket,
+    port: u16,
+}
+
+impl ReservedPort {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The socket, listening now.
+    pub fn listen(self) -> Result<TcpListener> {
+        let address = || format!("port {}", self.port);
+        self.socket.listen(BACKLOG).map_err(|source| StoreError::Listen { address: address(), source })?;
+        Ok(self.socket.into())
+    }
+}
+
+/// As many pending connections as the system allows; it cuts the number to its own limit.
+pub(crate) const BACKLOG: i32 = i32::MAX;
+
+/// Holds a free port on all addresses of this machine: IPv6 and IPv4 together where there is IPv6, else IPv4.
+pub fn reserve_port() -> Result<ReservedPort> {
+    let six = bind_wildcard(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into());
+    let socket = match six {
+        Ok(socket) => Ok(socket),
+        Err(_) => bind_wildcard(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()),
+    };
+    let failed = |source| StoreError::Listen { address: "any free port".into(), source };
+    let socket = socket.map_err(failed)?;
+    let port = socket.local_addr().map_err(failed)?.as_socket().map_or(0, |address| address.port());
+    Ok(ReservedPort { socket, port })
+}
+
+/// A port that was free a moment ago. Somebody may take it before you do; [`reserve_port`] has no such gap.
+pub fn free_port() -> Result<u16> {
+    reserve_port().map(|held| held.port())
+}
+
+fn bind_wildcard(domain: Domain, address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM, None)?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_cannot_be_taken_and_a_free_one_can() {
+        let held = reserve_port().unwrap();
+        assert!(TcpListener::bind(("127.0.0.1", held.port())).is_err());
+        let port = held.port();
+        let listener = held.listen().unwrap();
+        assert_eq!(listener.local_addr().unwrap().port(), port);
+        assert_ne!(free_port().unwrap(), 0);
+    }
+}

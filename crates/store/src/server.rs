@@ -1,0 +1,145 @@
+//! The TCP store server: one thread that moves bytes between sockets and the engine. It decides nothing itself.
+//!
+//! It can live in any program: start it, keep it, drop it to stop it.
+
+mod connection;
+mod event_loop;
+mod listen;
+mod offences;
+mod outbox;
+mod stats;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use mio::Waker;
+use rallypoint_core::Limits;
+
+pub use listen::Listen;
+pub use stats::ServerStats;
+
+use crate::error::{Result, StoreError};
+use event_loop::EventLoop;
+use stats::Counters;
+
+/// How to start a [`TcpStoreServer`].
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// Where to listen.
+    pub listen: Vec<Listen>,
+    /// What peers may do; the defaults, fitted to this machine's memory and file limit, if not given.
+    pub limits: Option<Limits>,
+}
+
+/// A running store server. Dropping it stops it and closes every connection.
+#[derive(Debug)]
+pub struct TcpStoreServer {
+    addresses: Vec<SocketAddr>,
+    instance: String,
+    counters: Arc<Counters>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TcpStoreServer {
+    /// Starts a server. When this returns it accepts connections.
+    pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
+        let limits = options.limits.unwrap_or_else(Self::default_limits);
+        let listeners = listen::open(options.listen, &limits)?;
+        let instance = random_name();
+        let identity =
+            format!("version={} instance={instance} capabilities=in-order", env!("CARGO_PKG_VERSION"));
+        let counters = Arc::<Counters>::default();
+        let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
+        let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
+        let event_loop = EventLoop::new(listeners, limits, random_number(), &identity, Arc::clone(&counters))
+            .map_err(wrong)?;
+        let waker = event_loop.waker();
+        let thread = std::thread::Builder::new()
+            .name("rallypoint-store".into())
+            .spawn(move || event_loop.run())
+            .map_err(wrong)?;
+        let addresses = addresses.map_err(wrong)?;
+        Ok(TcpStoreServer { addresses, instance, counters, waker, thread: Some(thread) })
+    }
+
+    /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
+    pub fn bind(host: &str, port: u16) -> Result<TcpStoreServer> {
+        TcpStoreServer::start(ServerOptions { listen: vec![Listen::at(host, port)], limits: None })
+    }
+
+    /// The server of this process on that port, started if there is none: the several stores of one process share it.
+    /// It stops when the last of them lets go.
+    pub fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>> {
+        static SHARED: Mutex<Option<HashMap<u16, Weak<TcpStoreServer>>>> = Mutex::new(None);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = shared.get_or_insert_default();
+        if port != 0
+            && let Some(server) = shared.get(&port).and_then(Weak::upgrade)
+        {
+            return Ok(server);
+        }
+        let server = Arc::new(TcpStoreServer::bind(host, port)?);
+        shared.retain(|_, server| server.strong_count() > 0);
+        shared.insert(server.port(), Arc::downgrade(&server));
+        Ok(server)
+    }
+
+    /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory
+    /// for the store.
+    pub fn default_limits() -> Limits {
+        let mut limits = Limits::default();
+        let memory = rustix::system::sysinfo();
+        let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit));
+        limits.store_bytes = limits.store_bytes.min(usize::try_from(total / 4).unwrap_or(usize::MAX));
+        limits
+    }
+
+    /// The addresses it listens on.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The port it listens on (the first, if there are several).
+    pub fn port(&self) -> u16 {
+        self.addresses.first().map_or(0, SocketAddr::port)
+    }
+
+    /// The name of this run of the server; another run has another.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The server in figures.
+    pub fn stats(&self) -> ServerStats {
+        self.counters.read()
+    }
+
+    /// Stops it: nobody is answered any more once this returns.
+    pub fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.counters.request_stop();
+            // A waker that fails leaves nobody to wake: the loop is gone already.
+            let _ = self.waker.wake();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for TcpStoreServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A number that nobody can guess, from the hash seeds that the standard library draws from the system.
+fn random_number() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+fn random_name() -> String {
+    format!("{:016x}{:016x}", random_number(), random_number())
+}

@@ -1,0 +1,98 @@
+//! One connection as the event loop keeps it: a socket, its protocol state, and the times that are running.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use rallypoint_core::store::ClientId;
+use rallypoint_core::{Limits, Session};
+
+use super::outbox::Outbox;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    pub(super) client: ClientId,
+    pub(super) session: Session,
+    pub(super) outbox: Outbox,
+    pub(super) accepted: Instant,
+    /// Is to be closed at the end of this turn.
+    pub(super) doomed: bool,
+    /// The peer sends no more; it is closed once its replies are sent.
+    pub(super) ended: bool,
+    /// There may be bytes to read that no further event will tell of.
+    pub(super) unread: bool,
+    /// The end of its bytes, or an error, has been told of: it must be read up to there.
+    pub(super) hung_up: bool,
+    /// Is on the list of those to be flushed.
+    pub(super) touched: bool,
+    /// What the loop last counted as held for it.
+    pub(super) held: usize,
+    /// Since when a request has been arriving.
+    pub(super) arriving: Option<Arriving>,
+    /// Since when the peer has taken nothing of its replies.
+    pub(super) stalled: Option<Instant>,
+}
+
+/// A request that comes in pieces.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arriving {
+    pub(super) since: Instant,
+    /// When its rate was last looked at, and how many bytes of it were there.
+    pub(super) looked: (Instant, usize),
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, client: ClientId, now: Instant) -> Connection {
+        Connection {
+            stream,
+            peer,
+            client,
+            session: Session::default(),
+            outbox: Outbox::default(),
+            accepted: now,
+            doomed: false,
+            ended: false,
+            unread: false,
+            hung_up: false,
+            touched: false,
+            held: 0,
+            arriving: None,
+            stalled: None,
+        }
+    }
+
+    /// Whether the peer leaves too much of its replies lying.
+    pub(super) fn is_congested(&self, limits: &Limits) -> bool {
+        self.outbox.unsent() > limits.output_pause
+    }
+
+    /// Whether more bytes should be read from it now.
+    pub(super) fn wants_input(&self, limits: &Limits) -> bool {
+        !self.doomed
+            && !self.ended
+            && !self.is_congested(limits)
+            && self.session.deferred_bytes() <= limits.deferred_bytes
+    }
+
+    /// Whether the request that is arriving comes too slowly. Remembers what it saw.
+    pub(super) fn is_too_slow(&mut self, now: Instant, limits: &Limits) -> bool {
+        let (Some(arriving), Some(bytes)) = (&mut self.arriving, self.session.partial()) else {
+            return false;
+        };
+        let (looked, before) = arriving.looked;
+        if now.duration_since(arriving.since) < limits.partial_grace {
+            arriving.looked = (now, bytes);
+            return false;
+        }
+        // Looked at over a few seconds, so that one slow moment is not fatal.
+        let elapsed = now.duration_since(looked);
+        if elapsed < limits.partial_grace.min(std::time::Duration::from_secs(5)) {
+            return false;
+        }
+        arriving.looked = (now, bytes);
+        ((bytes - before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+    }
+}

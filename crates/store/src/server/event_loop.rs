@@ -1,0 +1,554 @@
+//! The server's one thread: waits for sockets, reads, asks the session and the engine, writes. Each connection has its
+//! turn and no more than its share, so one that is slow, broken or hostile delays no other.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::{Hold, Limits, WireError};
+use slab::Slab;
+
+use super::connection::{Arriving, Connection};
+use super::offences::Offences;
+use super::outbox::Buffers;
+use super::stats::{Counters, count};
+
+const WAKE: Token = Token(0);
+/// Tokens from here on are connections; those below are listeners.
+const FIRST_CONNECTION: usize = 1024;
+/// Connections accepted before the others have their turn.
+const ACCEPTS_A_TURN: usize = 128;
+/// What `read` is offered. Its size is also what tells a drained socket from one with more to come.
+const SCRATCH: usize = 256 * 1024;
+
+/// The loop and all it owns.
+pub(super) struct EventLoop {
+    poll: Poll,
+    waker: Arc<Waker>,
+    listeners: Vec<TcpListener>,
+    /// Held so that one connection can be accepted, and closed, when no file is left.
+    spare_file: Option<File>,
+    connections: Slab<Connection>,
+    generation: u32,
+    most_connections: usize,
+    engine: Engine,
+    limits: Limits,
+    counters: Arc<Counters>,
+    offences: Offences,
+    scratch: Vec<u8>,
+    buffers: Buffers,
+    /// Connections with work left that no event will tell of.
+    ready: VecDeque<usize>,
+    /// Connections that got replies in another's turn.
+    touched: VecDeque<usize>,
+    doomed: Vec<usize>,
+    /// Not validated yet, oldest first. Entries may be out of date.
+    unvalidated: VecDeque<ClientId>,
+    /// With a request in pieces, or with replies the peer doesn't take. Entries may be out of date.
+    arriving: HashSet<usize>,
+    stalled: HashSet<usize>,
+    input_held: usize,
+    sweep_every: Duration,
+    swept: Instant,
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        mut listeners: Vec<TcpListener>,
+        limits: Limits,
+        seed: u64,
+        identity: &str,
+        counters: Arc<Counters>,
+    ) -> io::Result<EventLoop> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for (n, listener) in listeners.iter_mut().enumerate() {
+            poll.registry().register(listener, Token(1 + n), Interest::READABLE)?;
+        }
+        let files = raise_file_limit();
+        let most_connections = limits.connections.min(files.saturating_sub(limits.spare_files).max(1));
+        let shortest =
+            limits.handshake.min(limits.partial_grace).min(limits.output_stall).min(limits.stale_after);
+        Ok(EventLoop {
+            poll,
+            waker,
+            listeners,
+            spare_file: File::open("/dev/null").ok(),
+            connections: Slab::new(),
+            generation: 0,
+            most_connections,
+            engine: Engine::new(limits.clone(), seed, identity.as_bytes()),
+            offences: Offences::new(&limits),
+            counters,
+            scratch: vec![0; SCRATCH],
+            buffers: Buffers::default(),
+            ready: VecDeque::new(),
+            touched: VecDeque::new(),
+            doomed: Vec::new(),
+            unvalidated: VecDeque::new(),
+            arriving: HashSet::new(),
+            stalled: HashSet::new(),
+            input_held: 0,
+            sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
+            swept: Instant::now(),
+            limits,
+        })
+    }
+
+    pub(super) fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        while !self.counters.stop_requested() {
+            match self.poll.poll(&mut events, self.patience()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!("store server stops: waiting for sockets failed: {error}");
+                    return;
+                }
+            }
+            for event in &events {
+                match event.token() {
+                    WAKE => {}
+                    Token(listener) if listener < FIRST_CONNECTION => self.accept(listener - 1),
+                    Token(token) => {
+                        let index = token - FIRST_CONNECTION;
+                        if event.is_writable() {
+                            self.flush(index);
+                        }
+                        if event.is_readable() || event.is_read_closed() || event.is_error() {
+                            if let Some(connection) = self.connections.get_mut(index) {
+                                connection.unread = true;
+                                connection.hung_up |= event.is_read_closed() || event.is_error();
+                            }
+                            self.turn(index);
+                        }
+                        self.settle();
+                    }
+                }
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(index) = self.ready.pop_front() {
+                    match index.checked_sub(FIRST_CONNECTION) {
+                        Some(index) => self.turn(index),
+                        None => self.accept(index),
+                    }
+                    self.settle();
+                }
+            }
+            let now = Instant::now();
+            if now.duration_since(self.swept) >= self.sweep_every {
+                self.sweep(now);
+            }
+        }
+    }
+
+    /// How long to wait for sockets: not at all with work left, for ever with no clock running.
+    fn patience(&self) -> Option<Duration> {
+        let clocks = !(self.unvalidated.is_empty() && self.arriving.is_empty() && self.stalled.is_empty());
+        match (self.ready.is_empty(), clocks) {
+            (false, _) => Some(Duration::ZERO),
+            (true, true) => Some(self.sweep_every),
+            (true, false) => None,
+        }
+    }
+
+    // ---- coming and going ----
+
+    fn accept(&mut self, listener: usize) {
+        let now = Instant::now();
+        for _ in 0..ACCEPTS_A_TURN {
+            match self.listeners[listener].accept() {
+                Ok((stream, peer)) => self.admit(stream, peer, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_out_of_files(&error) => {
+                    if !self.accept_to_close(listener, now, &error) {
+                        return;
+                    }
+                }
+                // The peer went away while it waited to be accepted, or the like: its matter.
+                Err(_) => {}
+            }
+            self.settle();
+        }
+        self.ready.push_back(listener);
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) {
+        count(&self.counters.accepted);
+        if self.connections.len() >= self.most_connections {
+            count(&self.counters.refused);
+            return self.log(
+                now,
+                peer,
+                &format_args!("refused, {} connections are open", self.connections.len()),
+            );
+        }
+        if self.offences.is_refused(peer.ip(), now) {
+            return count(&self.counters.refused);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let slot = self.connections.vacant_entry();
+        let index = slot.key();
+        let client = ClientId::new(index as u32, self.generation);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + index), interest).is_err() {
+            return count(&self.counters.refused);
+        }
+        slot.insert(Connection::new(stream, peer, client, now)).unread = true;
+        self.unvalidated.push_back(client);
+        self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
+        // The handshake is usually there already.
+        self.turn(index);
+    }
+
+    /// Without a file to spare nothing can be accepted, not even to refuse it: gives one up for the moment.
+    fn accept_to_close(&mut self, listener: usize, now: Instant, error: &io::Error) -> bool {
+        if self.spare_file.take().is_none() {
+            return false;
+        }
+        let accepted = self.listeners[listener].accept();
+        let peer = accepted.as_ref().ok().map(|(_, peer)| *peer);
+        drop(accepted);
+        self.spare_file = File::open("/dev/null").ok();
+        let Some(peer) = peer else { return false };
+        count(&self.counters.refused);
+        self.log(now, peer, &format_args!("refused, no file left: {error}"));
+        true
+    }
+
+    /// Marks a connection to be closed, after a last try to send what it is owed.
+    fn doom(&mut self, index: usize) {
+        if let Some(connection) = self.connections.get_mut(index)
+            && !connection.doomed
+        {
+            connection.doomed = true;
+            self.doomed.push(index);
+        }
+    }
+
+    /// Dooms a connection for what its peer did.
+    fn punish(&mut self, index: usize, why: &dyn Display, counter: fn(&Counters) -> &AtomicU64) {
+        let Some(connection) = self.connections.get(index).filter(|connection| !connection.doomed) else {
+            return;
+        };
+        let (peer, now) = (connection.peer, Instant::now());
+        count(counter(&self.counters));
+        self.offences.note(peer.ip(), now);
+        self.log(now, peer, why);
+        self.doom(index);
+    }
+
+    fn log(&mut self, now: Instant, peer: SocketAddr, what: &dyn Display) {
+        if let Some(unsaid) = self.offences.may_log(now) {
+            let more = if unsaid > 0 { format!(" ({unsaid} more not logged)") } else { String::new() };
+            tracing::warn!("closed {peer}: {:.160}{more}", what.to_string());
+        }
+    }
+
+    /// After a turn: sends what others got from it, lets them go on, and closes who is doomed.
+    fn settle(&mut self) {
+        loop {
+            if let Some(index) = self.touched.pop_front() {
+                let Some(connection) = self.connections.get_mut(index) else { continue };
+                connection.touched = false;
+                if connection.session.has_deferred() {
+                    self.feed(index, &[]);
+                }
+                self.flush(index);
+                if self.connections[index].unread && self.connections[index].wants_input(&self.limits) {
+                    self.ready.push_back(FIRST_CONNECTION + index);
+                }
+            } else if let Some(index) = self.doomed.pop() {
+                self.close(index);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let mut connection = self.connections.remove(index);
+        // A last try; whoever does not take it now never will.
+        let _ = connection.outbox.send(&mut connection.stream, &mut self.buffers);
+        self.input_held -= connection.held;
+        self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
+        self.engine.handle_disconnect(connection.client);
+        self.take_outputs(None);
+    }
+
+    // ---- one connection's turn ----
+
+    /// Reads and handles what one connection sent, up to its share.
+    fn turn(&mut self, index: usize) {
+        let mut share = self.limits.turn_bytes;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        // What was held back goes first.
+        if self.connections.get(index).is_some_and(|connection| connection.session.has_deferred()) {
+            self.feed(index, &[]);
+        }
+        while let Some(connection) = self.connections.get_mut(index) {
+            if !connection.unread || !connection.wants_input(&self.limits) {
+                break;
+            }
+            if share == 0 {
+                self.ready.push_back(FIRST_CONNECTION + index);
+                break;
+            }
+            match connection.stream.read(&mut scratch) {
+                Ok(0) => {
+                    connection.ended = true;
+                    connection.unread = false;
+                }
+                Ok(len) => {
+                    share = share.saturating_sub(len);
+                    // Less than was offered means drained: what comes later raises a new event. Only the end of the
+                    // stream may have been told of already.
+                    connection.unread = len == scratch.len() || connection.hung_up;
+                    self.feed(index, &scratch[..len]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.unread = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    connection.unread = false;
+                    self.doom(index);
+                }
+            }
+        }
+        self.scratch = scratch;
+        self.flush(index);
+    }
+
+    /// Handles bytes of one connection.
+    fn feed(&mut self, index: usize, bytes: &[u8]) {
+        let mut input = bytes;
+        while let Some(connection) = self.connections.get_mut(index).filter(|connection| !connection.doomed) {
+            let hold = if connection.is_congested(&self.limits) {
+                Hold::Congested
+            } else if self.engine.is_blocked(connection.client) {
+                Hold::Blocked
+            } else {
+                Hold::No
+            };
+            match connection.session.next(&mut input, &self.limits, hold) {
+                Ok(Some(frame)) => {
+                    self.engine.handle_request(connection.client, frame.request());
+                    self.take_outputs(Some(index));
+                }
+                Ok(None) => break,
+                Err(error @ WireError::BadMagic { .. }) => {
+                    count(&self.counters.bad_magic);
+                    self.punish(index, &error, |counters| &counters.protocol_errors);
+                }
+                Err(error) => self.punish(index, &error, |counters| &counters.protocol_errors),
+            }
+        }
+        self.count_held(index);
+    }
+
+    /// Hands the engine's outputs to their connections.
+    fn take_outputs(&mut self, current: Option<usize>) {
+        while let Some(output) = self.engine.poll_output() {
+            let (Output::Reply { client, .. } | Output::Close { client, .. }) = output;
+            let index = client.index();
+            let Some(connection) =
+                self.connections.get_mut(index).filter(|connection| connection.client == client)
+            else {
+                continue;
+            };
+            match output {
+                Output::Reply { reply, .. } => {
+                    connection.outbox.push(reply, &mut self.buffers);
+                    if current != Some(index) && !connection.touched {
+                        connection.touched = true;
+                        self.touched.push_back(index);
+                    }
+                }
+                Output::Close { reason, .. } => self.punish(index, &reason, |counters| &counters.refusals),
+            }
+        }
+    }
+
+    /// Keeps the books of what is held for a connection, and notes when a request begins to arrive in pieces.
+    fn count_held(&mut self, index: usize) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let held = connection.session.held();
+        self.input_held = self.input_held + held - connection.held;
+        connection.held = held;
+        match (connection.session.partial(), connection.arriving) {
+            (None, _) => connection.arriving = None,
+            (Some(_), Some(_)) => {}
+            (Some(bytes), None) => {
+                let now = Instant::now();
+                connection.arriving = Some(Arriving { since: now, looked: (now, bytes) });
+                self.arriving.insert(index);
+            }
+        }
+        if self.input_held > self.limits.input_total {
+            self.cut_largest();
+        }
+    }
+
+    /// Too much is held for all together: the largest goes.
+    fn cut_largest(&mut self) {
+        let largest =
+            self.connections.iter().filter(|(_, c)| !c.doomed).max_by_key(|(_, connection)| connection.held);
+        if let Some((index, connection)) = largest {
+            let why = format!(
+                "incomplete requests of {} bytes in all, limit {}; this one held {}",
+                self.input_held, self.limits.input_total, connection.held
+            );
+            self.punish(index, &why, |counters| &counters.slow_input);
+        }
+    }
+
+    /// Sends what a connection is owed, and sees what follows from that.
+    fn flush(&mut self, index: usize) {
+        let Some(connection) = self.connections.get_mut(index).filter(|connection| !connection.doomed) else {
+            return;
+        };
+        if connection.outbox.unsent() > 0 {
+            let congested = connection.is_congested(&self.limits);
+            match connection.outbox.send(&mut connection.stream, &mut self.buffers) {
+                Err(_) => return self.doom(index),
+                Ok(sent) if connection.outbox.unsent() > 0 => {
+                    if sent > 0 || connection.stalled.is_none() {
+                        connection.stalled = Some(Instant::now());
+                        self.stalled.insert(index);
+                    }
+                    if connection.outbox.own_bytes() > self.limits.output_hard {
+                        let why = format!("{} bytes of replies not taken", connection.outbox.unsent());
+                        return self.punish(index, &why, |counters| &counters.slow_output);
+                    }
+                }
+                Ok(_) => connection.stalled = None,
+            }
+            if congested && !connection.is_congested(&self.limits) {
+                self.ready.push_back(FIRST_CONNECTION + index);
+            }
+        }
+        if connection.ended {
+            let answered = connection.outbox.unsent() == 0 && !connection.session.has_deferred();
+            // Whoever sends no more can't cancel either: a wait is dropped.
+            if answered || self.engine.is_blocked(connection.client) {
+                self.doom(index);
+            }
+        }
+    }
+
+    // ---- clocks ----
+
+    fn sweep(&mut self, now: Instant) {
+        self.swept = now;
+        self.counters.keys.store(self.engine.snapshot().keys as u64, Ordering::Relaxed);
+        self.sweep_unvalidated(now);
+        self.sweep_arriving(now);
+        self.sweep_stalled(now);
+        self.offences.forget_old(now);
+        self.settle();
+    }
+
+    fn sweep_unvalidated(&mut self, now: Instant) {
+        let connections = &self.connections;
+        let unvalidated = |client: &ClientId| {
+            connections
+                .get(client.index())
+                .filter(|connection| connection.client == *client && !connection.session.is_validated())
+        };
+        self.unvalidated.retain(|client| unvalidated(client).is_some());
+        let mut too_many = Vec::new();
+        let mut per_address = HashMap::<IpAddr, usize>::new();
+        let mut total = 0;
+        // From the youngest stale one back, so that it is the oldest that are over the limit.
+        for client in self.unvalidated.iter().rev() {
+            let Some(connection) = unvalidated(client) else { continue };
+            let age = now.duration_since(connection.accepted);
+            if age < self.limits.stale_after {
+                continue;
+            }
+            let of_address = per_address.entry(connection.peer.ip()).or_default();
+            *of_address += 1;
+            total += 1;
+            if age >= self.limits.handshake
+                || total > self.limits.stale_total
+                || (*of_address > self.limits.stale_per_address
+                    && !connection.peer.ip().to_canonical().is_loopback())
+            {
+                too_many.push((client.index(), age));
+            }
+        }
+        for (index, age) in too_many {
+            let why = format!("no handshake after {} ms", age.as_millis());
+            self.punish(index, &why, |counters| &counters.no_handshake);
+        }
+    }
+
+    fn sweep_arriving(&mut self, now: Instant) {
+        let mut slow = Vec::new();
+        let connections = &mut self.connections;
+        let limits = &self.limits;
+        self.arriving.retain(|&index| match connections.get_mut(index) {
+            Some(connection) if connection.arriving.is_some() => {
+                if connection.is_too_slow(now, limits) {
+                    slow.push(index);
+                }
+                true
+            }
+            _ => false,
+        });
+        for index in slow {
+            let why = format!("a request arrives at less than {} bytes/s", self.limits.partial_rate);
+            self.punish(index, &why, |counters| &counters.slow_input);
+        }
+    }
+
+    fn sweep_stalled(&mut self, now: Instant) {
+        let mut stuck = Vec::new();
+        let (connections, limit) = (&self.connections, self.limits.output_stall);
+        self.stalled.retain(|&index| {
+            match connections.get(index).and_then(|connection| connection.stalled) {
+                Some(since) if now.duration_since(since) >= limit => {
+                    stuck.push(index);
+                    false
+                }
+                Some(_) => true,
+                None => false,
+            }
+        });
+        for index in stuck {
+            let unsent = self.connections[index].outbox.unsent();
+            let why = format!("took none of {unsent} bytes of replies for {} s", limit.as_secs_f32());
+            self.punish(index, &why, |counters| &counters.slow_output);
+        }
+    }
+}
+
+fn is_out_of_files(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
+        || error.raw_os_error() == Some(Errno::NFILE.raw_os_error())
+}
+
+/// Lets this process open as many files as it may; how many that is.
+fn raise_file_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let now = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}

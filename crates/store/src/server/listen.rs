@@ -1,0 +1,146 @@
+//! Opening the listening sockets: exactly what was asked for, and no more.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use mio::net::TcpListener;
+use rallypoint_core::Limits;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::endpoint::Endpoint;
+use crate::error::{Result, StoreError};
+use crate::port::{BACKLOG, ReservedPort};
+
+/// One place to listen.
+#[derive(Debug)]
+pub enum Listen {
+    /// An address or name. A name is bound at all its addresses; the empty host is all addresses of this machine,
+    /// IPv6 and IPv4; port 0 is any free one.
+    Endpoint(Endpoint),
+    /// A socket that listens already.
+    Socket(std::net::TcpListener),
+    /// A port that was held for this.
+    Reserved(ReservedPort),
+}
+
+impl Listen {
+    /// Listens at an address or name.
+    pub fn at(host: &str, port: u16) -> Listen {
+        Listen::Endpoint(Endpoint::new(host, port))
+    }
+}
+
+impl From<Endpoint> for Listen {
+    fn from(endpoint: Endpoint) -> Self {
+        Listen::Endpoint(endpoint)
+    }
+}
+
+impl From<std::net::TcpListener> for Listen {
+    fn from(listener: std::net::TcpListener) -> Self {
+        Listen::Socket(listener)
+    }
+}
+
+impl From<ReservedPort> for Listen {
+    fn from(held: ReservedPort) -> Self {
+        Listen::Reserved(held)
+    }
+}
+
+/// Opens them all, or none.
+pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for place in places {
+        match place {
+            Listen::Endpoint(endpoint) => listeners.extend(open_endpoint(&endpoint)?),
+            Listen::Socket(listener) => listeners.push(listener),
+            Listen::Reserved(held) => listeners.push(held.listen()?),
+        }
+    }
+    if listeners.is_empty() {
+        return Err(StoreError::InvalidArgument("a server needs at least one address to listen on".into()));
+    }
+    listeners.into_iter().map(|listener| prepare(listener, limits)).collect()
+}
+
+fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
+    if endpoint.host.is_empty() {
+        let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
+        return match open_address(six) {
+            // A machine without IPv6.
+            Err(StoreError::Listen { .. }) => {
+                Ok(vec![open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?])
+            }
+            other => Ok(vec![other?]),
+        };
+    }
+    let addresses = endpoint.resolve()?;
+    // With port 0 the first address picks one and the others must get the same; they may not, so try again.
+    let mut last = None;
+    for _ in 0..if endpoint.port == 0 { 16 } else { 1 } {
+        match open_all(&addresses) {
+            Err(error @ StoreError::AddressInUse { .. }) => last = Some(error),
+            other => return other,
+        }
+    }
+    Err(last.expect("an attempt was made"))
+}
+
+fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
+    let mut listeners: Vec<std::net::TcpListener> = Vec::new();
+    for address in addresses {
+        let mut address = *address;
+        if address.port() == 0
+            && let Some(first) = listeners.first().and_then(|listener| listener.local_addr().ok())
+        {
+            address.set_port(first.port());
+        }
+        match open_address(address) {
+            // `localhost` may name an address this machine doesn't have; one of them is enough.
+            Err(StoreError::Listen { source, .. })
+                if addresses.len() > 1 && source.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            other => listeners.push(other?),
+        }
+    }
+    match listeners.is_empty() {
+        false => Ok(listeners),
+        true => open_address(addresses[0]).map(|listener| vec![listener]),
+    }
+}
+
+fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
+    let open = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        // So that a server can come back at once although connections of the last one linger.
+        socket.set_reuse_address(true)?;
+        if let IpAddr::V6(ip) = address.ip() {
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    open().map_err(|source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::AddrInUse => StoreError::AddressInUse { address: address.to_string() },
+        _ => StoreError::Listen { address: address.to_string(), source },
+    })
+}
+
+/// Sets on the listener what every accepted connection inherits, so that accepting costs one system call.
+fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListener> {
+    let set = || {
+        listener.set_nonblocking(true)?;
+        let socket = SockRef::from(&listener);
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_user_timeout(Some(limits.user_timeout))?;
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(limits.keepalive_idle)
+                .with_interval(limits.keepalive_interval)
+                .with_retries(limits.keepalive_probes),
+        )
+    };
+    let address = || listener.local_addr().map_or_else(|_| "a given socket".into(), |a| a.to_string());
+    set().map_err(|source| StoreError::Listen { address: address(), source })?;
+    Ok(TcpListener::from_std(listener))
+}

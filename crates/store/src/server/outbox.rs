@@ -1,0 +1,263 @@
+//! What is still to be sent to one connection. Large values are not copied into it but held, and long lists are
+//! printed only as the peer takes them, so a peer that reads nothing costs next to nothing.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+
+use rallypoint_core::Value;
+use rallypoint_core::wire::Reply;
+
+/// A stretch of output.
+#[derive(Debug)]
+enum Segment {
+    /// Bytes printed already.
+    Bytes(Vec<u8>),
+    /// A value of the store.
+    Value(Value),
+    /// Values to be printed one after the other, from this one on.
+    Values(Vec<Value>, usize),
+}
+
+/// The output queue of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    segments: VecDeque<Segment>,
+    /// Bytes of the first segment that are sent.
+    sent: usize,
+    unsent: usize,
+}
+
+/// Buffers that are empty now and will be wanted again, by any connection.
+#[derive(Debug, Default)]
+pub(super) struct Buffers(Vec<Vec<u8>>);
+
+/// A list longer than this is printed as it is sent.
+const PRINT_AT_ONCE: usize = 64 * 1024;
+/// Buffers kept, and how large they may be to be kept.
+const KEPT: usize = 64;
+const KEPT_LEN: usize = 64 * 1024;
+/// Slices handed to the system in one call.
+const SLICES: usize = 16;
+
+impl Buffers {
+    fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    fn put_back(&mut self, mut buffer: Vec<u8>) {
+        if self.0.len() < KEPT && buffer.capacity() <= KEPT_LEN {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
+
+impl Outbox {
+    /// Bytes not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Bytes held for this connection alone.
+    pub(super) fn own_bytes(&self) -> usize {
+        self.segments
+            .iter()
+            .map(|segment| match segment {
+                Segment::Bytes(bytes) => bytes.len(),
+                Segment::Value(_) => 0,
+                Segment::Values(values, _) => values.len() * size_of::<Value>(),
+            })
+            .sum()
+    }
+
+    /// Adds a reply.
+    pub(super) fn push(&mut self, reply: Reply, buffers: &mut Buffers) {
+        match reply {
+            Reply::Value(value) if value.len() >= Value::SHARED_FROM => {
+                self.print(buffers, |out| out.extend_from_slice(&(value.len() as u64).to_le_bytes()));
+                self.hold(value);
+            }
+            Reply::Popped { before, item: Some(item) } if item.len() >= Value::SHARED_FROM => {
+                self.print(buffers, |out| {
+                    out.extend_from_slice(&before.to_le_bytes());
+                    out.extend_from_slice(&(item.len() as u64).to_le_bytes());
+                });
+                self.hold(item);
+            }
+            Reply::Values(values) => {
+                let len: usize = values.iter().map(|value| 8 + value.len()).sum();
+                if len <= PRINT_AT_ONCE {
+                    self.print(buffers, |out| Reply::Values(values).encode(out));
+                } else {
+                    self.unsent += len;
+                    self.segments.push_back(Segment::Values(values, 0));
+                }
+            }
+            other => self.print(buffers, |out| other.encode(out)),
+        }
+    }
+
+    fn print(&mut self, buffers: &mut Buffers, write: impl FnOnce(&mut Vec<u8>)) {
+        if !matches!(self.segments.back(), Some(Segment::Bytes(_))) {
+            self.segments.push_back(Segment::Bytes(buffers.take()));
+        }
+        if let Some(Segment::Bytes(bytes)) = self.segments.back_mut() {
+            let before = bytes.len();
+            write(bytes);
+            self.unsent += bytes.len() - before;
+        }
+    }
+
+    fn hold(&mut self, value: Value) {
+        self.unsent += value.len();
+        self.segments.push_back(Segment::Value(value));
+    }
+
+    /// Sends until the socket takes no more or nothing is left. The number of bytes it took.
+    pub(super) fn send(&mut self, socket: &mut impl Write, buffers: &mut Buffers) -> io::Result<usize> {
+        let mut total = 0;
+        while self.unsent > 0 {
+            self.print_ahead(buffers);
+            let written = match self.send_once(socket) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            total += written;
+            self.advance(written, buffers);
+        }
+        Ok(total)
+    }
+
+    fn send_once(&self, socket: &mut impl Write) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut count = 0;
+        for segment in self.segments.iter().take(SLICES) {
+            let whole: &[u8] = match segment {
+                Segment::Bytes(bytes) => bytes,
+                Segment::Value(value) => value,
+                Segment::Values(..) => break,
+            };
+            slices[count] = IoSlice::new(if count == 0 { &whole[self.sent..] } else { whole });
+            count += 1;
+        }
+        match count {
+            1 => socket.write(&slices[0]),
+            _ => socket.write_vectored(&slices[..count]),
+        }
+    }
+
+    /// If a list comes next, prints the next stretch of it.
+    fn print_ahead(&mut self, buffers: &mut Buffers) {
+        let Some(Segment::Values(values, next)) = self.segments.front_mut() else { return };
+        let mut bytes = buffers.take();
+        let mut large = None;
+        while let Some(value) = values.get_mut(*next) {
+            if bytes.len() >= PRINT_AT_ONCE {
+                break;
+            }
+            *next += 1;
+            bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            if value.len() >= Value::SHARED_FROM {
+                large = Some(std::mem::take(value));
+                break;
+            }
+            bytes.extend_from_slice(value);
+        }
+        if *next == values.len() {
+            self.segments.pop_front();
+        }
+        if let Some(value) = large {
+            self.segments.push_front(Segment::Value(value));
+        }
+        self.segments.push_front(Segment::Bytes(bytes));
+    }
+
+    fn advance(&mut self, mut written: usize, buffers: &mut Buffers) {
+        self.unsent -= written;
+        while let Some(segment) = self.segments.front() {
+            let len = match segment {
+                Segment::Bytes(bytes) => bytes.len(),
+                Segment::Value(value) => value.len(),
+                Segment::Values(..) => return,
+            };
+            if self.sent + written < len {
+                self.sent += written;
+                return;
+            }
+            written -= len - self.sent;
+            self.sent = 0;
+            if let Some(Segment::Bytes(bytes)) = self.segments.pop_front() {
+                buffers.put_back(bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that takes so many bytes a call, and would block after so many calls.
+    struct Narrow {
+        taken: Vec<u8>,
+        a_call: usize,
+        calls: usize,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.calls == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.calls -= 1;
+            let len = bytes.len().min(self.a_call);
+            self.taken.extend_from_slice(&bytes[..len]);
+            Ok(len)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn replies_arrive_whole_and_in_order_however_little_the_socket_takes() {
+        let large = Value::copied(&vec![7; 40_000]);
+        let small = Value::copied(b"v");
+        let replies = [
+            Reply::Number(5),
+            Reply::Value(large.clone()),
+            Reply::Values([vec![small.clone(); 20_000], vec![large.clone(); 3]].concat()),
+            Reply::Popped { before: 2, item: Some(large.clone()) },
+            Reply::Values(vec![]),
+            Reply::Stop,
+        ];
+        for a_call in [1_000, 65_536, usize::MAX] {
+            let (mut outbox, mut buffers, mut expected) = (Outbox::default(), Buffers::default(), Vec::new());
+            for reply in &replies {
+                reply.encode(&mut expected);
+                outbox.push(reply.clone(), &mut buffers);
+            }
+            assert_eq!(outbox.unsent(), expected.len());
+            let mut socket = Narrow { taken: Vec::new(), a_call, calls: 0 };
+            while outbox.unsent() > 0 {
+                socket.calls = 3;
+                outbox.send(&mut socket, &mut buffers).unwrap();
+            }
+            assert!(socket.taken == expected);
+            assert_eq!(outbox.segments.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_reply_nobody_reads_costs_no_copy_of_its_values() {
+        let value = Value::copied(&vec![0; 8 << 20]);
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        outbox.push(Reply::Values(vec![value; 64]), &mut buffers);
+        assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
+        assert!(outbox.own_bytes() < 64 * 1024, "{}", outbox.own_bytes());
+    }
+}

@@ -1,0 +1,62 @@
+//! Figures that the server's thread writes and anybody may read.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A server in figures.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct ServerStats { $($(#[$doc])* pub $name: u64,)* }
+
+        #[derive(Debug, Default)]
+        pub(super) struct Counters {
+            stop: AtomicBool,
+            $(pub(super) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub(super) fn read(&self) -> ServerStats {
+                ServerStats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections open now.
+    connections,
+    /// Connections accepted since the start.
+    accepted,
+    /// Connections refused: too many, no file left, or an address that misbehaved.
+    refused,
+    /// VALIDATE requests with another magic number.
+    bad_magic,
+    /// Connections closed because their bytes were not the protocol (`bad_magic` included).
+    protocol_errors,
+    /// Connections closed because a request could not be carried out.
+    refusals,
+    /// Connections closed because they did not finish the handshake in time.
+    no_handshake,
+    /// Connections closed because a request arrived too slowly or took too much room.
+    slow_input,
+    /// Connections closed because they did not take their replies.
+    slow_output,
+    /// Keys held, as of the last sweep or change of connections.
+    keys,
+}
+
+impl Counters {
+    pub(super) fn request_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(super) fn stop_requested(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// Counts one more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
