@@ -20,11 +20,16 @@ them can't be a Python thread.
 import os
 import warnings
 
-# Before torch is imported: expected errors would fill the output with C++ backtraces.
+# Before torch is imported. Expected errors would fill the output with C++ backtraces.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+# Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import pytest
+
+pytest.register_assert_rewrite("raw", "servers", "stage")
+
 from servers import OurServer, TorchServer
 from stage import Stage
 

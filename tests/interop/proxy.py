@@ -36,11 +36,11 @@ class Proxy:
         self._ask("hold", request.hex())
 
     def passed(self, connection):
-        """How many bytes the client of this connection has sent."""
+        """How many bytes of this connection's client the server has been sent."""
         return self._ask("passed", connection)
 
     def wait_for_more(self, connection, than):
-        """Until that client has sent more bytes."""
+        """Until it has been sent more."""
         self._ask("more", connection, than)
 
     def finish(self):
@@ -64,6 +64,7 @@ class _Passing:
         self.listener = socket.create_server(listen)
         self.changed = threading.Condition()
         self.logs = []
+        self.forwarded = []
         self.open = 0
         self.held_until = None
         threading.Thread(target=self.accept, daemon=True).start()
@@ -74,14 +75,16 @@ class _Passing:
             server = socket.create_connection(self.server)
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            log = []
             with self.changed:
-                self.logs.append(log)
+                number = len(self.logs)
+                self.logs.append([])
+                self.forwarded.append(0)
                 self.open += 2
-            threading.Thread(target=self.carry, args=(client, server, log, ">"), daemon=True).start()
-            threading.Thread(target=self.carry, args=(server, client, log, "<"), daemon=True).start()
+            threading.Thread(target=self.carry, args=(client, server, number, ">"), daemon=True).start()
+            threading.Thread(target=self.carry, args=(server, client, number, "<"), daemon=True).start()
 
-    def carry(self, source, sink, log, direction):
+    def carry(self, source, sink, number, direction):
+        log = self.logs[number]
         data = b" "
         while data:
             try:
@@ -101,14 +104,16 @@ class _Passing:
                 sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)
             except OSError:
                 pass
+            if direction == ">":
+                with self.changed:
+                    self.forwarded[number] += len(data)
+                    self.changed.notify_all()
         with self.changed:
             self.open -= 1
             self.changed.notify_all()
 
     def sent(self, connection):
-        if connection >= len(self.logs):
-            return 0
-        return sum(len(data) for direction, data in self.logs[connection] if direction == ">")
+        return self.forwarded[connection] if connection < len(self.forwarded) else 0
 
     def answer(self, word, *operands):
         with self.changed:

@@ -4,7 +4,6 @@ import socket
 import struct
 
 from clock import DEADLINE
-from servers import settled
 
 MAGIC = 0x3C85F7CE
 OPS = (
@@ -52,7 +51,7 @@ class Raw:
     """A connection of bytes. Keys are as they travel: torch's have a slash in front."""
 
     def __init__(self, server, validate=True):
-        self.port = server.port
+        self.server = server
         self.socket = socket.create_connection((server.host, server.port), timeout=DEADLINE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if validate:
@@ -72,8 +71,8 @@ class Raw:
         self.send(request(op, *operands))
 
     def settle(self):
-        """Until the server has read it all."""
-        settled(self.port)
+        """Until the server has dealt with all that was sent to it."""
+        settled(self.server)
 
     def receive(self, count):
         """So many bytes, or fewer if the server closes before."""
@@ -111,3 +110,15 @@ class Raw:
         said = self.receive(64)
         assert said == b"", f"instead of closing, the server said {said!r}"
         return True
+
+
+def settled(server):
+    """Waits until the server has dealt with all that was sent to it so far, by anyone.
+
+    It serves one ready connection after the other. Once one that came later has been answered twice, those that were
+    ready before have had their turn.
+    """
+    with Raw(server) as later:
+        for nonce in range(2):
+            later.send(ping(nonce))
+            assert later.receive(4) == u32(nonce)

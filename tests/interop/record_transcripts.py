@@ -30,7 +30,7 @@ from proxy import Proxy
 
 TARGET = pathlib.Path(__file__).parent.parent / "transcripts" / f"torch-{torch.__version__.split('+')[0]}-libuv.txt"
 CONNECT = "validate ping"
-VALIDATE_PING_AND_ADD = 5 + 5 + 1 + 8 + len("init/") + 8
+UP_TO_THE_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
 
 
 def ms(n):
@@ -257,7 +257,7 @@ def the_masters_own_client(scene):
     joiner = threading.Thread(
         target=lambda: (
             # Not before one poll has found too few.
-            scene.proxy.wait_for_more(0, than=VALIDATE_PING_AND_ADD),
+            scene.proxy.wait_for_more(0, than=UP_TO_THE_FIRST_WAIT),
             dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
         )
     )

@@ -4,7 +4,6 @@ import os
 import pathlib
 import select
 import subprocess
-import time
 
 import torch.distributed as dist
 from clock import DEADLINE, seconds
@@ -78,23 +77,3 @@ class OurServer:
         self.process.kill()
         self.process.communicate()
 
-
-def settled(port):
-    """Waits until the server has read all that was sent to it, so that what is sent next comes after."""
-    deadline = time.monotonic() + DEADLINE
-    while _unread(port):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the server on port {port} does not read what it is sent")
-        os.sched_yield()
-
-
-def _unread(port):
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in open(table).readlines()[1:]:
-            _, local, remote, state, queues, *_ = line.split()
-            sending, receiving = (int(part, 16) for part in queues.split(":"))
-            ours, theirs = (int(end.rpartition(":")[2], 16) == port for end in (local, remote))
-            established = state == "01"
-            if established and ((ours and receiving) or (theirs and sending)):
-                return True
-    return False

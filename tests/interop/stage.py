@@ -10,8 +10,8 @@ import threading
 import torch.distributed as dist
 from clock import DEADLINE, seconds
 from proxy import Proxy
-from raw import Raw
-from servers import OurServer, TorchServer, settled
+from raw import Raw, settled
+from servers import OurServer, TorchServer
 
 
 def normalised(message):
@@ -50,13 +50,17 @@ class Stage:
 
         def has_asked():
             proxy.wait_for_more(0, than=sent)
-            settled(self.server.port)
+            settled(self.server)
 
         return store, has_asked
 
     def raw(self, **options):
         """A connection of bytes."""
         return Raw(self.server, **options)
+
+    def settle(self):
+        """Until the server has dealt with all it was sent: torch's `set` and the like don't wait for that."""
+        settled(self.server)
 
     def see(self, call, *arguments, **options):
         """Does it and records what came of it."""
