@@ -43,17 +43,20 @@ class Proxy:
         """Until it has been sent more."""
         self._ask("more", connection, than)
 
+    def so_far(self):
+        """For each connection, (direction, bytes) in order."""
+        return [[(way, bytes.fromhex(data)) for way, data in log] for log in self._ask("so_far")]
+
     def finish(self):
-        """Once all connections have ended: for each, [direction, bytes] in order."""
-        recorded = self._ask("finish")
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(DEADLINE)
-        return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in recorded]
+        """Ends, once all connections have, and tells what was said in them."""
+        self._ask("all_ended")
+        recorded = self.so_far()
+        self.kill()
+        return recorded
 
     def kill(self):
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 class _Passing:
@@ -125,9 +128,9 @@ class _Passing:
             if word == "more":
                 connection, than = map(int, operands)
                 return self.changed.wait_for(lambda: self.sent(connection) > than, DEADLINE) or None
-            if word == "finish":
-                if not self.changed.wait_for(lambda: self.open == 0, DEADLINE):
-                    return None
+            if word == "all_ended":
+                return self.changed.wait_for(lambda: self.open == 0, DEADLINE) or None
+            if word == "so_far":
                 return [[(direction, data.hex()) for direction, data in log] for log in self.logs]
 
 
