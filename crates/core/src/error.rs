@@ -173,6 +173,51 @@ pub enum Refusal {
     },
 }
 
+/// Bytes of a FileStore's file that are no record and can't be the beginning of one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A key longer than the limit.
+    #[error("key of {len} bytes, limit {limit}")]
+    KeyTooLong {
+        /// Where its record begins.
+        offset: u64,
+        /// The announced length.
+        len: usize,
+        /// [`record_key_len`](crate::Limits::record_key_len).
+        limit: usize,
+    },
+    /// A value longer than the limit.
+    #[error("value of {len} bytes, limit {limit}")]
+    ValueTooLong {
+        /// Where its record begins.
+        offset: u64,
+        /// The announced length.
+        len: usize,
+        /// [`record_value_len`](crate::Limits::record_value_len).
+        limit: usize,
+    },
+    /// A key that no store writes.
+    #[error("key {key:?}, which no store writes")]
+    BadKey {
+        /// Where its record begins.
+        offset: u64,
+        /// The key, printable.
+        key: String,
+    },
+}
+
+impl RecordError {
+    /// Where the record begins that is none.
+    pub fn offset(&self) -> u64 {
+        match self {
+            RecordError::KeyTooLong { offset, .. }
+            | RecordError::ValueTooLong { offset, .. }
+            | RecordError::BadKey { offset, .. } => *offset,
+        }
+    }
+}
+
 /// A key as text for messages: cut, with what isn't printable escaped.
 pub fn printable(key: &[u8]) -> String {
     const MOST: usize = 80;

@@ -11,12 +11,15 @@
 mod error;
 mod limits;
 pub mod number;
+mod quantity;
+pub mod record;
 mod session;
 pub mod store;
 mod value;
 pub mod wire;
 
-pub use error::{Refusal, WireError, printable};
+pub use error::{RecordError, Refusal, WireError, printable};
 pub use limits::Limits;
+pub use quantity::Quantity;
 pub use session::{Hold, Session};
 pub use value::Value;

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::quantity::Quantity;
+
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
@@ -123,74 +125,13 @@ pub struct Limits {
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
     pub reply_len: usize = 64 * MIB,
+
+    // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
+    /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.
+    pub record_key_len: usize = 64 * KIB,
+    /// Longest value in the file. Torch: none, it allocates what the file announces.
+    pub record_value_len: usize = 64 * MIB,
 }
-}
-
-/// Something a limit is counted in.
-trait Quantity: Sized {
-    fn read(text: &str) -> Result<Self, &'static str>;
-    fn print(&self) -> String;
-}
-
-/// A number and its unit.
-fn split(text: &str) -> Option<(u64, &str)> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    Some((text[..digits].parse().ok()?, text[digits..].trim()))
-}
-
-impl Quantity for usize {
-    fn read(text: &str) -> Result<usize, &'static str> {
-        let wrong = "a number, or a size such as 512KiB, 8MiB or 4GiB";
-        let (number, unit) = split(text).ok_or(wrong)?;
-        let unit = match unit {
-            "" => 1,
-            "KiB" | "K" | "k" => 1 << 10,
-            "MiB" | "M" => 1 << 20,
-            "GiB" | "G" => 1 << 30,
-            _ => return Err(wrong),
-        };
-        number.checked_mul(unit).and_then(|size| usize::try_from(size).ok()).ok_or(wrong)
-    }
-
-    fn print(&self) -> String {
-        match *self {
-            size if size >= 1 << 30 && size % (1 << 30) == 0 => format!("{}GiB", size >> 30),
-            size if size >= MIB && size % MIB == 0 => format!("{}MiB", size / MIB),
-            size if size >= KIB && size % KIB == 0 && size != 1024 => format!("{}KiB", size / KIB),
-            size => size.to_string(),
-        }
-    }
-}
-
-impl Quantity for u32 {
-    fn read(text: &str) -> Result<u32, &'static str> {
-        text.trim().parse().map_err(|_| "a number")
-    }
-
-    fn print(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Quantity for Duration {
-    fn read(text: &str) -> Result<Duration, &'static str> {
-        let wrong = "a time such as 250ms, 10s or 2min";
-        let (number, unit) = split(text).ok_or(wrong)?;
-        match unit {
-            "ms" => Ok(Duration::from_millis(number)),
-            "s" | "" => Ok(Duration::from_secs(number)),
-            "min" => number.checked_mul(60).map(Duration::from_secs).ok_or(wrong),
-            _ => Err(wrong),
-        }
-    }
-
-    fn print(&self) -> String {
-        match self.as_millis() {
-            ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
-            ms => format!("{ms}ms"),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -225,5 +166,22 @@ mod tests {
             assert!(!meaning.is_empty(), "{name}");
         }
         assert_eq!(limits, Limits::default());
+    }
+
+    #[test]
+    fn a_request_that_torchs_server_takes_is_within_the_defaults() {
+        let limits = Limits::default();
+        assert_eq!((limits.key_len, limits.value_len, limits.keys_per_request), (8192, 8 << 20, 131_072));
+        assert!(limits.frame_len > limits.value_len * 2 + limits.key_len, "a compare_set of two such values");
+        assert!(
+            limits.awaited_per_client >= limits.keys_per_request,
+            "a wait for as many keys as can be named"
+        );
+    }
+
+    #[test]
+    fn a_value_our_server_holds_is_within_what_our_client_takes() {
+        let limits = Limits::default();
+        assert!(limits.reply_len > limits.value_len);
     }
 }

@@ -20,6 +20,9 @@ pub enum Hold {
     Congested,
 }
 
+/// What holding back a request costs beyond its bytes, roughly: its place in the line, and its own allocation.
+const DEFERRED_OVERHEAD: usize = 64;
+
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
 pub struct Session {
@@ -27,6 +30,10 @@ pub struct Session {
     validated: bool,
     deferred: VecDeque<Frame<'static>>,
     deferred_bytes: usize,
+    /// Cancels among the deferred that are still to be handed out.
+    cancels: usize,
+    /// Cancels among the deferred that were handed out already, past what came before them: the first ones.
+    overtaken: usize,
 }
 
 impl Session {
@@ -38,11 +45,10 @@ impl Session {
         limits: &Limits,
         hold: Hold,
     ) -> Result<Option<Frame<'a>>, WireError> {
-        if hold == Hold::No
-            && let Some(frame) = self.deferred.pop_front()
-        {
-            self.deferred_bytes -= frame.bytes().len();
-            return Ok(Some(frame));
+        match hold {
+            Hold::No if self.has_deferred() => return Ok(self.pop_deferred()),
+            Hold::Blocked if self.cancels > 0 => return Ok(Some(self.overtake())),
+            _ => {}
         }
         loop {
             self.check_first_byte(input)?;
@@ -55,11 +61,42 @@ impl Session {
                 Hold::No => return Ok(Some(frame)),
                 Hold::Blocked if frame.op() == Op::CancelWait => return Ok(Some(frame)),
                 Hold::Blocked | Hold::Congested => {
-                    self.deferred_bytes += frame.bytes().len();
+                    self.deferred_bytes += frame.bytes().len() + DEFERRED_OVERHEAD;
+                    self.cancels += usize::from(frame.op() == Op::CancelWait);
                     self.deferred.push_back(frame.into_owned());
                 }
             }
         }
+    }
+
+    /// The oldest request held back.
+    fn pop_deferred(&mut self) -> Option<Frame<'static>> {
+        let frame = self.take_front()?;
+        self.cancels -= usize::from(frame.op() == Op::CancelWait);
+        self.drop_overtaken();
+        Some(frame)
+    }
+
+    /// The oldest cancel held back, past whatever waits before it: that waits for the request to be cancelled.
+    fn overtake(&mut self) -> Frame<'static> {
+        self.cancels -= 1;
+        self.overtaken += 1;
+        self.drop_overtaken();
+        Frame::cancel_wait()
+    }
+
+    /// Lets go of what was handed out already once it is at the front.
+    fn drop_overtaken(&mut self) {
+        while self.overtaken > 0 && self.deferred.front().is_some_and(|frame| frame.op() == Op::CancelWait) {
+            self.take_front();
+            self.overtaken -= 1;
+        }
+    }
+
+    fn take_front(&mut self) -> Option<Frame<'static>> {
+        let frame = self.deferred.pop_front()?;
+        self.deferred_bytes -= frame.bytes().len() + DEFERRED_OVERHEAD;
+        Some(frame)
     }
 
     /// Before a whole request is there, its first byte may already be wrong.
@@ -106,8 +143,12 @@ impl Session {
         self.decoder.held()
     }
 
-    /// Bytes of requests waiting behind an earlier one.
+    /// Bytes of requests waiting behind an earlier one, with what it costs to keep them: most requests are small, and
+    /// a peer may send a million of one byte.
     pub fn deferred_bytes(&self) -> usize {
         self.deferred_bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

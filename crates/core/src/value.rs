@@ -102,3 +102,73 @@ impl std::fmt::Debug for Value {
         write!(f, "{:?}", crate::error::printable(self))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_value_is_the_default() {
+        assert_eq!(*Value::default(), []);
+    }
+
+    #[test]
+    fn values_are_equal_by_their_bytes_however_they_are_kept() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        let copied = Value::copied(b"abc");
+        let shared = Value::shared(Bytes::from_static(b"abc"));
+        assert_eq!((&grown, &copied), (&shared, &shared));
+        assert_ne!(copied, Value::copied(b"abd"));
+    }
+
+    #[test]
+    fn a_clone_shares_the_bytes() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
+            assert_eq!(value.clone().as_ptr(), value.as_ptr());
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_value_are_the_value_itself() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
+            assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
+            assert_eq!(value.to_bytes(), &b"abc"[..]);
+        }
+    }
+
+    #[test]
+    fn an_append_is_not_seen_by_those_who_hold_the_value_already() {
+        let mut value = Value::copied(b"a");
+        let held = value.clone();
+        value.append(b"b");
+        let held_too = value.clone();
+        let bytes = value.to_bytes();
+        value.append(b"c");
+        assert_eq!((&*held, &*held_too, &*bytes, &*value), (&b"a"[..], &b"ab"[..], &b"ab"[..], &b"abc"[..]));
+    }
+
+    #[test]
+    fn appending_bit_by_bit_moves_the_bytes_a_few_times_only() {
+        let mut value = Value::copied(b"");
+        let (mut moves, mut place) = (0, value.as_ptr());
+        for _ in 0..100_000 {
+            value.append(b"0123456789");
+            if value.as_ptr() != place {
+                (moves, place) = (moves + 1, value.as_ptr());
+            }
+        }
+        assert_eq!(value.len(), 1_000_000);
+        assert!(moves < 40, "moved {moves} times");
+    }
+
+    #[test]
+    fn a_value_prints_cut_and_escaped() {
+        assert_eq!(format!("{:?}", Value::copied(b"a\n")), r#""a\\n""#);
+        assert!(format!("{:?}", Value::copied(&[b'v'; 1000])).len() < 120);
+    }
+}

@@ -1,14 +1,17 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod serve;
+mod store;
+mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-/// Elastic rendezvous for distributed training.
+/// Elastic rendezvous for distributed training: a store server that torch can't tell from its own, and its tools
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=warn, info or debug says how much.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,12 +20,24 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Store(store::StoreArgs),
+    /// Prints a completion script for a shell
+    #[command(after_help = "Example:\n  rallypoint completions bash > /etc/bash_completion.d/rallypoint")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 fn main() -> ExitCode {
     start_log();
     match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
+        Command::Store(args) => store::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
     }
 }
 

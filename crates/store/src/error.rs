@@ -57,6 +57,21 @@ pub enum StoreError {
         waited: Duration,
     },
 
+    /// A file could not be had in time.
+    #[error("{op}{} gave up after {} on {}: {obstacle}", of_keys(.keys), millis(*.waited), .path.display())]
+    FileTimeout {
+        /// The file.
+        path: PathBuf,
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How long it waited.
+        waited: Duration,
+        /// What stood in the way.
+        obstacle: FileObstacle,
+    },
+
     // ---- the world failed ----
     /// Nobody could be reached.
     #[error("could not connect to {endpoint} within {}: {}", millis(*.waited), addresses(.tried))]
@@ -207,6 +222,20 @@ pub enum StoreError {
         why: String,
     },
 
+    /// The file is not of this run, and what it holds must not be taken for it.
+    #[error(
+        "{path}: refused for run {run_id:?}, {}; remove it if that run is over",
+        owner(.found), path = .path.display()
+    )]
+    StaleFile {
+        /// The file.
+        path: PathBuf,
+        /// The run it was opened for.
+        run_id: String,
+        /// The run it belongs to; `None` if it has keys but names no run.
+        found: Option<String>,
+    },
+
     // ---- the caller is wrong ----
     /// The value is not a number, or the sum doesn't fit.
     #[error("cannot add {delta} to {key}: it holds {held}, and the sum must be a 64-bit integer")]
@@ -291,6 +320,26 @@ pub enum StoreError {
     InvalidArgument(String),
 }
 
+/// Why a file could not be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileObstacle {
+    /// It isn't there.
+    #[error("there is no such file")]
+    Missing,
+    /// Another process, or another thread of this one, kept it locked.
+    #[error("another process holds its lock")]
+    Locked,
+    /// It is so long that the time was not enough to read it.
+    #[error("only {read} of {len} bytes were read by then")]
+    Unread {
+        /// How far it was read.
+        read: u64,
+        /// How long it is.
+        len: u64,
+    },
+}
+
 /// The keys of a wait that ended, and what is known of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyStates {
@@ -355,6 +404,13 @@ fn of_keys(keys: &[String]) -> String {
 
 fn millis(time: Duration) -> String {
     format!("{} ms", time.as_millis())
+}
+
+fn owner(run_id: &Option<String>) -> String {
+    match run_id {
+        Some(run_id) => format!("it belongs to run {run_id:?}"),
+        None => "it holds keys already and names no run".into(),
+    }
 }
 
 fn ranks(missing: &[u64]) -> String {

@@ -135,7 +135,7 @@ impl Drop for TcpStoreServer {
 }
 
 /// A number that nobody can guess, from the hash seeds that the standard library draws from the system.
-fn random_number() -> u64 {
+pub(crate) fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }

@@ -79,3 +79,52 @@ impl Barriers {
         self.by_name.remove(&gone.name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn barriers() -> Barriers {
+        Barriers::new(RandomState::with_seeds(1, 2, 3, 4))
+    }
+
+    #[test]
+    fn the_last_arrival_gets_all_the_others_and_the_round_is_forgotten() {
+        let mut barriers = barriers();
+        barriers.arrive(5, b"b", 3).unwrap();
+        barriers.arrive(6, b"b", 3).unwrap();
+        assert_eq!(barriers.arrive(7, b"b", 3), Err(vec![5, 6]));
+        assert!(barriers.all.is_empty() && barriers.by_name.is_empty());
+    }
+
+    #[test]
+    fn a_round_that_everybody_left_is_forgotten() {
+        let mut barriers = barriers();
+        let first = barriers.arrive(5, b"b", 3).unwrap();
+        let second = barriers.arrive(6, b"b", 3).unwrap();
+        barriers.leave(first);
+        barriers.leave(second);
+        assert!(barriers.all.is_empty() && barriers.by_name.is_empty());
+    }
+
+    #[test]
+    fn a_leaver_is_not_among_those_let_go() {
+        let mut barriers = barriers();
+        let leaver = barriers.arrive(5, b"b", 3).unwrap();
+        barriers.arrive(6, b"b", 3).unwrap();
+        barriers.leave(leaver);
+        let stayer = barriers.arrive(7, b"b", 3).unwrap();
+        assert_eq!(barriers.look(stayer), (&b"b"[..], 3, 2));
+        let mut others = barriers.arrive(8, b"b", 3).unwrap_err();
+        others.sort();
+        assert_eq!(others, [6, 7]);
+    }
+
+    #[test]
+    fn one_key_with_two_world_sizes_is_two_barriers() {
+        let mut barriers = barriers();
+        let of_two = barriers.arrive(5, b"b", 2).unwrap();
+        let of_three = barriers.arrive(6, b"b", 3).unwrap();
+        assert_eq!((barriers.look(of_two).2, barriers.look(of_three).2), (1, 1));
+    }
+}

@@ -98,7 +98,8 @@ struct Client {
 /// The store.
 pub struct Engine {
     limits: Limits,
-    identity: Value,
+    /// What the server says of itself; without one, no name is reserved.
+    identity: Option<Value>,
     map: Map,
     queues: Queues,
     barriers: Barriers,
@@ -116,12 +117,12 @@ const LATCH_KEEP: usize = 4;
 
 impl Engine {
     /// An empty store. `seed` makes the placing of keys unpredictable to those who choose them; `identity` is what
-    /// [`SERVER_KEY`] reads as.
-    pub fn new(limits: Limits, seed: u64, identity: &[u8]) -> Engine {
+    /// [`SERVER_KEY`] reads as; without one no name is reserved.
+    pub fn new(limits: Limits, seed: u64, identity: Option<&[u8]>) -> Engine {
         let hasher = RandomState::with_seeds(seed, !seed, seed.rotate_left(32), seed ^ 0x9E37_79B9_7F4A_7C15);
         Engine {
             limits,
-            identity: Value::copied(identity),
+            identity: identity.map(Value::copied),
             map: Map::new(hasher.clone()),
             queues: Queues::new(hasher.clone()),
             barriers: Barriers::new(hasher.clone()),
@@ -291,15 +292,19 @@ impl Engine {
     // ---- reading ----
 
     fn is_present(&self, key: &[u8]) -> bool {
-        self.map.get(key).is_some() || self.queues.len(key) > 0 || key == SERVER_KEY
+        self.map.get(key).is_some() || self.queues.len(key) > 0 || self.reserved(key).is_some()
+    }
+
+    fn reserved(&self, key: &[u8]) -> Option<&Value> {
+        self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
     fn value(&self, key: &[u8], latch: &[(Arc<[u8]>, Value)]) -> Value {
         if let Some(value) = self.map.get(key) {
             return value.clone();
         }
-        if key == SERVER_KEY {
-            return self.identity.clone();
+        if let Some(identity) = self.reserved(key) {
+            return identity.clone();
         }
         latch
             .iter()
@@ -326,7 +331,7 @@ impl Engine {
 
     /// May anybody write this key?
     fn writable(&self, op: Op, key: &[u8]) -> Result<(), Refusal> {
-        match key.starts_with(RESERVED_PREFIX) {
+        match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
             true => Err(Refusal::Reserved { op, key: printable(key) }),
             false => Ok(()),
         }
@@ -359,6 +364,8 @@ impl Engine {
     }
 
     fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
+        // First, lest it seem absent to those who expect something there.
+        self.writable(Op::CompareSet, key)?;
         let fits = match self.map.get(key) {
             Some(held) if **held == *expected => true,
             Some(held) => return Ok(held.clone()),
@@ -419,7 +426,10 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.put(key, Value::copied(value));
+            self.map.set(key, Value::copied(value));
+        }
+        if self.waiters.len() > 0 {
+            self.wake_for_pairs(pairs);
         }
         Ok(())
     }
@@ -526,6 +536,17 @@ impl Engine {
         }
     }
 
+    /// Several keys have come at once: what is seen is what all of it left, not a value that a later pair replaced.
+    fn wake_for_pairs(&mut self, pairs: PairList<'_>) {
+        for (key, _) in pairs.iter() {
+            if self.waiters.is_awaited(key)
+                && let Some(value) = self.map.get(key).cloned()
+            {
+                self.wake(key, &value);
+            }
+        }
+    }
+
     /// A queue has items: one waiter for each that nobody is on its way to.
     fn wake_for_items(&mut self, key: &[u8]) {
         while self.queues.has_unclaimed(key) {
@@ -594,3 +615,6 @@ impl Engine {
         assert_eq!(blocked, self.blocked);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,77 @@ impl Map {
         self.shards.iter().flat_map(|shard| shard.iter().map(|entry| &entry.key))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> Map {
+        Map::new(RandomState::with_seeds(1, 2, 3, 4))
+    }
+
+    fn value(bytes: &[u8]) -> Value {
+        Value::copied(bytes)
+    }
+
+    #[test]
+    fn many_keys_are_each_found_again() {
+        let mut map = map();
+        for number in 0..10_000u32 {
+            map.set(&number.to_le_bytes(), value(&number.to_be_bytes()));
+        }
+        assert_eq!(map.len(), 10_000);
+        for number in 0..10_000u32 {
+            assert_eq!(map.get(&number.to_le_bytes()), Some(&value(&number.to_be_bytes())));
+        }
+        assert_eq!(map.get(&10_000u32.to_le_bytes()), None);
+    }
+
+    #[test]
+    fn keys_spread_over_the_shards() {
+        let mut map = map();
+        for number in 0..10_000u32 {
+            map.set(&number.to_le_bytes(), Value::default());
+        }
+        let fullest = map.shards.iter().map(HashTable::len).max().unwrap();
+        assert!(fullest < 3 * 10_000 / SHARDS, "one shard of {SHARDS} holds {fullest} of 10,000");
+    }
+
+    #[test]
+    fn bytes_follow_every_change() {
+        let mut map = map();
+        map.set(b"key", value(b"1234"));
+        assert_eq!(map.bytes(), cost(3, 4));
+        map.set(b"key", value(b"1"));
+        assert_eq!(map.bytes(), cost(3, 1));
+        map.append(b"key", b"234567");
+        assert_eq!(map.bytes(), cost(3, 7));
+        map.remove(b"key");
+        assert_eq!(map.bytes(), 0);
+    }
+
+    #[test]
+    fn a_key_keeps_its_allocation_when_its_value_is_replaced() {
+        let mut map = map();
+        map.set(b"key", value(b"1"));
+        let kept = Arc::clone(map.entry(b"key").unwrap().0);
+        map.set(b"key", value(b"2"));
+        assert!(Arc::ptr_eq(&kept, map.entry(b"key").unwrap().0));
+    }
+
+    #[test]
+    fn an_append_to_a_missing_key_does_nothing() {
+        let mut map = map();
+        map.append(b"key", b"more");
+        assert_eq!((map.get(b"key"), map.len(), map.bytes()), (None, 0, 0));
+    }
+
+    #[test]
+    fn remove_gives_the_value_once() {
+        let mut map = map();
+        map.set(b"key", value(b"v"));
+        assert_eq!(map.remove(b"key"), Some(value(b"v")));
+        assert_eq!(map.remove(b"key"), None);
+        assert_eq!(map.keys().count(), 0);
+    }
+}

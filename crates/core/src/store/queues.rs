@@ -100,3 +100,76 @@ impl Queues {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queues() -> Queues {
+        Queues::new(RandomState::with_seeds(1, 2, 3, 4))
+    }
+
+    fn item(bytes: &[u8]) -> Value {
+        Value::copied(bytes)
+    }
+
+    #[test]
+    fn pop_gives_the_length_before_and_the_oldest_item() {
+        let mut queues = queues();
+        queues.push(b"q", item(b"a"));
+        queues.push(b"q", item(b"b"));
+        assert_eq!(queues.pop(b"q"), (2, Some(item(b"a"))));
+        assert_eq!(queues.pop(b"q"), (1, Some(item(b"b"))));
+        assert_eq!(queues.pop(b"q"), (0, None));
+    }
+
+    #[test]
+    fn queues_do_not_mix() {
+        let mut queues = queues();
+        queues.push(b"q", item(b"a"));
+        assert_eq!(queues.pop(b"p"), (0, None));
+        assert_eq!((queues.len(b"q"), queues.len(b"p"), queues.items()), (1, 0, 1));
+    }
+
+    #[test]
+    fn an_emptied_queue_is_forgotten() {
+        let mut queues = queues();
+        queues.push(b"a name of some length", item(b"item"));
+        assert!(queues.bytes() > 25);
+        queues.pop(b"a name of some length");
+        assert_eq!((queues.queues.len(), queues.bytes(), queues.items()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_item_is_unclaimed_until_somebody_is_woken_for_it() {
+        let mut queues = queues();
+        assert!(!queues.has_unclaimed(b"q"));
+        queues.push(b"q", item(b"a"));
+        assert!(queues.has_unclaimed(b"q"));
+        queues.claim(b"q");
+        assert!(!queues.has_unclaimed(b"q"));
+        queues.end_claim(b"q");
+        assert!(queues.has_unclaimed(b"q"));
+    }
+
+    #[test]
+    fn a_claim_outlives_the_item_that_was_stolen() {
+        let mut queues = queues();
+        queues.push(b"q", item(b"a"));
+        queues.claim(b"q");
+        queues.pop(b"q");
+        queues.push(b"q", item(b"b"));
+        assert!(!queues.has_unclaimed(b"q"));
+    }
+
+    #[test]
+    fn the_last_claim_on_an_empty_queue_forgets_it() {
+        let mut queues = queues();
+        queues.push(b"q", item(b"a"));
+        queues.claim(b"q");
+        queues.pop(b"q");
+        assert_eq!(queues.queues.len(), 1);
+        queues.end_claim(b"q");
+        assert_eq!((queues.queues.len(), queues.bytes()), (0, 0));
+    }
+}

@@ -164,3 +164,105 @@ impl Waiters {
         gone
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiters() -> Waiters {
+        Waiters::new(RandomState::with_seeds(1, 2, 3, 4))
+    }
+
+    /// Lets a client wait for some keys.
+    fn register(waiters: &mut Waiters, client: ClientIndex, keys: &[&[u8]]) -> Places {
+        let mut places = Places::default();
+        keys.iter().for_each(|key| waiters.register(client, &mut places, key));
+        places
+    }
+
+    /// Who waited for a key, in order; none does afterwards.
+    fn take_all(waiters: &mut Waiters, key: &[u8]) -> Vec<ClientIndex> {
+        std::iter::from_fn(|| waiters.take_oldest(key)).map(|(seen, _)| seen.client).collect()
+    }
+
+    fn is_empty(waiters: &Waiters) -> bool {
+        waiters.by_key.is_empty() && waiters.awaited.is_empty() && waiters.registrations.is_empty()
+    }
+
+    #[test]
+    fn those_who_wait_for_a_key_are_taken_oldest_first() {
+        let mut waiters = waiters();
+        for client in [3, 1, 2] {
+            register(&mut waiters, client, &[b"k"]);
+        }
+        assert_eq!(take_all(&mut waiters, b"k"), [3, 1, 2]);
+        assert!(is_empty(&waiters));
+    }
+
+    #[test]
+    fn cancel_takes_one_out_of_the_front_the_middle_and_the_end() {
+        for gone in 0..3 {
+            let mut waiters = waiters();
+            let mut all: Vec<Places> = (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
+            waiters.cancel(&mut all[gone]);
+            let stayed: Vec<u32> = (0..3).filter(|client| *client != gone as u32).collect();
+            assert_eq!(take_all(&mut waiters, b"k"), stayed);
+            assert!(is_empty(&waiters));
+        }
+    }
+
+    #[test]
+    fn cancel_ends_all_that_a_client_waits_for_and_no_more() {
+        let mut waiters = waiters();
+        let mut places = register(&mut waiters, 1, &[b"a", b"b", b"a"]);
+        register(&mut waiters, 2, &[b"b", b"c"]);
+        assert_eq!((waiters.len(), places.left()), (5, 3));
+        waiters.cancel(&mut places);
+        assert_eq!((waiters.len(), places.left()), (2, 0));
+        assert!(!waiters.is_awaited(b"a"));
+        assert!(waiters.is_awaited(b"b") && waiters.is_awaited(b"c"));
+    }
+
+    #[test]
+    fn a_key_struck_off_is_not_cancelled_again() {
+        let mut waiters = waiters();
+        let mut places = register(&mut waiters, 1, &[b"a", b"b"]);
+        let (seen, key) = waiters.take_oldest(b"a").unwrap();
+        assert_eq!(*key, b"a"[..]);
+        Waiters::strike(&mut places, &seen);
+        // The place in the index is somebody else's now.
+        register(&mut waiters, 2, &[b"c"]);
+        waiters.cancel(&mut places);
+        assert_eq!(waiters.len(), 1);
+        assert!(waiters.is_awaited(b"c"));
+    }
+
+    #[test]
+    fn missing_names_what_was_not_struck_off() {
+        let mut waiters = waiters();
+        let mut places = register(&mut waiters, 1, &[b"a", b"b", b"c"]);
+        let (seen, _) = waiters.take_oldest(b"b").unwrap();
+        Waiters::strike(&mut places, &seen);
+        let missing: Vec<&[u8]> = waiters.missing(&places).map(|key| &**key).collect();
+        assert_eq!(missing, [&b"a"[..], b"c"]);
+        assert_eq!(places.left(), 2);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_key_that_was_never_named() {
+        let mut waiters = waiters();
+        register(&mut waiters, 1, &[b"a"]);
+        assert_eq!(waiters.take_oldest(b"b"), None);
+        assert!(!waiters.is_awaited(b""));
+    }
+
+    #[test]
+    fn many_keys_are_each_found_again() {
+        let mut waiters = waiters();
+        let names: Vec<[u8; 4]> = (0..10_000u32).map(u32::to_le_bytes).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+        register(&mut waiters, 1, &keys);
+        assert!(keys.iter().all(|key| take_all(&mut waiters, key) == [1]));
+        assert!(is_empty(&waiters));
+    }
+}

@@ -22,6 +22,13 @@ enum Repr<'a> {
     Pieced(Bytes),
 }
 
+impl Frame<'static> {
+    /// A CANCEL_WAIT; they are all alike.
+    pub(crate) fn cancel_wait() -> Frame<'static> {
+        Frame(Repr::There(&[Op::CancelWait as u8]))
+    }
+}
+
 impl Frame<'_> {
     /// The bytes, operation code first.
     pub fn bytes(&self) -> &[u8] {
@@ -193,3 +200,6 @@ impl ReplyDecoder {
         self.partial.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,3 +125,45 @@ impl std::fmt::Debug for PairList<'_> {
         f.debug_map().entries(self.iter().map(|(k, v)| (crate::error::printable(k), v.len()))).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIRE: &[u8] = b"\x02\0\0\0\0\0\0\0/a\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\xff\x01\0\0\0\0\0\0\0b";
+
+    #[test]
+    fn keys_on_the_wire_are_walked_in_order() {
+        let keys = KeyList::from_wire(4, WIRE);
+        assert_eq!(keys.iter().collect::<Vec<_>>(), [&b"/a"[..], b"", b"\xff", b"b"]);
+        assert_eq!(keys.len(), 4);
+    }
+
+    #[test]
+    fn pairs_on_the_wire_are_walked_in_order() {
+        let pairs = PairList::from_wire(2, WIRE);
+        assert_eq!(pairs.iter().collect::<Vec<_>>(), [(&b"/a"[..], &b""[..]), (b"\xff", b"b")]);
+        assert_eq!(pairs.len(), 2);
+    }
+
+    #[test]
+    fn a_list_on_the_wire_equals_one_in_a_slice_that_names_the_same() {
+        assert_eq!(KeyList::from_wire(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff", b"b"]));
+        assert_ne!(KeyList::from_wire(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff"]));
+        assert_eq!(PairList::from_wire(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"b")]));
+        assert_ne!(PairList::from_wire(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"c")]));
+    }
+
+    #[test]
+    fn a_list_of_nothing_has_nothing_to_walk() {
+        assert!(KeyList::from_wire(0, b"").is_empty());
+        assert_eq!(KeyList::from_wire(0, b"").iter().next(), None);
+        assert_eq!(PairList::new(&[]).iter().next(), None);
+    }
+
+    #[test]
+    fn values_of_pairs_are_not_printed() {
+        let text = format!("{:?}", PairList::new(&[(b"/key", b"secret")]));
+        assert_eq!(text, r#"{"/key": 6}"#);
+    }
+}

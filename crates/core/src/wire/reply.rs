@@ -146,3 +146,77 @@ fn strings<T>(mut bytes: &[u8], keep: impl Fn(&[u8]) -> T) -> Option<Vec<T>> {
     }
     Some(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{KeyList, PairList};
+
+    fn encoded(reply: Reply) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn every_reply_travels_as_torch_writes_it() {
+        let value = |bytes: &[u8]| Value::copied(bytes);
+        for (reply, travels) in [
+            (Reply::Stop, &b"\0"[..]),
+            (Reply::Canceled, b"\x01"),
+            (Reply::Checked(true), b"\0"),
+            (Reply::Checked(false), b"\x01"),
+            (Reply::Number(5), b"\x05\0\0\0\0\0\0\0"),
+            (Reply::Number(-1), b"\xff\xff\xff\xff\xff\xff\xff\xff"),
+            (Reply::Value(value(b"v")), b"\x01\0\0\0\0\0\0\0v"),
+            (Reply::Value(value(b"")), b"\0\0\0\0\0\0\0\0"),
+            (Reply::Values(vec![]), b""),
+            (Reply::Values(vec![value(b"a"), value(b"")]), b"\x01\0\0\0\0\0\0\0a\0\0\0\0\0\0\0\0"),
+            (Reply::Popped { before: 0, item: None }, b"\0\0\0\0\0\0\0\0"),
+            (Reply::Popped { before: 2, item: Some(value(b"i")) }, b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0i"),
+            (Reply::Keys(vec![]), b"\0\0\0\0\0\0\0\0"),
+            (Reply::Keys(vec![Arc::from(&b"/k"[..])]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
+            (Reply::Nonce(0x468f), b"\x8f\x46\0\0"),
+        ] {
+            assert_eq!(encoded(reply.clone()), travels, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn writes_are_not_answered() {
+        let value = b"v"[..].into();
+        for request in [
+            Request::Validate { magic: 0 },
+            Request::Set { key: b"k", value },
+            Request::Append { key: b"k", value },
+            Request::MultiSet { pairs: PairList::new(&[]) },
+            Request::QueuePush { key: b"k", value },
+        ] {
+            assert_eq!(request.reply_kind(), None, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_answered_in_its_own_way() {
+        let keys: [&[u8]; 2] = [b"a", b"b"];
+        let keys = KeyList::new(&keys);
+        for (request, kind) in [
+            (Request::CompareSet { key: b"k", expected: b"", desired: b""[..].into() }, ReplyKind::Value),
+            (Request::Get { key: b"k" }, ReplyKind::Value),
+            (Request::Add { key: b"k", delta: 1 }, ReplyKind::Number),
+            (Request::Check { keys }, ReplyKind::Checked),
+            (Request::Wait { keys }, ReplyKind::Waited(Op::Wait)),
+            (Request::NumKeys, ReplyKind::Number),
+            (Request::DeleteKey { key: b"k" }, ReplyKind::Number),
+            (Request::MultiGet { keys }, ReplyKind::Values(2)),
+            (Request::CancelWait, ReplyKind::Waited(Op::CancelWait)),
+            (Request::Ping { nonce: 1 }, ReplyKind::Nonce),
+            (Request::QueuePop { key: b"k" }, ReplyKind::Popped),
+            (Request::QueueLen { key: b"k" }, ReplyKind::Number),
+            (Request::ListKeys, ReplyKind::Keys),
+            (Request::Barrier { key: b"k", world_size: 1 }, ReplyKind::Waited(Op::Barrier)),
+        ] {
+            assert_eq!(request.reply_kind(), Some(kind), "{request:?}");
+        }
+    }
+}

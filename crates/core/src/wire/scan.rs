@@ -143,7 +143,8 @@ impl Scan {
                 false => WireError::ValueTooLong { len, limit },
             });
         }
-        let end = start + len as usize;
+        // Saturating here and below: a limit may be set as high as the number goes.
+        let end = start.saturating_add(len as usize);
         if end > self.bounds.frame {
             return Err(WireError::FrameTooLong { len: end as u64, limit: self.bounds.frame });
         }
@@ -175,7 +176,7 @@ impl Scan {
                     _ if count > self.bounds.count as u64 => {
                         return Err(WireError::TooManyKeys { count, limit: self.bounds.count });
                     }
-                    Field::Pairs => count * 2,
+                    Field::Pairs => count.saturating_mul(2),
                     _ => count,
                 };
                 self.at_least(count)?;

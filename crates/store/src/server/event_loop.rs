@@ -85,7 +85,7 @@ impl EventLoop {
             connections: Slab::new(),
             generation: 0,
             most_connections,
-            engine: Engine::new(limits.clone(), seed, identity.as_bytes()),
+            engine: Engine::new(limits.clone(), seed, Some(identity.as_bytes())),
             offences: Offences::new(&limits),
             counters,
             scratch: vec![0; SCRATCH],

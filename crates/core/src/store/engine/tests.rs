@@ -1,0 +1,163 @@
+//! The engine by hand, one fact at a time. Random orders of everything are the model test's business.
+
+mod barriers;
+mod clients;
+mod latches;
+mod limits;
+mod queues;
+mod values;
+mod waiting;
+
+use super::*;
+
+/// A store, asked by clients with small numbers, that checks itself after each step.
+struct Store(Engine);
+
+impl Store {
+    fn new() -> Store {
+        Store::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Store {
+        Store(Engine::new(limits, 7, Some(b"identity")))
+    }
+
+    /// What comes of one request.
+    fn ask(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
+        self.0.handle_request(id(client), request);
+        self.outputs()
+    }
+
+    /// What comes of a client's going away.
+    fn leave(&mut self, client: u32) -> Vec<Output> {
+        self.0.handle_disconnect(id(client));
+        self.outputs()
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        self.0.assert_consistent();
+        std::iter::from_fn(|| self.0.poll_output()).collect()
+    }
+
+    /// A request that must not be answered nor wake anybody.
+    fn tell(&mut self, client: u32, request: Request<'_>) {
+        assert_eq!(self.ask(client, request), [], "{request:?}");
+    }
+
+    /// The reply to a request that must concern nobody else.
+    fn reply(&mut self, client: u32, request: Request<'_>) -> Reply {
+        match &self.ask(client, request)[..] {
+            [Output::Reply { client: to, reply }] if *to == id(client) => reply.clone(),
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    /// Why a request is refused; it must concern nobody else.
+    fn refusal(&mut self, client: u32, request: Request<'_>) -> Refusal {
+        match &self.ask(client, request)[..] {
+            [Output::Close { client: to, reason }] if *to == id(client) => reason.clone(),
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    /// A key's value, asked by somebody who has waited for nothing.
+    fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        const STRANGER: u32 = 1000;
+        match self.reply(STRANGER, check(&[key])) {
+            Reply::Checked(true) => match self.reply(STRANGER, get(key)) {
+                Reply::Value(value) => Some(value.to_vec()),
+                other => panic!("{other:?}"),
+            },
+            _ => None,
+        }
+    }
+
+    fn is_blocked(&self, client: u32) -> bool {
+        self.0.is_blocked(id(client))
+    }
+}
+
+fn id(client: u32) -> ClientId {
+    ClientId::new(client, 1)
+}
+
+fn stop(client: u32) -> Output {
+    Output::Reply { client: id(client), reply: Reply::Stop }
+}
+
+fn canceled(client: u32) -> Output {
+    Output::Reply { client: id(client), reply: Reply::Canceled }
+}
+
+fn value(bytes: &[u8]) -> Reply {
+    Reply::Value(Value::copied(bytes))
+}
+
+fn values(all: &[&[u8]]) -> Reply {
+    Reply::Values(all.iter().map(|bytes| Value::copied(bytes)).collect())
+}
+
+fn popped(before: i64, item: &[u8]) -> Reply {
+    Reply::Popped { before, item: Some(Value::copied(item)) }
+}
+
+const NOTHING_POPPED: Reply = Reply::Popped { before: 0, item: None };
+
+fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request::Set { key, value: value.into() }
+}
+
+fn get(key: &[u8]) -> Request<'_> {
+    Request::Get { key }
+}
+
+fn add(key: &[u8], delta: i64) -> Request<'_> {
+    Request::Add { key, delta }
+}
+
+fn append<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request::Append { key, value: value.into() }
+}
+
+fn cas<'a>(key: &'a [u8], expected: &'a [u8], desired: &'a [u8]) -> Request<'a> {
+    Request::CompareSet { key, expected, desired: desired.into() }
+}
+
+fn delete(key: &[u8]) -> Request<'_> {
+    Request::DeleteKey { key }
+}
+
+fn check<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Check { keys: KeyList::new(keys) }
+}
+
+fn wait<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Wait { keys: KeyList::new(keys) }
+}
+
+fn multi_get<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
+    Request::MultiGet { keys: KeyList::new(keys) }
+}
+
+fn multi_set<'a>(pairs: &'a [(&'a [u8], &'a [u8])]) -> Request<'a> {
+    Request::MultiSet { pairs: PairList::new(pairs) }
+}
+
+fn push<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request::QueuePush { key, value: value.into() }
+}
+
+fn pop(key: &[u8]) -> Request<'_> {
+    Request::QueuePop { key }
+}
+
+fn queue_len(key: &[u8]) -> Request<'_> {
+    Request::QueueLen { key }
+}
+
+fn barrier(key: &[u8], world_size: i64) -> Request<'_> {
+    Request::Barrier { key, world_size }
+}
+
+const CANCEL: Request<'static> = Request::CancelWait;
+const PING: Request<'static> = Request::Ping { nonce: 1 };

@@ -1,0 +1,217 @@
+//! What passes a limit is refused, and leaves everything as it was. Rows V08, V09 and W11 of the robustness page.
+
+use super::*;
+
+type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// All there is to see of a store, to be the same before and after.
+fn everything(store: &mut Store) -> (Snapshot, Pairs, Reply) {
+    let Reply::Keys(keys) = store.reply(1000, Request::ListKeys) else { panic!() };
+    let pairs = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
+    (store.0.snapshot(), pairs, store.reply(1000, queue_len(b"q")))
+}
+
+/// Refused, with nothing changed.
+fn refused(store: &mut Store, request: Request<'_>) -> Refusal {
+    let before = everything(store);
+    let reason = store.refusal(0, request);
+    assert_eq!(everything(store), before, "{request:?}");
+    reason
+}
+
+#[test]
+fn an_append_past_the_longest_value_is_refused() {
+    let mut store = Store::with(Limits { value_len: 10, ..Limits::default() });
+    store.tell(0, append(b"/k", b"01234"));
+    store.tell(0, append(b"/k", b"56789"));
+    let reason = Refusal::ValueTooLong { key: "/k".into(), len: 11, limit: 10 };
+    assert_eq!(refused(&mut store, append(b"/k", b"x")), reason);
+    assert_eq!(store.value(b"/k"), Some(b"0123456789".to_vec()));
+}
+
+#[test]
+fn five_appends_of_four_mebibytes_stop_at_eight() {
+    let mut store = Store::new();
+    let part = vec![b'x'; 4 << 20];
+    store.tell(0, append(b"k", &part));
+    store.tell(0, append(b"k", &part));
+    for _ in 0..3 {
+        assert!(matches!(store.refusal(0, append(b"k", &part)), Refusal::ValueTooLong { .. }));
+    }
+    assert_eq!(store.value(b"k").map(|value| value.len()), Some(8 << 20));
+}
+
+// ---- bytes ----
+
+/// A store with one key, `k`, and room for no byte more.
+fn full() -> Store {
+    let limits = Limits { store_bytes: cost(1, 100), ..Limits::default() };
+    let mut store = Store::with(limits);
+    store.tell(0, set(b"k", &[b'v'; 100]));
+    store
+}
+
+#[test]
+fn a_full_store_refuses_every_write_that_needs_more_room() {
+    let long = [b'v'; 101];
+    for request in [
+        set(b"new", b""),
+        set(b"k", &long),
+        cas(b"new", b"", b""),
+        cas(b"k", &long[..100], &long),
+        add(b"new", 0),
+        append(b"new", b""),
+        append(b"k", b"x"),
+        multi_set(&[(b"new", b"")]),
+        multi_set(&[(b"k", b""), (b"new", &long[..4])]),
+        push(b"q", b""),
+    ] {
+        let reason = refused(&mut full(), request);
+        let Refusal::StoreFull { op, .. } = reason else { panic!("{request:?}: {reason}") };
+        assert_eq!(op, request.op());
+    }
+}
+
+#[test]
+fn a_full_store_takes_what_needs_no_more_room() {
+    let same = [b'w'; 100];
+    for request in [
+        set(b"k", &same),
+        set(b"k", b""),
+        append(b"k", b""),
+        multi_set(&[(b"k", &same)]),
+        multi_set(&[(b"k", b"1"), (b"k", &same), (b"k", b"2")]),
+    ] {
+        full().tell(0, request);
+    }
+    assert_eq!(full().reply(0, cas(b"k", &[b'v'; 100], &same)), value(&same));
+}
+
+#[test]
+fn a_refusal_for_lack_of_room_tells_how_much_there_is() {
+    let limit = cost(1, 100);
+    let reason = Refusal::StoreFull { op: Op::Set, key: "/n".into(), held: limit, limit };
+    assert_eq!(full().refusal(0, set(b"/n", b"")), reason);
+}
+
+#[test]
+fn deleting_makes_room_again() {
+    let mut store = full();
+    store.reply(0, delete(b"k"));
+    store.tell(0, set(b"n", &[b'v'; 100]));
+}
+
+#[test]
+fn popping_makes_room_again() {
+    let mut store = Store::with(Limits { store_bytes: cost(1, 10), ..Limits::default() });
+    store.tell(0, push(b"q", &[b'i'; 10]));
+    store.refusal(0, push(b"q", &[b'i'; 10]));
+    store.reply(0, pop(b"q"));
+    store.tell(0, push(b"q", &[b'i'; 10]));
+}
+
+#[test]
+fn a_store_emptied_again_counts_nothing() {
+    let mut store = Store::new();
+    store.tell(0, set(b"a", b"1"));
+    store.tell(0, set(b"a", b"longer"));
+    store.tell(0, append(b"a", b" still"));
+    store.reply(0, add(b"n", 10));
+    store.tell(0, multi_set(&[(b"m", b"1"), (b"m", b"22")]));
+    store.tell(0, push(b"q", b"item"));
+    store.tell(0, push(b"q", b"item"));
+    for key in [b"a", b"n", b"m"] {
+        store.reply(0, delete(key));
+    }
+    store.reply(0, pop(b"q"));
+    store.reply(0, pop(b"q"));
+    assert_eq!(store.0.snapshot(), Snapshot::default());
+}
+
+// ---- keys and items ----
+
+#[test]
+fn a_store_with_all_the_keys_it_may_hold_refuses_another() {
+    for request in [
+        set(b"c", b""),
+        cas(b"c", b"", b""),
+        add(b"c", 1),
+        append(b"c", b""),
+        multi_set(&[(b"a", b"1"), (b"c", b"")]),
+    ] {
+        let mut store = Store::with(Limits { keys: 2, ..Limits::default() });
+        store.tell(0, multi_set(&[(b"a", b""), (b"b", b"")]));
+        let first = if request.op() == Op::MultiSet { "a" } else { "c" };
+        let reason = Refusal::TooManyKeys { op: request.op(), key: first.into(), limit: 2 };
+        assert_eq!(refused(&mut store, request), reason);
+    }
+}
+
+#[test]
+fn a_store_with_all_the_keys_it_may_hold_takes_new_values_for_them() {
+    let mut store = Store::with(Limits { keys: 2, ..Limits::default() });
+    store.tell(0, multi_set(&[(b"a", b""), (b"b", b"")]));
+    store.tell(0, set(b"a", b"1"));
+    store.tell(0, multi_set(&[(b"a", b"2"), (b"b", b"3"), (b"a", b"4")]));
+    assert_eq!(store.value(b"a"), Some(b"4".to_vec()));
+}
+
+#[test]
+fn a_multi_set_past_the_keys_wakes_nobody() {
+    let mut store = Store::with(Limits { keys: 1, ..Limits::default() });
+    store.tell(1, wait(&[b"a"]));
+    store.refusal(0, multi_set(&[(b"a", b""), (b"b", b"")]));
+    assert!(store.is_blocked(1));
+}
+
+#[test]
+fn queues_with_all_the_items_they_may_hold_refuse_another() {
+    let mut store = Store::with(Limits { queue_items: 2, ..Limits::default() });
+    store.tell(0, push(b"q", b""));
+    store.tell(0, push(b"other", b""));
+    let reason = Refusal::TooManyItems { key: "q".into(), limit: 2 };
+    assert_eq!(refused(&mut store, push(b"q", b"")), reason);
+    store.reply(0, pop(b"other"));
+    store.tell(0, push(b"q", b""));
+}
+
+// ---- awaited keys ----
+
+#[test]
+fn a_wait_for_more_absent_keys_than_one_client_may_is_refused() {
+    let mut store = Store::with(Limits { awaited_per_client: 2, ..Limits::default() });
+    let reason = Refusal::TooManyAwaited { asked: 3, held: 0, limit: 2 };
+    assert_eq!(refused(&mut store, wait(&[b"a", b"b", b"c"])), reason);
+    assert!(!store.is_blocked(0));
+}
+
+#[test]
+fn present_keys_do_not_count_as_awaited() {
+    let mut store = Store::with(Limits { awaited_per_client: 2, ..Limits::default() });
+    store.tell(0, set(b"a", b""));
+    store.tell(0, wait(&[b"a", b"b", b"c"]));
+    assert!(store.is_blocked(0));
+}
+
+#[test]
+fn a_wait_past_what_all_may_await_together_is_refused_and_the_others_wait_on() {
+    let mut store = Store::with(Limits { awaited_total: 3, ..Limits::default() });
+    store.tell(1, wait(&[b"a", b"b"]));
+    let reason = Refusal::TooManyAwaited { asked: 2, held: 2, limit: 3 };
+    assert_eq!(refused(&mut store, wait(&[b"a", b"c"])), reason);
+    store.tell(2, wait(&[b"a"]));
+    assert_eq!(store.0.snapshot().awaited, 3);
+    assert!(store.is_blocked(1));
+}
+
+#[test]
+fn what_is_no_longer_awaited_does_not_count() {
+    let mut store = Store::with(Limits { awaited_total: 2, ..Limits::default() });
+    store.tell(1, wait(&[b"a", b"b"]));
+    store.ask(1, CANCEL);
+    store.tell(1, wait(&[b"a", b"b"]));
+    store.leave(1);
+    store.tell(2, wait(&[b"a", b"b"]));
+    store.ask(0, multi_set(&[(b"a", b""), (b"b", b"")]));
+    store.tell(1, wait(&[b"c", b"d"]));
+}

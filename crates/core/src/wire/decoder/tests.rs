@@ -1,0 +1,479 @@
+//! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::Value;
+use crate::wire::{KeyList, MAGIC, PairList};
+
+/// One request of each operation, and each odd operand the peer accepts: nothing in a list, an empty key, keys that
+/// are not text, an empty value.
+fn every_request() -> Vec<Request<'static>> {
+    const KEYS: &[&[u8]] = &[b"/a", b"", b"\0\xff\0", b"/a"];
+    const PAIRS: &[(&[u8], &[u8])] = &[(b"/a", b"1"), (b"", b""), (b"\xff", b"\0\0"), (b"/a", b"2")];
+    let value = |bytes: &'static [u8]| bytes.into();
+    vec![
+        Request::Validate { magic: MAGIC },
+        Request::Validate { magic: 0 },
+        Request::Set { key: b"/k", value: value(b"v") },
+        Request::Set { key: b"", value: value(b"") },
+        Request::CompareSet { key: b"/k", expected: b"", desired: value(b"new") },
+        Request::CompareSet { key: b"\0", expected: b"\xff", desired: value(b"") },
+        Request::Get { key: b"/k" },
+        Request::Get { key: b"" },
+        Request::Get { key: b"\0\xff" },
+        Request::Add { key: b"/n", delta: 5 },
+        Request::Add { key: b"", delta: i64::MIN },
+        Request::Check { keys: KeyList::new(KEYS) },
+        Request::Check { keys: KeyList::new(&[]) },
+        Request::Wait { keys: KeyList::new(KEYS) },
+        Request::Wait { keys: KeyList::new(&[]) },
+        Request::NumKeys,
+        Request::DeleteKey { key: b"/k" },
+        Request::Append { key: b"/k", value: value(b"more") },
+        Request::MultiGet { keys: KeyList::new(KEYS) },
+        Request::MultiGet { keys: KeyList::new(&[]) },
+        Request::MultiSet { pairs: PairList::new(PAIRS) },
+        Request::MultiSet { pairs: PairList::new(&[]) },
+        Request::CancelWait,
+        Request::Ping { nonce: 0x468f },
+        Request::QueuePush { key: b"/q", value: value(b"item") },
+        Request::QueuePop { key: b"/q" },
+        Request::QueueLen { key: b"/q" },
+        Request::ListKeys,
+        Request::Barrier { key: b"/b", world_size: 4 },
+        Request::Barrier { key: b"/b", world_size: -1 },
+    ]
+}
+
+fn encoded(request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    request.encode(&mut bytes);
+    bytes
+}
+
+/// All whole requests in these pieces, as bytes.
+fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> {
+    let mut decoder = RequestDecoder::default();
+    let mut frames = Vec::new();
+    for piece in pieces {
+        let mut input = *piece;
+        while let Some(frame) = decoder.next(&mut input, limits)? {
+            frames.push(frame.bytes().to_vec());
+        }
+        assert!(input.is_empty(), "`None` means that the input is used up");
+    }
+    Ok(frames)
+}
+
+fn refusal(bytes: &[u8]) -> WireError {
+    decode(&[bytes], &Limits::default()).expect_err("this must be refused")
+}
+
+/// An operation code and some numbers behind it.
+fn frame(op: Op, numbers: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![op as u8];
+    numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    bytes
+}
+
+/// Lengths and counts that no machine has the memory for.
+const ABSURD: [u64; 5] = [1 << 31, 1 << 40, 1 << 62, 1 << 63, u64::MAX];
+
+#[test]
+fn the_examples_cover_every_operation() {
+    let requests = every_request();
+    for op in Op::ALL {
+        assert!(requests.iter().any(|request| request.op() == *op), "{op}");
+    }
+}
+
+#[test]
+fn every_request_decodes_to_what_was_encoded() {
+    for request in every_request() {
+        let bytes = encoded(&request);
+        let mut input = &bytes[..];
+        let frame = RequestDecoder::default().next(&mut input, &Limits::default()).unwrap().unwrap();
+        assert_eq!((frame.request(), frame.op()), (request, request.op()));
+        assert!(input.is_empty());
+    }
+}
+
+#[test]
+fn every_request_survives_a_cut_at_every_place() {
+    for request in every_request() {
+        let bytes = encoded(&request);
+        for cut in 0..=bytes.len() {
+            let (before, after) = bytes.split_at(cut);
+            let frames = decode(&[before, after], &Limits::default()).unwrap();
+            assert_eq!(frames, [&bytes[..]], "{request:?} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_request_in_pieces_reads_as_it_does_in_one() {
+    for request in every_request() {
+        let bytes = encoded(&request);
+        let mut decoder = RequestDecoder::default();
+        for (at, byte) in bytes.iter().enumerate() {
+            let mut input = std::slice::from_ref(byte);
+            let frame = decoder.next(&mut input, &Limits::default()).unwrap();
+            assert_eq!(frame.is_some(), at + 1 == bytes.len());
+            if let Some(frame) = frame {
+                assert_eq!(frame.request(), request);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pipeline_comes_out_in_order_however_long_its_pieces_are() {
+    let frames: Vec<Vec<u8>> = every_request().iter().map(encoded).collect();
+    let stream = frames.concat();
+    for len in 1..stream.len() {
+        let pieces: Vec<&[u8]> = stream.chunks(len).collect();
+        assert_eq!(decode(&pieces, &Limits::default()).unwrap(), frames, "pieces of {len}");
+    }
+}
+
+#[test]
+fn held_tells_how_much_of_a_request_has_arrived() {
+    let bytes = encoded(&Request::Set { key: b"/k", value: b"v"[..].into() });
+    let mut decoder = RequestDecoder::default();
+    assert_eq!(decoder.held(), None);
+    for at in 0..bytes.len() - 1 {
+        assert!(decoder.next(&mut &bytes[at..at + 1], &Limits::default()).unwrap().is_none());
+        assert_eq!(decoder.held(), Some(at + 1));
+    }
+    assert!(decoder.next(&mut &bytes[bytes.len() - 1..], &Limits::default()).unwrap().is_some());
+    assert_eq!(decoder.held(), None);
+}
+
+#[test]
+fn an_unknown_operation_is_refused_at_its_first_byte() {
+    for code in [0x13, 0x14, 0x7f, 0xff] {
+        assert_eq!(refusal(&[code]), WireError::UnknownOp { code });
+    }
+}
+
+#[test]
+fn an_unknown_operation_behind_a_whole_request_leaves_that_one_whole() {
+    let limits = Limits::default();
+    let mut decoder = RequestDecoder::default();
+    let mut input = &[Op::NumKeys as u8, 0x13][..];
+    assert_eq!(decoder.next(&mut input, &limits).unwrap().unwrap().request(), Request::NumKeys);
+    assert_eq!(decoder.next(&mut input, &limits).unwrap_err(), WireError::UnknownOp { code: 0x13 });
+}
+
+#[test]
+fn a_key_past_the_limit_is_refused_by_its_length_alone() {
+    let limit = Limits::default().key_len;
+    for len in [8193].into_iter().chain(ABSURD) {
+        let refused = WireError::KeyTooLong { len, limit };
+        for op in [
+            Op::Set,
+            Op::CompareSet,
+            Op::Get,
+            Op::Add,
+            Op::DeleteKey,
+            Op::Append,
+            Op::QueuePush,
+            Op::QueuePop,
+            Op::QueueLen,
+            Op::Barrier,
+        ] {
+            assert_eq!(refusal(&frame(op, &[len])), refused, "{op}");
+        }
+        for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
+            assert_eq!(refusal(&frame(op, &[1, len])), refused, "{op}");
+        }
+    }
+}
+
+#[test]
+fn a_value_past_the_limit_is_refused_by_its_length_alone() {
+    let limit = Limits::default().value_len;
+    for len in [(8 << 20) + 1].into_iter().chain(ABSURD) {
+        let refused = WireError::ValueTooLong { len, limit };
+        for op in [Op::Set, Op::CompareSet, Op::Append, Op::QueuePush] {
+            assert_eq!(refusal(&frame(op, &[0, len])), refused, "{op}");
+        }
+        assert_eq!(refusal(&frame(Op::CompareSet, &[0, 0, len])), refused);
+        assert_eq!(refusal(&frame(Op::MultiSet, &[1, 0, len])), refused);
+    }
+}
+
+#[test]
+fn a_count_past_the_limit_is_refused_by_itself() {
+    let limit = Limits::default().keys_per_request;
+    for count in [131_073].into_iter().chain(ABSURD) {
+        for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
+            assert_eq!(refusal(&frame(op, &[count])), WireError::TooManyKeys { count, limit }, "{op}");
+        }
+    }
+}
+
+#[test]
+fn a_refusal_needs_no_byte_more_than_the_length() {
+    let bytes = frame(Op::Get, &[8193]);
+    assert!(decode(&[&bytes[..8]], &Limits::default()).unwrap().is_empty());
+    let by_byte: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert!(matches!(decode(&by_byte, &Limits::default()), Err(WireError::KeyTooLong { len: 8193, .. })));
+}
+
+#[test]
+fn keys_values_counts_and_frames_of_just_the_limit_pass() {
+    let mut limits = Limits::default();
+    (limits.key_len, limits.value_len, limits.keys_per_request) = (5, 7, 3);
+    let pairs: [(&[u8], &[u8]); 3] = [(b"12345", b"1234567"); 3];
+    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
+    limits.frame_len = bytes.len();
+    assert_eq!(decode(&[&bytes], &limits).unwrap(), [&bytes[..]]);
+
+    limits.frame_len -= 1;
+    let refused = WireError::FrameTooLong { len: bytes.len() as u64, limit: limits.frame_len };
+    assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
+}
+
+#[test]
+fn a_frame_past_the_limit_is_refused_before_its_last_part_arrives() {
+    let limits = Limits { frame_len: 200, ..Limits::default() };
+    let mut bytes = frame(Op::MultiSet, &[2, 0, 100]);
+    bytes.extend_from_slice(&[b'v'; 100]);
+    bytes.extend_from_slice(&frame(Op::MultiSet, &[0, 100])[1..]);
+    let refused = WireError::FrameTooLong { len: bytes.len() as u64 + 100, limit: 200 };
+    assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
+}
+
+#[test]
+fn a_count_that_cannot_fit_the_frame_is_refused_by_itself() {
+    let limits = Limits { frame_len: 1000, ..Limits::default() };
+    let refused = WireError::FrameTooLong { len: 9 + 8 * 200, limit: 1000 };
+    assert_eq!(decode(&[&frame(Op::Wait, &[200])], &limits).unwrap_err(), refused);
+    assert_eq!(decode(&[&frame(Op::MultiSet, &[100])], &limits).unwrap_err(), refused);
+}
+
+#[test]
+fn limits_as_large_as_can_be_do_not_make_lengths_overflow() {
+    let most = usize::MAX;
+    let limits = Limits {
+        key_len: most,
+        value_len: most,
+        keys_per_request: most,
+        frame_len: most,
+        ..Limits::default()
+    };
+    for number in ABSURD {
+        for bytes in [
+            frame(Op::Get, &[number]),
+            frame(Op::Set, &[0, number]),
+            frame(Op::Wait, &[number]),
+            frame(Op::MultiSet, &[number]),
+            frame(Op::MultiSet, &[number, number]),
+        ] {
+            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is only announced");
+        }
+    }
+}
+
+#[test]
+fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
+    let limits = Limits::default();
+    let mut decoder = RequestDecoder::default();
+    let mut bytes = frame(Op::Set, &[0, 8 << 20]);
+    bytes.extend_from_slice(&[b'v'; 1000]);
+    for piece in bytes.chunks(100) {
+        assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
+    }
+    let room = decoder.partial.as_ref().unwrap().bytes.capacity();
+    assert!(room <= 2 * bytes.len(), "room for {room} bytes after {}", bytes.len());
+}
+
+#[test]
+fn a_value_of_known_length_gets_no_room_past_its_end() {
+    let limits = Limits::default();
+    let mut decoder = RequestDecoder::default();
+    let bytes = encoded(&Request::Set { key: b"k", value: (&[b'v'; 10_000][..]).into() });
+    for piece in bytes[..bytes.len() - 1].chunks(1000) {
+        assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
+    }
+    assert_eq!(decoder.partial.as_ref().unwrap().bytes.capacity(), bytes.len());
+}
+
+#[test]
+fn what_has_been_walked_through_is_not_walked_through_again() {
+    let keys: Vec<&[u8]> = vec![b"/key"; 1000];
+    let bytes = encoded(&Request::Wait { keys: KeyList::new(&keys) });
+    let half = bytes.len() / 2;
+    let mut decoder = RequestDecoder::default();
+    assert!(decoder.next(&mut &bytes[..half], &Limits::default()).unwrap().is_none());
+
+    // Were these lengths read a second time, the request would be refused.
+    let partial = decoder.partial.as_mut().unwrap();
+    let walked = half - 100;
+    partial.bytes[1..walked].fill(0xff);
+    let frame = decoder.next(&mut &bytes[half..], &Limits::default()).unwrap().unwrap();
+    assert_eq!(frame.bytes()[walked..], bytes[walked..]);
+}
+
+#[test]
+fn a_frame_to_keep_reads_as_the_one_it_was_made_of() {
+    for request in every_request() {
+        let bytes = encoded(&request);
+        let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
+        let kept = frame.into_owned();
+        assert_eq!(kept.request(), request);
+    }
+}
+
+// ---- replies ----
+
+fn every_reply() -> Vec<(ReplyKind, Reply)> {
+    let value = |bytes: &[u8]| Value::copied(bytes);
+    vec![
+        (ReplyKind::Waited(Op::Wait), Reply::Stop),
+        (ReplyKind::Waited(Op::CancelWait), Reply::Canceled),
+        (ReplyKind::Waited(Op::Barrier), Reply::Stop),
+        (ReplyKind::Checked, Reply::Checked(true)),
+        (ReplyKind::Checked, Reply::Checked(false)),
+        (ReplyKind::Number, Reply::Number(i64::MIN)),
+        (ReplyKind::Nonce, Reply::Nonce(u32::MAX)),
+        (ReplyKind::Value, Reply::Value(value(b"v"))),
+        (ReplyKind::Value, Reply::Value(value(b""))),
+        (ReplyKind::Values(0), Reply::Values(vec![])),
+        (ReplyKind::Values(3), Reply::Values(vec![value(b"a"), value(b""), value(b"\0\xff")])),
+        (ReplyKind::Popped, Reply::Popped { before: 0, item: None }),
+        (ReplyKind::Popped, Reply::Popped { before: 2, item: Some(value(b"item")) }),
+        (ReplyKind::Popped, Reply::Popped { before: 1, item: Some(value(b"")) }),
+        (ReplyKind::Keys, Reply::Keys(vec![])),
+        (ReplyKind::Keys, Reply::Keys(vec![Arc::from(&b"/k"[..]), Arc::from(&b""[..])])),
+    ]
+}
+
+fn encoded_reply(reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    bytes
+}
+
+fn decode_reply(kind: ReplyKind, bytes: &[u8]) -> Result<Option<Reply>, WireError> {
+    ReplyDecoder::default().next(kind, &mut &*bytes, &Limits::default())
+}
+
+#[test]
+fn every_reply_decodes_to_what_was_encoded() {
+    for (kind, reply) in every_reply() {
+        assert_eq!(decode_reply(kind, &encoded_reply(&reply)), Ok(Some(reply)));
+    }
+}
+
+#[test]
+fn every_reply_survives_a_cut_at_every_place() {
+    for (kind, reply) in every_reply() {
+        let bytes = encoded_reply(&reply);
+        for cut in 0..bytes.len() {
+            let mut decoder = ReplyDecoder::default();
+            assert_eq!(decoder.next(kind, &mut &bytes[..cut], &Limits::default()), Ok(None));
+            assert_eq!(decoder.is_mid_reply(), cut > 0);
+            let whole = decoder.next(kind, &mut &bytes[cut..], &Limits::default());
+            assert_eq!(whole, Ok(Some(reply.clone())), "{kind:?} cut at {cut}");
+            assert!(!decoder.is_mid_reply());
+        }
+    }
+}
+
+#[test]
+fn replies_one_after_the_other_are_told_apart_at_every_cut() {
+    let stream: Vec<u8> = every_reply().iter().flat_map(|(_, reply)| encoded_reply(reply)).collect();
+    for len in 1..=stream.len() {
+        let mut decoder = ReplyDecoder::default();
+        let mut pieces = stream.chunks(len);
+        let mut input: &[u8] = &[];
+        for (kind, reply) in every_reply() {
+            let decoded = loop {
+                match decoder.next(kind, &mut input, &Limits::default()).unwrap() {
+                    Some(decoded) => break decoded,
+                    None => input = pieces.next().expect("there are bytes for every reply"),
+                }
+            };
+            assert_eq!(decoded, reply, "pieces of {len}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_byte_that_means_nothing_is_refused() {
+    for found in 2..=255 {
+        let refused = decode_reply(ReplyKind::Waited(Op::Barrier), &[found]);
+        assert_eq!(refused, Err(WireError::BadReplyByte { op: Op::Barrier, found }));
+        let refused = decode_reply(ReplyKind::Checked, &[found]);
+        assert_eq!(refused, Err(WireError::BadReplyByte { op: Op::Check, found }));
+    }
+}
+
+#[test]
+fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
+    let limit = Limits::default().reply_len;
+    for len in [64 << 20].into_iter().chain(ABSURD) {
+        let prefix = |numbers: &[u64]| frame(Op::Get, numbers)[1..].to_vec();
+        for (kind, bytes) in [
+            (ReplyKind::Value, prefix(&[len])),
+            (ReplyKind::Values(1), prefix(&[len])),
+            (ReplyKind::Popped, prefix(&[1, len])),
+            (ReplyKind::Keys, prefix(&[1, len])),
+        ] {
+            let refused = decode_reply(kind, &bytes).unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    WireError::FrameTooLong { limit: l, .. }
+                    | WireError::ValueTooLong { limit: l, .. }
+                    | WireError::KeyTooLong { limit: l, .. } if l == limit
+                ),
+                "{kind:?} of {len}: {refused}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reply_with_more_keys_than_fit_is_refused_by_their_count() {
+    for count in [8 << 20, 1 << 40, 1 << 62] {
+        let refused = decode_reply(ReplyKind::Keys, &u64::to_le_bytes(count)).unwrap_err();
+        assert!(matches!(refused, WireError::FrameTooLong { .. }), "{count}: {refused}");
+    }
+}
+
+#[test]
+fn a_reply_with_a_negative_count_is_refused() {
+    for found in [-1, i64::MIN] {
+        let refused = decode_reply(ReplyKind::Keys, &found.to_le_bytes());
+        assert_eq!(refused, Err(WireError::BadReplyCount { found }));
+    }
+}
+
+#[test]
+fn more_values_than_can_fit_are_refused_before_a_byte_arrives() {
+    let refused = decode_reply(ReplyKind::Values(u64::MAX), &[]);
+    assert!(matches!(refused, Err(WireError::FrameTooLong { .. } | WireError::TooManyKeys { .. })));
+}
+
+#[test]
+fn room_is_not_made_for_what_a_reply_announces() {
+    let mut decoder = ReplyDecoder::default();
+    let announced = u64::to_le_bytes(60 << 20);
+    assert_eq!(decoder.next(ReplyKind::Value, &mut &announced[..], &Limits::default()), Ok(None));
+    assert_eq!(decoder.next(ReplyKind::Value, &mut &[1; 100][..], &Limits::default()), Ok(None));
+    assert!(decoder.partial.as_ref().unwrap().bytes.capacity() <= 256);
+}
+
+#[test]
+fn an_empty_queue_answers_without_an_item_and_the_next_reply_follows() {
+    let mut bytes = encoded_reply(&Reply::Popped { before: 0, item: None });
+    bytes.extend_from_slice(&encoded_reply(&Reply::Nonce(7)));
+    let (mut decoder, mut input) = (ReplyDecoder::default(), &bytes[..]);
+    let popped = decoder.next(ReplyKind::Popped, &mut input, &Limits::default());
+    assert_eq!(popped, Ok(Some(Reply::Popped { before: 0, item: None })));
+    assert_eq!(input.len(), 4);
+}

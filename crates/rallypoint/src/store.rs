@@ -1,0 +1,242 @@
+//! `rallypoint store`: one operation on any TCPStore, for people and scripts. A live torch job's store will do.
+
+mod answer;
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rallypoint_core::Quantity;
+use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use crate::waiting::Waiting;
+use answer::Answer;
+
+/// Reads and writes a store: ours, or that of a live torch job
+///
+/// Keys are as torch's programs write them; the slash that travels before them is added and taken off.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  rallypoint store --endpoint node0:29400 ping
+  rallypoint store -e node0:29400 list
+  rallypoint store -e node0:29400 set epoch 17
+  rallypoint store -e node0:29400 get epoch
+  cat model.cfg | rallypoint store -e node0:29400 set config -
+  rallypoint store -e node0:29400 --timeout 5min wait rank0/ready rank1/ready
+  rallypoint store -e node0:29400 --json get epoch
+
+Exit codes:
+  0  done
+  1  failed for another reason (standard error says which)
+  2  wrong usage
+  3  the key, or an item in the queue, is not there
+  4  the time ran out
+  5  the server could not be reached, or the connection was lost
+  6  compare-and-set: another value is held")]
+pub(crate) struct StoreArgs {
+    /// The store's server
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
+    endpoint: Endpoint,
+    /// How long to wait, connecting included (250ms, 10s, 5min; 0 is without end)
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read)]
+    timeout: Duration,
+    /// Answers in JSON, one object on one line
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    operation: Operation,
+}
+
+#[derive(Debug, Subcommand)]
+enum Operation {
+    /// Prints the value of a key
+    Get {
+        key: String,
+        /// Waits until the key is there
+        #[arg(long)]
+        wait: bool,
+        /// Prints the bytes alone, without a line end
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Stores a value
+    Set {
+        key: String,
+        /// The value; `-` or nothing reads it from standard input
+        value: Option<OsString>,
+    },
+    /// Adds to a number and prints the sum
+    Add {
+        key: String,
+        #[arg(default_value_t = 1, allow_negative_numbers = true)]
+        delta: i64,
+    },
+    /// Compare-and-set: stores DESIRED if the key holds EXPECTED (empty: or is absent)
+    Cas { key: String, expected: OsString, desired: OsString },
+    /// Puts bytes after what a key holds
+    Append {
+        key: String,
+        /// The bytes; `-` or nothing reads them from standard input
+        value: Option<OsString>,
+    },
+    /// Tells which keys are there
+    Check {
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Waits until all keys are there
+    Wait {
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Removes keys and prints how many were there
+    Delete {
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Prints the names of all keys, sorted
+    List {
+        /// Only those that begin with this
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Prints how many keys there are
+    Count,
+    /// Puts an item at the end of a queue
+    Push {
+        key: String,
+        /// The item; `-` or nothing reads it from standard input
+        value: Option<OsString>,
+    },
+    /// Takes the item at the head of a queue and prints it
+    Pop {
+        key: String,
+        /// Waits until there is one
+        #[arg(long)]
+        wait: bool,
+        /// Prints the bytes alone, without a line end
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Prints how many items a queue holds
+    Len { key: String },
+    /// Waits until so many have come to a barrier
+    Barrier {
+        key: String,
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+        world_size: u64,
+    },
+    /// Asks the server for a sign of life and who it is
+    Ping,
+}
+
+pub(crate) fn run(args: StoreArgs) -> ExitCode {
+    let StoreArgs { endpoint, timeout, json, operation } = args;
+    let outcome = connect(&endpoint, timeout).and_then(|store| perform(&store, operation));
+    match outcome {
+        Ok(answer) => answer.print(json),
+        Err(error) => answer::print_error(&error, &endpoint, json),
+    }
+}
+
+fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
+    if endpoint.port == 0 {
+        return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
+    }
+    // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
+    endpoint.resolve()?;
+    let _waiting = Waiting::show(format!("connecting to {endpoint}"));
+    TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint.clone()) })
+}
+
+fn perform(store: &TcpStore, operation: Operation) -> Result<Answer, StoreError> {
+    Ok(match operation {
+        Operation::Get { key, wait, raw } => {
+            if !wait && !store.check(&[&key])? {
+                return Ok(Answer::Absent(vec![key]));
+            }
+            let _waiting = Waiting::show(format!("waiting for {key}"));
+            Answer::Value { value: store.get(&key)?, key, raw }
+        }
+        Operation::Set { key, value } => {
+            store.set(&key, &bytes(value)?)?;
+            Answer::Done { key }
+        }
+        Operation::Add { key, delta } => Answer::Number { name: "value", number: store.add(&key, delta)? },
+        Operation::Cas { key, expected, desired } => {
+            let outcome = store.compare_exchange(&key, &expected.into_vec(), &desired.into_vec())?;
+            match outcome {
+                Exchange::Stored => Answer::Done { key },
+                Exchange::Held(value) => Answer::Held { key, value },
+                Exchange::Absent => Answer::Absent(vec![key]),
+            }
+        }
+        Operation::Append { key, value } => {
+            store.append(&key, &bytes(value)?)?;
+            Answer::Done { key }
+        }
+        Operation::Check { keys } => {
+            let states = keys.into_iter().map(|key| Ok((store.check(&[&key])?, key)));
+            Answer::States(states.collect::<Result<_, StoreError>>()?)
+        }
+        Operation::Wait { keys } => {
+            let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+            let _waiting = Waiting::show(format!("waiting for {}", keys.join(", ")));
+            store.wait(&keys)?;
+            Answer::Waited
+        }
+        Operation::Delete { keys } => {
+            let mut gone = 0;
+            for key in &keys {
+                gone += u64::from(store.delete_key(key)?);
+            }
+            Answer::Deleted { gone }
+        }
+        Operation::List { prefix } => {
+            let mut keys = store.list_keys()?;
+            keys.retain(|key| key.starts_with(&prefix));
+            keys.sort();
+            Answer::Keys(keys)
+        }
+        Operation::Count => Answer::Number { name: "keys", number: store.num_keys()? as i64 },
+        Operation::Push { key, value } => {
+            store.queue_push(&key, &bytes(value)?)?;
+            Answer::Done { key }
+        }
+        Operation::Pop { key, wait, raw } => {
+            let _waiting = Waiting::show(format!("waiting for an item in {key}"));
+            let popped = if wait { store.queue_pop(&key) } else { store.try_queue_pop(&key) };
+            match popped {
+                Ok(value) => Answer::Value { key, value, raw },
+                Err(StoreError::QueueEmpty { key }) => Answer::Absent(vec![key]),
+                Err(error) => return Err(error),
+            }
+        }
+        Operation::Len { key } => Answer::Number { name: "items", number: store.queue_len(&key)? as i64 },
+        Operation::Barrier { key, world_size } => {
+            let _waiting = Waiting::show(format!("waiting for {world_size} at barrier {key}"));
+            store.barrier(&key, world_size)?;
+            Answer::Waited
+        }
+        Operation::Ping => Answer::Pong { time: store.ping()?, identity: store.server_identity() },
+    })
+}
+
+/// A value from the command line or from standard input.
+fn bytes(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
+    match value {
+        Some(value) if value != "-" => Ok(value.into_vec()),
+        _ => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map_err(|error| {
+                StoreError::InvalidArgument(format!(
+                    "the value could not be read from standard input: {error}"
+                ))
+            })?;
+            Ok(bytes)
+        }
+    }
+}

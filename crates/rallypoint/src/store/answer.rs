@@ -1,0 +1,170 @@
+//! How answers and failures are printed, for people and as JSON, and which exit code each has.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rallypoint_store::{Endpoint, StoreError};
+use serde_json::{Value, json};
+
+const ABSENT: u8 = 3;
+const TIMED_OUT: u8 = 4;
+const UNREACHABLE: u8 = 5;
+const OTHER_HELD: u8 = 6;
+
+/// What an operation came to.
+pub(super) enum Answer {
+    /// A write is in the store.
+    Done { key: String },
+    /// A wait is over.
+    Waited,
+    /// A value was read.
+    Value { key: String, value: Vec<u8>, raw: bool },
+    /// Compare-and-set found another value.
+    Held { key: String, value: Vec<u8> },
+    /// These keys, or the items of these queues, are not there.
+    Absent(Vec<String>),
+    /// A number of something.
+    Number { name: &'static str, number: i64 },
+    /// How many keys were removed.
+    Deleted { gone: u64 },
+    /// Which keys are there.
+    States(Vec<(bool, String)>),
+    /// Names.
+    Keys(Vec<String>),
+    /// A sign of life.
+    Pong { time: Duration, identity: Option<String> },
+}
+
+impl Answer {
+    /// Prints it; the exit code that goes with it.
+    pub(super) fn print(self, as_json: bool) -> ExitCode {
+        let code = self.code();
+        let text = if as_json { format!("{}\n", self.json()).into_bytes() } else { self.text() };
+        // A reader that has gone away has had what it wanted.
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(&text).and_then(|()| out.flush());
+        if let Answer::Absent(keys) = &self
+            && !as_json
+        {
+            eprintln!("rallypoint store: {} is not there", keys.join(", "));
+        }
+        ExitCode::from(code)
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Answer::Absent(_) | Answer::Deleted { gone: 0 } => ABSENT,
+            Answer::States(states) if states.iter().any(|(there, _)| !there) => ABSENT,
+            Answer::Held { .. } => OTHER_HELD,
+            _ => 0,
+        }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        match self {
+            Answer::Done { .. } | Answer::Waited | Answer::Absent(_) => Vec::new(),
+            Answer::Value { value, raw: true, .. } => value.clone(),
+            Answer::Value { value, .. } | Answer::Held { value, .. } => [value, &b"\n"[..]].concat(),
+            Answer::Number { number, .. } => format!("{number}\n").into_bytes(),
+            Answer::Deleted { gone } => format!("{gone}\n").into_bytes(),
+            Answer::States(states) => {
+                let line = |(there, key): &(bool, String)| {
+                    format!("{} {key}\n", if *there { "present" } else { "absent " })
+                };
+                states.iter().map(line).collect::<String>().into_bytes()
+            }
+            Answer::Keys(keys) => keys.iter().map(|key| format!("{key}\n")).collect::<String>().into_bytes(),
+            Answer::Pong { time, identity } => {
+                let who = identity
+                    .as_deref()
+                    .map_or("not a rallypoint server".into(), |identity| format!("rallypoint, {identity}"));
+                format!("answered in {} µs ({who})\n", time.as_micros()).into_bytes()
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Answer::Done { key } => json!({"key": key, "stored": true}),
+            Answer::Waited => json!({"waited": true}),
+            Answer::Value { key, value, .. } => with_value(json!({"key": key}), value),
+            Answer::Held { key, value } => with_value(json!({"key": key, "stored": false}), value),
+            Answer::Absent(keys) => json!({"absent": keys}),
+            Answer::Number { name, number } => json!({*name: number}),
+            Answer::Deleted { gone } => json!({"deleted": gone}),
+            Answer::States(states) => {
+                let pick = |wanted| {
+                    states
+                        .iter()
+                        .filter(|(there, _)| *there == wanted)
+                        .map(|(_, key)| key)
+                        .collect::<Vec<_>>()
+                };
+                json!({"present": pick(true), "absent": pick(false)})
+            }
+            Answer::Keys(keys) => json!({"keys": keys}),
+            Answer::Pong { time, identity } => {
+                json!({"microseconds": time.as_micros() as u64, "server": identity})
+            }
+        }
+    }
+}
+
+/// A value as text where it is text, in hexadecimal where it is not.
+fn with_value(mut object: Value, value: &[u8]) -> Value {
+    match std::str::from_utf8(value) {
+        Ok(text) => object["value"] = text.into(),
+        Err(_) => {
+            let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+            object["value_hex"] = hex.into();
+        }
+    }
+    object
+}
+
+/// Prints a failure with what to do about it; its exit code.
+pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool) -> ExitCode {
+    let (code, kind, hint) = match error {
+        StoreError::Timeout { .. } => {
+            (TIMED_OUT, "timeout", "give it longer with --timeout, or look with `list`")
+        }
+        StoreError::BarrierTimeout { .. } => (TIMED_OUT, "timeout", "give it longer with --timeout"),
+        StoreError::NoAnswer { .. } => (
+            TIMED_OUT,
+            "timeout",
+            "the process there is stopped or overloaded, or the network drops its answers",
+        ),
+        StoreError::Unresolvable { .. } => {
+            (UNREACHABLE, "unreachable", "check the spelling, or use an IP address this machine can reach")
+        }
+        StoreError::Unreachable { .. } => (
+            UNREACHABLE,
+            "unreachable",
+            "is the server running, on that port, and listening on more than 127.0.0.1? \
+             (`rallypoint serve --listen 0.0.0.0:PORT`; a firewall drops without an answer)",
+        ),
+        StoreError::ConnectionLost { .. } | StoreError::StoreReset { .. } => {
+            (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
+        }
+        StoreError::Indeterminate { .. } => {
+            (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
+        }
+        StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
+            (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
+        }
+        StoreError::InvalidArgument(_) => (2, "usage", "see `rallypoint store --help`"),
+        _ => (1, "failed", ""),
+    };
+    if as_json {
+        println!(
+            "{}",
+            json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()})
+        );
+    }
+    eprintln!("rallypoint store: {error}");
+    if !hint.is_empty() {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(code)
+}

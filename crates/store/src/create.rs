@@ -1,0 +1,111 @@
+//! Making the store of a job in one call: one process serves, the others find it, all have come when it returns.
+
+use std::time::Duration;
+
+use crate::deadline::{Backoff, Deadline};
+use crate::endpoint::Endpoint;
+use crate::error::{Result, StoreError};
+use crate::gather::arrive;
+use crate::port::reserve_port;
+use crate::server::Listen;
+use crate::store::Store;
+use crate::tcp::{TcpStore, TcpStoreOptions};
+
+/// How to make a job's store; torch's `create_c10d_store(...)` arguments.
+#[derive(Debug, Clone)]
+pub struct C10dStoreOptions {
+    /// Whether this process serves.
+    pub is_server: bool,
+    /// The server's host. The server itself listens on all addresses of its machine, as torch's does.
+    pub server_addr: String,
+    /// The server's port; `None` for any free one, which only a world of one can find.
+    pub server_port: Option<u16>,
+    /// How many processes use it.
+    pub world_size: u64,
+    /// How long to wait for everything together.
+    pub timeout: Duration,
+    /// Whether to wait until all have come.
+    pub wait_for_workers: bool,
+    /// How often to try a port that is taken.
+    pub retries: u32,
+}
+
+impl C10dStoreOptions {
+    /// With torch's defaults: a world of one, 600 s, three tries.
+    pub fn new(server_addr: impl Into<String>, server_port: Option<u16>) -> C10dStoreOptions {
+        C10dStoreOptions {
+            is_server: false,
+            server_addr: server_addr.into(),
+            server_port,
+            world_size: 1,
+            timeout: Duration::from_secs(600),
+            wait_for_workers: true,
+            retries: 3,
+        }
+    }
+}
+
+/// The meeting of torch's own `create_c10d_store`; the last part is not a slip of ours.
+const MEETING: &str = "_tcp_store/num_members";
+
+/// Makes the store of a job: serves or connects, and waits until all processes have come.
+pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
+    if options.server_port.is_none() && options.world_size > 1 {
+        return Err(StoreError::InvalidArgument(format!(
+            "server_port must be specified when world_size > 1, got world_size={}: the others could not find it",
+            options.world_size
+        )));
+    }
+    if options.server_port.is_none() && !options.is_server {
+        return Err(StoreError::InvalidArgument("server_port must be specified for a client".into()));
+    }
+    let deadline = Deadline::after(options.timeout);
+    let store = open(options, &deadline)?;
+    if options.wait_for_workers {
+        meet(&store, options, &deadline)?;
+    }
+    Ok(store)
+}
+
+fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+    let mut tries = 1;
+    loop {
+        let listen = match (options.is_server, options.server_port) {
+            (false, _) => None,
+            (true, Some(port)) => Some(Listen::at("", port)),
+            // Held, so that nobody takes it between finding and using it.
+            (true, None) => Some(Listen::from(reserve_port()?)),
+        };
+        let endpoint = Endpoint::new(&options.server_addr, options.server_port.unwrap_or(0));
+        match TcpStore::open(TcpStoreOptions {
+            world_size: Some(options.world_size),
+            is_master: options.is_server,
+            timeout: options.timeout,
+            wait_for_workers: options.wait_for_workers,
+            listen,
+            ..TcpStoreOptions::new(endpoint)
+        }) {
+            Err(StoreError::AddressInUse { .. }) if tries < options.retries && !deadline.has_passed() => {
+                tries += 1;
+                deadline.sleep(backoff.pause());
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Waits until all have come, so that the server may go when the first to leave is done.
+fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
+    let last = arrive(store, options.world_size, MEETING)?;
+    let left = deadline.left().map(|left| left.max(Duration::from_millis(1))).unwrap_or_default();
+    match store.wait_for(&[&last], left) {
+        Err(StoreError::Timeout { store: name, .. }) => Err(StoreError::WorkersMissing {
+            store: name,
+            joined: store.add(&format!("{MEETING}/num_members"), 0)?,
+            expected: options.world_size,
+            waited: deadline.waited(),
+        }),
+        other => other,
+    }
+}

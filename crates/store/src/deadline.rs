@@ -1,0 +1,106 @@
+//! When a call must return, whatever happens. Zero as a time-out means never, as in torch.
+
+use std::time::{Duration, Instant};
+
+/// The end of one call's time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    start: Instant,
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    /// So long from now; zero is never.
+    pub(crate) fn after(timeout: Duration) -> Deadline {
+        let start = Instant::now();
+        // A time-out beyond what the clock can count is never, too.
+        let at = if timeout.is_zero() { None } else { start.checked_add(timeout) };
+        Deadline { start, at }
+    }
+
+    /// A little more time for what must be tidied up or asked after the end: within 5 % of a long time-out, and
+    /// enough for one answer after a short one.
+    pub(crate) fn grace(&self) -> Deadline {
+        let at = self.at.map(|at| {
+            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(20), Duration::from_secs(2));
+            at + grace
+        });
+        Deadline { start: self.start, at }
+    }
+
+    /// This one, or so long from now if that is sooner.
+    pub(crate) fn or_after(&self, most: Duration) -> Deadline {
+        let soon = Instant::now() + most;
+        Deadline { start: self.start, at: Some(self.at.map_or(soon, |at| at.min(soon))) }
+    }
+
+    /// What is left: `None` without end, zero if it has passed.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    pub(crate) fn has_passed(&self) -> bool {
+        self.left() == Some(Duration::ZERO)
+    }
+
+    /// How long the call has taken so far.
+    pub(crate) fn waited(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Sleeps so long, but not past the end.
+    pub(crate) fn sleep(&self, most: Duration) {
+        std::thread::sleep(self.left().map_or(most, |left| left.min(most)));
+    }
+}
+
+/// Pauses that grow from try to try and differ from client to client, so that a crowd doesn't come back in step.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, most: Duration) -> Backoff {
+        Backoff { next: first, most }
+    }
+
+    /// The next pause: between half and all of it.
+    pub(crate) fn pause(&mut self) -> Duration {
+        use std::hash::{BuildHasher, Hasher, RandomState};
+        let whole = self.next;
+        self.next = (whole * 2).min(self.most);
+        let part = RandomState::new().build_hasher().finish() % 1024;
+        whole / 2 + whole * part as u32 / 2048
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_never_and_so_is_more_than_the_clock_holds() {
+        assert_eq!(Deadline::after(Duration::ZERO).left(), None);
+        assert_eq!(Deadline::after(Duration::MAX).left(), None);
+        assert!(Deadline::after(Duration::from_nanos(1)).grace().left().unwrap() > Duration::ZERO);
+    }
+
+    #[test]
+    fn the_grace_of_a_long_time_out_is_less_than_a_twentieth() {
+        let deadline = Deadline::after(Duration::from_secs(10));
+        let left = deadline.grace().left().unwrap();
+        assert!(left > Duration::from_secs(10) && left < Duration::from_millis(10_500), "{left:?}");
+    }
+
+    #[test]
+    fn pauses_grow_to_their_most_and_stay_within_half() {
+        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
+        for whole in [10, 20, 40, 40, 40] {
+            let pause = backoff.pause();
+            let whole = Duration::from_millis(whole);
+            assert!(pause >= whole / 2 && pause <= whole, "{pause:?} of {whole:?}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! A store in one file that many processes share, torch's among them. What the bytes mean is core's `record`; here they
+//! are read, locked and written.
+//!
+//! Nobody serves this store, so nobody can wake a waiter: `get` and `wait` look again and again.
+
+mod call;
+mod options;
+mod place;
+mod turn;
+mod view;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rallypoint_core::record::{Record, user_key};
+use rallypoint_core::wire::Op;
+use rallypoint_core::{Value, printable};
+
+use self::call::Call;
+pub use self::options::FileStoreOptions;
+use self::place::Place;
+use self::view::View;
+use crate::error::{Result, StoreError};
+use crate::store::{Exchange, Store};
+
+/// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's time-out instead.
+const DROP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A [`Store`] in one file, which may be shared with torch's `FileStore`s on this machine or on any that sees the file
+/// and honours its locks.
+///
+/// It has what torch's has: no queues, and `append`, `multi_get` and `multi_set` although
+/// [`has_extended_api`](Store::has_extended_api) says no. `num_keys` counts the file's own bookkeeping keys, and
+/// `delete_key` is always true, as torch has it; `list_keys` lists only the user's.
+///
+/// An instance is counted in the file while it lives. The last one to go removes the file once as many have gone as the
+/// number of workers it was opened with. [`close`](FileStore::close) does so and tells of errors; dropping it does so
+/// too.
+pub struct FileStore {
+    options: FileStoreOptions,
+    place: Place,
+    timeout: Mutex<Duration>,
+    /// Locked after the file and only for as long as it takes to read: a thread that waits for the file's lock must not
+    /// keep another, whose time is up earlier, from finding that out.
+    view: Mutex<View>,
+}
+
+impl FileStore {
+    /// Opens the store at `path`, making the file if it isn't there. With a number of workers the last of them to go
+    /// removes the file; without (torch's -1) nobody does.
+    pub fn open(path: impl AsRef<Path>, num_workers: Option<u64>) -> Result<FileStore> {
+        FileStoreOptions::new(path.as_ref()).num_workers(num_workers).open()
+    }
+
+    fn with_options(options: FileStoreOptions) -> Result<FileStore> {
+        // Opened anew each time, so a change of the working directory must not matter.
+        let path = std::path::absolute(&options.path).map_err(|source| StoreError::File {
+            path: options.path.clone(),
+            what: "find",
+            source,
+        })?;
+        let store = FileStore {
+            place: Place::new(path, options.shared),
+            timeout: Mutex::new(options.timeout),
+            view: Mutex::new(View::new(&options.limits)),
+            options,
+        };
+        let call = Call::new(Op::Add, &["refcount/"], store.timeout());
+        store.change(&call, |replay| match replay.join() {
+            Ok(record) => Ok((vec![record], ())),
+            Err(held) => Err(not_a_number("refcount/", 1, &held)),
+        })?;
+        store.view().joined = true;
+        Ok(store)
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// Closes the store: it is no longer counted in the file, and if it was the last one, the file is removed. If the
+    /// file is gone or was replaced meanwhile there is nothing to do.
+    pub fn close(self) -> Result<()> {
+        let left = self.leave(self.timeout());
+        // Whatever came of it, dropping must not try again.
+        self.view().joined = false;
+        left
+    }
+
+    /// The key as the file has it, if it may be that long.
+    fn key(&self, key: &str) -> Result<Box<[u8]>> {
+        // The slash before it, and the mark of deletion that may come before that.
+        let limit = self.options.limits.record_key_len.saturating_sub(2);
+        match key.len() > limit {
+            true => Err(StoreError::KeyTooLong { key: printable(key.as_bytes()), len: key.len(), limit }),
+            false => Ok(user_key(key)),
+        }
+    }
+
+    fn keys(&self, keys: &[&str]) -> Result<Vec<Box<[u8]>>> {
+        keys.iter().map(|key| self.key(key)).collect()
+    }
+
+    fn record(&self, key: &str, value: &[u8]) -> Result<Record> {
+        let limit = self.options.limits.record_value_len;
+        match value.len() > limit {
+            true => Err(StoreError::ValueTooLarge { key: key.to_owned(), len: value.len(), limit }),
+            false => Ok(Record::set(self.key(key)?, Value::copied(value))),
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let record = self.record(key, value)?;
+        self.change(&Call::new(Op::Set, &[key], self.timeout()), |_| Ok((vec![record], ())))
+    }
+
+    fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let names = [self.key(key)?];
+        let wanted = [key];
+        let call = Call::new(Op::Get, &wanted, self.timeout());
+        self.await_keys(&call, &names, |replay| replay.value(&names[0]).map(|value| value.to_vec()))
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        let name = self.key(key)?;
+        self.change(&Call::new(Op::Add, &[key], self.timeout()), |replay| {
+            let sum = replay.sum(&name, delta).map_err(|held| not_a_number(key, delta, &held))?;
+            Ok((vec![Record::number(name, sum)], sum))
+        })
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        let names = self.keys(keys)?;
+        let call = Call::new(Op::Check, keys, self.timeout());
+        self.look(&call, |view| names.iter().all(|name| view.replay().value(name).is_some()))
+    }
+
+    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let names = self.keys(keys)?;
+        let call = Call::new(Op::Wait, keys, timeout);
+        self.await_keys(&call, &names, |replay| {
+            names.iter().all(|name| replay.value(name).is_some()).then_some(())
+        })
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        Ok(match self.compare_exchange(key, expected, desired)? {
+            Exchange::Stored => desired.to_vec(),
+            Exchange::Held(held) => held,
+            Exchange::Absent => expected.to_vec(),
+        })
+    }
+
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        let record = self.record(key, desired)?;
+        self.change(&Call::new(Op::CompareSet, &[key], self.timeout()), |replay| {
+            if replay.accepts(&record.key, expected) {
+                return Ok((vec![record], Exchange::Stored));
+            }
+            let held = replay.value(&record.key);
+            Ok((vec![], held.map_or(Exchange::Absent, |held| Exchange::Held(held.to_vec()))))
+        })
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool> {
+        let record = Record::delete(self.key(key)?);
+        self.change(&Call::new(Op::DeleteKey, &[key], self.timeout()), |_| Ok((vec![record], true)))
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        let call = Call::new(Op::NumKeys, &[], self.timeout());
+        self.look(&call, |view| view.replay().len() as u64)
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        let name = self.key(key)?;
+        self.change(&Call::new(Op::Append, &[key], self.timeout()), |replay| {
+            let held = replay.value(&name).map_or(&[][..], |held| held);
+            Ok((vec![self.record(key, &[held, value].concat())?], ()))
+        })
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        let names = self.keys(keys)?;
+        let call = Call::new(Op::MultiGet, keys, self.timeout());
+        self.await_keys(&call, &names, |replay| {
+            names.iter().map(|name| replay.value(name).map(|value| value.to_vec())).collect()
+        })
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        let records = pairs.iter().map(|(key, value)| self.record(key, value)).collect::<Result<_>>()?;
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
+        self.change(&Call::new(Op::MultiSet, &keys, self.timeout()), |_| Ok((records, ())))
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>> {
+        let call = Call::new(Op::ListKeys, &[], self.timeout());
+        self.look(&call, |view| {
+            view.replay().user_keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+        })
+    }
+
+    fn timeout(&self) -> Duration {
+        *self.timeout.lock().expect("nothing panics while it holds the time-out")
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        *self.timeout.lock().expect("nothing panics while it holds the time-out") = timeout;
+    }
+
+    fn clone_store(&self) -> Result<Box<dyn Store>> {
+        Ok(Box::new(self.options.clone().timeout(self.timeout()).open()?))
+    }
+
+    fn kind(&self) -> &'static str {
+        "FileStore"
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        let timeout = match self.timeout() {
+            timeout if timeout.is_zero() => DROP_WITHIN,
+            timeout => timeout.min(DROP_WITHIN),
+        };
+        if let Err(error) = self.leave(timeout) {
+            tracing::warn!(%error, "left a file without signing out of it");
+        }
+    }
+}
+
+impl fmt::Debug for FileStore {
+    /// Without the keys and values: they are nobody's business in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStore").field("path", &self.options.path).finish_non_exhaustive()
+    }
+}
+
+fn not_a_number(key: &str, delta: i64, held: &[u8]) -> StoreError {
+    StoreError::NotANumber { key: key.to_owned(), delta, held: printable(held) }
+}

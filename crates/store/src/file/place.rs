@@ -1,0 +1,256 @@
+//! Where the file is: opening it safely, and its lock. Nothing here knows what is in it.
+//!
+//! The file is opened anew for each operation, because a lock belongs to an open file and not to a process, and because
+//! another may have removed or replaced it since. The lock is `flock`, as torch takes it; but it is asked for rather than
+//! waited for, since a wait inside the kernel knows no time-out.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use super::call::{Call, Pace};
+use crate::error::{FileObstacle, Result, StoreError};
+
+/// The path of the file and whom to trust with it.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    shared: bool,
+}
+
+/// What an operation is going to do with the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Read, under the shared lock.
+    Read,
+    /// Read and write, under the exclusive lock.
+    Write,
+    /// The same, and make the file if it isn't there.
+    Create,
+}
+
+/// The file, open and locked until this is dropped.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) file: Arc<File>,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing would not do: the file may stay open as a view's, or in a child that was forked meanwhile.
+        let _ = flock(&*self.file, FlockOperation::Unlock);
+    }
+}
+
+impl Place {
+    pub(super) fn new(path: PathBuf, shared: bool) -> Place {
+        Place { path, shared }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file as it is now, without its lock; `None` if it isn't there.
+    ///
+    /// It is opened and not only looked up, since a network file system may answer a look-up from memory.
+    pub(super) fn glimpse(&self) -> Result<Option<Metadata>> {
+        Ok(self.open(Access::Read)?.map(|(_, metadata)| metadata))
+    }
+
+    /// Opens and locks the file, waiting for it and for the lock as long as the call may take.
+    pub(super) fn lock(&self, access: Access, call: &Call) -> Result<Locked> {
+        let mut pace = Pace::for_lock();
+        loop {
+            let obstacle = match self.try_lock(access)? {
+                Ok(locked) => return Ok(locked),
+                Err(obstacle) => obstacle,
+            };
+            if !pace.pause(call) {
+                return Err(call.gave_up(&self.path, obstacle));
+            }
+        }
+    }
+
+    /// Opens and locks the file if that can be had at once.
+    pub(super) fn try_lock(&self, access: Access) -> Result<Result<Locked, FileObstacle>> {
+        let operation = match access {
+            Access::Read => FlockOperation::NonBlockingLockShared,
+            Access::Write | Access::Create => FlockOperation::NonBlockingLockExclusive,
+        };
+        let Some((file, opened)) = self.open(access)? else { return Ok(Err(FileObstacle::Missing)) };
+        match flock(&file, operation) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Err(FileObstacle::Locked)),
+            Err(error) => return Err(self.failed("lock", error.into())),
+        }
+        let locked = Locked { file: Arc::new(file) };
+        // The last one out may have removed the file between our opening and locking it: then the lock is that of a
+        // file nobody will ever see again.
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(now) if identity(&now) == identity(&opened) => Ok(Ok(locked)),
+            Ok(_) => Ok(Err(FileObstacle::Locked)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Err(FileObstacle::Missing)),
+            Err(error) => Err(self.failed("look up", error)),
+        }
+    }
+
+    /// Removes the file. Only under the exclusive lock.
+    pub(super) fn remove(&self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|error| self.failed("remove", error))
+    }
+
+    pub(super) fn failed(&self, what: &'static str, source: io::Error) -> StoreError {
+        StoreError::File { path: self.path.clone(), what, source }
+    }
+
+    /// Opens the file, which must be one to trust; `None` if it isn't there.
+    fn open(&self, access: Access) -> Result<Option<(File, Metadata)>> {
+        // Without O_NONBLOCK, opening a pipe that was put there would hang.
+        let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let owner = Mode::RUSR | Mode::WUSR;
+        let mut opened = match access {
+            Access::Read => rustix::fs::open(&self.path, safe | OFlags::RDONLY, Mode::empty()),
+            Access::Write | Access::Create => {
+                rustix::fs::open(&self.path, safe | OFlags::RDWR, Mode::empty())
+            }
+        };
+        if access == Access::Create && matches!(opened, Err(Errno::NOENT)) {
+            // Made only if it really isn't there: some systems refuse O_CREAT on an existing file of another user.
+            let flags = safe | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+            opened = rustix::fs::open(&self.path, flags, owner);
+        }
+        let file = match opened {
+            Ok(file) => File::from(file),
+            // With EXIST another was quicker; it is found by the next try, as is one that is missing now.
+            Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
+            Err(Errno::LOOP | Errno::MLINK) => return Err(self.untrusted("it is a symbolic link")),
+            Err(error) => return Err(self.failed("open", error.into())),
+        };
+        let metadata = file.metadata().map_err(|error| self.failed("examine", error))?;
+        self.trust(&metadata)?;
+        Ok(Some((file, metadata)))
+    }
+
+    fn trust(&self, metadata: &Metadata) -> Result<()> {
+        if !metadata.is_file() {
+            return Err(self.untrusted("it is not a regular file"));
+        }
+        if self.shared {
+            return Ok(());
+        }
+        match distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode()) {
+            Some(why) => Err(self.untrusted(&why)),
+            None => Ok(()),
+        }
+    }
+
+    fn untrusted(&self, why: &str) -> StoreError {
+        StoreError::UntrustedFile { path: self.path.clone(), why: why.to_owned() }
+    }
+}
+
+/// What tells one file from another as long as either is open.
+pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Why not to trust a file with this owner and mode.
+fn distrust(owner: u32, own: u32, mode: u32) -> Option<String> {
+    if owner != own {
+        Some(format!("it belongs to user {owner}, not to {own}"))
+    } else if mode & 0o022 != 0 {
+        Some(format!("others may write to it (mode {:04o})", mode & 0o7777))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rallypoint_core::wire::Op;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Place) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path().join("store"), false);
+        (folder, place)
+    }
+
+    fn call() -> Call<'static> {
+        Call::new(Op::Set, &["k"], Duration::from_millis(20))
+    }
+
+    #[test]
+    fn own_files_that_only_the_owner_writes_are_trusted() {
+        assert_eq!(distrust(7, 7, 0o100644), None);
+        assert_eq!(distrust(7, 7, 0o100600), None);
+        assert_eq!(distrust(7, 8, 0o100600).unwrap(), "it belongs to user 7, not to 8");
+        assert_eq!(distrust(0, 8, 0o100600).unwrap(), "it belongs to user 0, not to 8");
+        for mode in [0o100620, 0o100602, 0o100666] {
+            assert!(distrust(7, 7, mode).unwrap().contains("others may write to it"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn readers_share_the_lock_and_a_writer_has_it_alone() {
+        let (_folder, place) = place();
+        let writer = place.lock(Access::Create, &call()).unwrap();
+        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), FileObstacle::Locked);
+        drop(writer);
+        let readers = [place.try_lock(Access::Read).unwrap(), place.try_lock(Access::Read).unwrap()];
+        assert!(readers.iter().all(|reader| reader.is_ok()));
+        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), FileObstacle::Locked);
+        drop(readers);
+        place.try_lock(Access::Write).unwrap().unwrap();
+    }
+
+    #[test]
+    fn the_lock_ends_with_its_guard_even_if_the_file_stays_open() {
+        let (_folder, place) = place();
+        let locked = place.lock(Access::Create, &call()).unwrap();
+        let kept = Arc::clone(&locked.file);
+        drop(locked);
+        place.try_lock(Access::Write).unwrap().unwrap();
+        drop(kept);
+    }
+
+    #[test]
+    fn only_who_may_make_the_file_finds_one_that_is_missing() {
+        let (_folder, place) = place();
+        assert!(place.glimpse().unwrap().is_none());
+        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), FileObstacle::Missing);
+        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), FileObstacle::Missing);
+        place.try_lock(Access::Create).unwrap().unwrap();
+        assert!(place.glimpse().unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_hanging() {
+        let (folder, place) = place();
+        let pipe = Place::new(folder.path().join("pipe"), true);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            pipe.path(),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        for access in [Access::Read, Access::Write, Access::Create] {
+            let error = pipe.try_lock(access).unwrap_err();
+            assert!(matches!(error, StoreError::UntrustedFile { .. }), "{access:?}: {error}");
+        }
+        let inside = Place::new(place.path().join("inside"), false);
+        std::fs::write(place.path(), "").unwrap();
+        assert!(matches!(inside.try_lock(Access::Create), Err(StoreError::File { what: "open", .. })));
+    }
+}

@@ -1,0 +1,248 @@
+//! Meeting at a store: everybody gives something and gets everybody's, or waits until all have come.
+//!
+//! The keys are those of torch's elastic helpers, so its ranks and ours can meet. Each prefix serves one meeting.
+
+use std::time::Duration;
+
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{KeyStates, Result, StoreError};
+use crate::store::Store;
+
+/// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
+///
+/// Rank 0 returns last: it usually hosts the store, and the others must have read everything before it may go.
+/// A time-out says which ranks did not come.
+pub fn synchronize(
+    store: &dyn Store,
+    data: &[u8],
+    rank: u64,
+    world_size: u64,
+    prefix: &str,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>> {
+    check_rank(rank, world_size, prefix)?;
+    store.set(&format!("{prefix}{rank}"), data)?;
+    get_all(store, rank, prefix, world_size, timeout)
+}
+
+/// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
+pub fn get_all(
+    store: &dyn Store,
+    rank: u64,
+    prefix: &str,
+    world_size: u64,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>> {
+    check_rank(rank, world_size, prefix)?;
+    let deadline = Deadline::after(timeout);
+    let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    store.wait_for(&keys, timeout).map_err(|error| name_ranks(error, prefix, world_size))?;
+    let values = store.multi_get(&keys)?;
+    let last = arrive(store, world_size, &format!("{prefix}/finished"))?;
+    if rank == 0 {
+        store.wait_for(&[&last], rest(&deadline))?;
+    }
+    Ok(values)
+}
+
+/// A meeting of `world_size` callers at a key prefix.
+#[derive(Debug, Clone)]
+pub struct Barrier<'a> {
+    /// The prefix; each serves one meeting.
+    pub prefix: &'a str,
+    /// How many must come.
+    pub world_size: u64,
+    /// How long to wait for them; zero is without end.
+    pub timeout: Duration,
+    /// This caller's rank. With it, a time-out says which ranks are missing.
+    pub rank: Option<u64>,
+    /// How long to wait, after a time-out, for those who have come to say so.
+    pub trace_timeout: Duration,
+}
+
+impl<'a> Barrier<'a> {
+    /// With torch's defaults: 300 s, and 10 s to find out who is missing.
+    pub fn new(prefix: &'a str, world_size: u64) -> Barrier<'a> {
+        Barrier {
+            prefix,
+            world_size,
+            timeout: Duration::from_secs(300),
+            rank: None,
+            trace_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// This meeting for the caller with this rank.
+    pub fn rank(self, rank: u64) -> Barrier<'a> {
+        Barrier { rank: Some(rank), ..self }
+    }
+
+    /// This meeting with another time-out.
+    pub fn timeout(self, timeout: Duration) -> Barrier<'a> {
+        Barrier { timeout, ..self }
+    }
+}
+
+/// Waits until all have come.
+pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
+    let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
+    if let Some(rank) = rank {
+        check_rank(rank, world_size, prefix)?;
+        // Torch's ranks leave this mark only after a time-out. Ours leave it when they come: who is missing is then
+        // known at once.
+        store.set(&trace(prefix, rank), b"1")?;
+    }
+    let deadline = Deadline::after(timeout);
+    let last = arrive(store, world_size, prefix)?;
+    let error = match store.wait_for(&[&last], timeout) {
+        Err(error @ StoreError::Timeout { .. }) if rank.is_some() => error,
+        other => return other,
+    };
+    let waited = deadline.waited();
+    let missing = missing(store, prefix, world_size, trace_timeout)?;
+    if rank == Some(0) {
+        // Torch's ranks wait for this before they give up.
+        store.set(&format!("{prefix}/TRACING_GATE"), b"1")?;
+    }
+    if store.check(&[&last])? {
+        return Ok(());
+    }
+    if missing.is_empty() {
+        return Err(error);
+    }
+    Err(StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited })
+}
+
+/// Who has not come. Those who have are as many as were counted; some may need time to leave their mark.
+fn missing(store: &dyn Store, prefix: &str, world_size: u64, patience: Duration) -> Result<Vec<u64>> {
+    let deadline = Deadline::after(patience);
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
+    let mut missing: Vec<u64> = (0..world_size).collect();
+    loop {
+        let mut left = Vec::new();
+        for rank in missing {
+            if !store.check(&[&trace(prefix, rank)])? {
+                left.push(rank);
+            }
+        }
+        missing = left;
+        let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
+        if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed() {
+            return Ok(missing);
+        }
+        deadline.sleep(backoff.pause());
+    }
+}
+
+fn trace(prefix: &str, rank: u64) -> String {
+    format!("{prefix}{rank}/TRACE")
+}
+
+/// Counts itself in; the last one sets the key that all wait for. The name of that key.
+pub(crate) fn arrive(store: &dyn Store, world_size: u64, prefix: &str) -> Result<String> {
+    let last = format!("{prefix}/last_member");
+    if store.add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
+        store.set(&last, b"<val_ignored>")?;
+    }
+    Ok(last)
+}
+
+fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
+    if world_size == 0 {
+        return Err(StoreError::BadWorldSize { what: prefix.into(), world_size: 0 });
+    }
+    match rank < world_size {
+        true => Ok(()),
+        false => Err(StoreError::InvalidArgument(format!(
+            "rank {rank} at {prefix:?} with a world size of {world_size}; ranks go from 0 to {}",
+            world_size - 1
+        ))),
+    }
+}
+
+/// A time-out on the ranks' keys, as the ranks.
+fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
+    match error {
+        StoreError::Timeout { waited, keys: KeyStates { present: Some(present), .. }, .. } => {
+            let missing = (0..).zip(present).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
+            StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited }
+        }
+        other => other,
+    }
+}
+
+/// What is left of a time-out, as a time-out.
+fn rest(deadline: &Deadline) -> Duration {
+    deadline.left().map(|left| left.max(Duration::from_millis(1))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HashStore;
+
+    #[test]
+    fn everybody_gets_what_everybody_gave_and_rank_0_leaves_last() {
+        let store = HashStore::new();
+        let timeout = Duration::from_secs(10);
+        let got = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..4u64)
+                .map(|rank| {
+                    let store = &store;
+                    scope.spawn(move || synchronize(store, &[rank as u8], rank, 4, "k", timeout).unwrap())
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(got, vec![vec![vec![0], vec![1], vec![2], vec![3]]; 4]);
+        assert_eq!(store.get("k/finished/num_members").unwrap(), b"4");
+        assert_eq!(store.get("k/finished/last_member").unwrap(), b"<val_ignored>");
+    }
+
+    #[test]
+    fn an_exchange_that_times_out_names_the_missing_ranks() {
+        let store = HashStore::new();
+        store.set("k2", b"x").unwrap();
+        let error = synchronize(&store, b"y", 1, 4, "k", Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(&error, StoreError::RanksMissing { missing, .. } if missing == &[0, 3]), "{error}");
+        assert!(error.to_string().contains("2 of 4 ranks came, missing: 0, 3"), "{error}");
+    }
+
+    #[test]
+    fn a_barrier_that_times_out_names_exactly_the_missing_ranks_on_every_rank() {
+        let store = HashStore::new();
+        std::thread::scope(|scope| {
+            for rank in [0, 2, 4] {
+                let store = &store;
+                scope.spawn(move || {
+                    let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_millis(200));
+                    let error = barrier(store, &at).unwrap_err();
+                    assert!(
+                        matches!(&error, StoreError::RanksMissing { missing, .. } if missing == &[1, 3]),
+                        "{error}"
+                    );
+                });
+            }
+        });
+        assert!(store.check(&["b/TRACING_GATE", "b0/TRACE"]).unwrap());
+    }
+
+    #[test]
+    fn a_barrier_lets_all_through_once_the_last_has_come() {
+        let store = HashStore::new();
+        std::thread::scope(|scope| {
+            for rank in 0..5 {
+                let store = &store;
+                scope.spawn(move || barrier(store, &Barrier::new("b", 5).rank(rank)).unwrap());
+            }
+        });
+        assert_eq!(store.get("b/num_members").unwrap(), b"5");
+    }
+
+    #[test]
+    fn a_rank_outside_the_world_is_refused() {
+        let error = get_all(&HashStore::new(), 4, "k", 4, Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("ranks go from 0 to 3"), "{error}");
+    }
+}

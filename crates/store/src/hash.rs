@@ -1,0 +1,353 @@
+//! The store within one process: the same engine as the server's, with threads in the place of connections.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
+use rallypoint_core::{Limits, Refusal, printable};
+
+use crate::deadline::Deadline;
+use crate::error::{KeyStates, Result, StoreError};
+use crate::store::{DEFAULT_TIMEOUT, Store};
+
+/// A store shared by the threads of one process. Clones share its contents.
+#[derive(Clone)]
+pub struct HashStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    engine: Engine,
+    timeout: Duration,
+    /// Slots for calls under way, to be used again.
+    free: Vec<u32>,
+    slots: u32,
+    generation: u32,
+    /// Answers to calls that wait.
+    answers: HashMap<ClientId, Result<Reply, Refusal>>,
+}
+
+impl HashStore {
+    /// An empty store.
+    pub fn new() -> HashStore {
+        // One process fills it, and may fill it as it likes: no limits but those of the machine.
+        let mut limits = Limits::default();
+        limits.store_bytes = usize::MAX / 2;
+        limits.keys = usize::MAX / 2;
+        limits.queue_items = usize::MAX / 2;
+        limits.value_len = usize::MAX / 2;
+        limits.awaited_total = usize::MAX / 2;
+        limits.awaited_per_client = usize::MAX / 2;
+        let state = State {
+            engine: Engine::new(limits, crate::server::random_number(), None),
+            timeout: DEFAULT_TIMEOUT,
+            free: Vec::new(),
+            slots: 0,
+            generation: 0,
+            answers: HashMap::new(),
+        };
+        HashStore { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out requests that don't block, one after the other with nothing in between.
+    fn call<const N: usize>(&self, requests: [Request<'_>; N]) -> Result<Option<Reply>> {
+        let mut state = self.state();
+        let client = state.enter();
+        let mut last = Ok(None);
+        for request in requests {
+            state.engine.handle_request(client, request);
+            if self.deliver(&mut state) {
+                last = state.answers.remove(&client).transpose();
+            }
+        }
+        state.leave(client);
+        self.deliver(&mut state);
+        last.map_err(|refusal| refused(requests.last().map(Request::op), refusal))
+    }
+
+    /// Carries out a request that may block, and `then` at the moment it ends. `None` when the time is up.
+    fn block(
+        &self,
+        request: Request<'_>,
+        then: Option<Request<'_>>,
+        deadline: &Deadline,
+    ) -> Result<Option<Reply>> {
+        let op = request.op();
+        let mut state = self.state();
+        let client = state.enter();
+        state.engine.handle_request(client, request);
+        let mut answer = loop {
+            self.deliver(&mut state);
+            if let Some(answer) = state.answers.remove(&client) {
+                break Some(answer);
+            }
+            let left = deadline.left();
+            if left == Some(Duration::ZERO) {
+                break None;
+            }
+            state = match left {
+                None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        };
+        if let (Some(Ok(_)), Some(then)) = (&answer, then) {
+            state.engine.handle_request(client, then);
+            self.deliver(&mut state);
+            answer = state.answers.remove(&client);
+        }
+        state.leave(client);
+        self.deliver(&mut state);
+        answer.transpose().map_err(|refusal| refused(Some(op), refusal))
+    }
+
+    /// Hands out what the engine has answered. Whether there was anything.
+    fn deliver(&self, state: &mut State) -> bool {
+        let mut any = false;
+        while let Some(output) = state.engine.poll_output() {
+            any = true;
+            match output {
+                Output::Reply { client, reply } => state.answers.insert(client, Ok(reply)),
+                Output::Close { client, reason } => state.answers.insert(client, Err(reason)),
+            };
+        }
+        if any {
+            self.shared.changed.notify_all();
+        }
+        any
+    }
+
+    fn number(&self, request: Request<'_>) -> Result<i64> {
+        match self.call([request])? {
+            Some(Reply::Number(number)) => Ok(number),
+            other => unreachable!("{:?} was answered {other:?}", request.op()),
+        }
+    }
+
+    fn timed_out(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> StoreError {
+        let present = keys
+            .iter()
+            .map(|key| {
+                let keys = [*key];
+                let request = Request::Check { keys: KeyList::new(&keys) };
+                matches!(self.call([request]), Ok(Some(Reply::Checked(true))))
+            })
+            .collect();
+        StoreError::Timeout {
+            op,
+            store: "HashStore".into(),
+            waited: deadline.waited(),
+            keys: KeyStates { keys: keys.iter().map(|key| printable(key)).collect(), present: Some(present) },
+        }
+    }
+
+    fn wait_then(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        then: Option<Request<'_>>,
+        timeout: Duration,
+    ) -> Result<Reply> {
+        let deadline = Deadline::after(timeout);
+        self.block(Request::Wait { keys: KeyList::new(keys) }, then, &deadline)?
+            .ok_or_else(|| self.timed_out(op, keys, &deadline))
+    }
+}
+
+impl Default for HashStore {
+    fn default() -> Self {
+        HashStore::new()
+    }
+}
+
+impl std::fmt::Debug for HashStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HashStore").field("contents", &self.state().engine.snapshot()).finish()
+    }
+}
+
+impl State {
+    fn enter(&mut self) -> ClientId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        ClientId::new(slot, self.generation)
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        self.engine.handle_disconnect(client);
+        self.answers.remove(&client);
+        self.free.push(client.index() as u32);
+    }
+}
+
+impl Store for HashStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call([Request::Set { key: key.as_bytes(), value: value.into() }]).map(drop)
+    }
+
+    fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let key = key.as_bytes();
+        match self.wait_then(Op::Get, &[key], Some(Request::Get { key }), self.timeout())? {
+            Reply::Value(value) => Ok(value.to_vec()),
+            other => unreachable!("get was answered {other:?}"),
+        }
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        self.number(Request::Add { key: key.as_bytes(), delta }).map_err(|error| match error {
+            StoreError::NotANumber { key: name, .. } => {
+                let held = match self.call([Request::Get { key: key.as_bytes() }]) {
+                    Ok(Some(Reply::Value(value))) => printable(&value),
+                    _ => "what is not a number".into(),
+                };
+                StoreError::NotANumber { key: name, delta, held }
+            }
+            other => other,
+        })
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+        Ok(self.call([Request::Check { keys: KeyList::new(&keys) }])? == Some(Reply::Checked(true)))
+    }
+
+    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+        self.wait_then(Op::Wait, &keys, None, timeout).map(drop)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        let request = Request::CompareSet { key: key.as_bytes(), expected, desired: desired.into() };
+        match self.call([request])? {
+            Some(Reply::Value(held)) => Ok(held.to_vec()),
+            other => unreachable!("compare_set was answered {other:?}"),
+        }
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool> {
+        Ok(self.number(Request::DeleteKey { key: key.as_bytes() })? == 1)
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        Ok(self.number(Request::NumKeys)? as u64)
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call([Request::Append { key: key.as_bytes(), value: value.into() }]).map(drop)
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+        let then = Request::MultiGet { keys: KeyList::new(&keys) };
+        match self.wait_then(Op::MultiGet, &keys, Some(then), self.timeout())? {
+            Reply::Values(values) => Ok(values.iter().map(|value| value.to_vec()).collect()),
+            other => unreachable!("multi_get was answered {other:?}"),
+        }
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), *value)).collect();
+        self.call([Request::MultiSet { pairs: PairList::new(&pairs) }]).map(drop)
+    }
+
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call([Request::QueuePush { key: key.as_bytes(), value: value.into() }]).map(drop)
+    }
+
+    fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        let name = key.as_bytes();
+        // Waking and taking are one step here, so what was waited for is there; unless a key of that name ended the wait.
+        match self.wait_then(Op::QueuePop, &[name], Some(Request::QueuePop { key: name }), self.timeout())? {
+            Reply::Popped { item: Some(item), .. } => Ok(item.to_vec()),
+            _ => Err(StoreError::QueueEmpty { key: key.into() }),
+        }
+    }
+
+    fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        match self.call([Request::QueuePop { key: key.as_bytes() }])? {
+            Some(Reply::Popped { item: Some(item), .. }) => Ok(item.to_vec()),
+            _ => Err(StoreError::QueueEmpty { key: key.into() }),
+        }
+    }
+
+    fn queue_len(&self, key: &str) -> Result<u64> {
+        Ok(self.number(Request::QueueLen { key: key.as_bytes() })? as u64)
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>> {
+        match self.call([Request::ListKeys])? {
+            Some(Reply::Keys(keys)) => {
+                Ok(keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
+            }
+            other => unreachable!("list_keys was answered {other:?}"),
+        }
+    }
+
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(timeout);
+        let request = Request::Barrier {
+            key: key.as_bytes(),
+            world_size: i64::try_from(world_size).unwrap_or(i64::MAX),
+        };
+        match self.block(request, None, &deadline)? {
+            Some(_) => Ok(()),
+            None => Err(StoreError::BarrierTimeout {
+                store: "HashStore".into(),
+                key: key.into(),
+                world_size,
+                waited: deadline.waited(),
+            }),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.state().timeout
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.state().timeout = timeout;
+    }
+
+    fn has_extended_api(&self) -> bool {
+        true
+    }
+
+    fn clone_store(&self) -> Result<Box<dyn Store>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn kind(&self) -> &'static str {
+        "HashStore"
+    }
+}
+
+/// What the engine refuses, as a store says it.
+fn refused(op: Option<Op>, refusal: Refusal) -> StoreError {
+    match refusal {
+        Refusal::NotANumber { key } => StoreError::NotANumber { key, delta: 0, held: String::new() },
+        Refusal::Overflow { key, held, delta } => {
+            StoreError::NotANumber { key, delta, held: held.to_string() }
+        }
+        Refusal::BadWorldSize { key, world_size } => {
+            StoreError::BadWorldSize { what: format!("barrier {key}"), world_size }
+        }
+        other => {
+            StoreError::Refused { op: op.unwrap_or(Op::Ping), keys: Vec::new(), reason: other.to_string() }
+        }
+    }
+}

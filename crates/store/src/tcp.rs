@@ -1,0 +1,184 @@
+//! The TCP store's client: every operation over a connection that may break, within the time the caller gave.
+//!
+//! What may be repeated is repeated until the time is up; what may not is never sent twice. What is wrong with a server
+//! is for [`StoreError`] to say.
+
+mod connection;
+mod link;
+mod operations;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rallypoint_core::Limits;
+use rallypoint_core::wire::Op;
+
+use crate::deadline::{Backoff, Deadline};
+use crate::endpoint::Endpoint;
+use crate::error::{Result, StoreError};
+use crate::server::{Listen, ServerOptions, TcpStoreServer};
+use crate::store::DEFAULT_TIMEOUT;
+use link::Link;
+
+/// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
+#[derive(Debug)]
+pub struct TcpStoreOptions {
+    /// Where the server is; with `is_master`, where to start it (port 0: any free one).
+    pub endpoint: Endpoint,
+    /// How many workers use the store, if known.
+    pub world_size: Option<u64>,
+    /// Whether to start the server, in this process.
+    pub is_master: bool,
+    /// How long operations wait, connecting included; zero is without end.
+    pub timeout: Duration,
+    /// Whether the master waits until all `world_size` workers have come.
+    pub wait_for_workers: bool,
+    /// Whether the stores of this process with the same port share one server.
+    pub multi_tenant: bool,
+    /// A socket for the server to listen on instead of opening one.
+    pub listen: Option<Listen>,
+    /// What the client accepts, and the server if it is started.
+    pub limits: Limits,
+}
+
+impl TcpStoreOptions {
+    /// A client of the server at `endpoint`, with torch's defaults.
+    pub fn new(endpoint: Endpoint) -> TcpStoreOptions {
+        TcpStoreOptions {
+            endpoint,
+            world_size: None,
+            is_master: false,
+            timeout: DEFAULT_TIMEOUT,
+            wait_for_workers: true,
+            multi_tenant: false,
+            listen: None,
+            limits: TcpStoreServer::default_limits(),
+        }
+    }
+}
+
+/// A client of a TCP store server: ours or torch's.
+///
+/// It may be used from many threads; those that wait don't hold up the others. The server it started, if any, lives as
+/// long as it and its clones.
+#[derive(Debug)]
+pub struct TcpStore {
+    link: Link,
+    /// In milliseconds.
+    timeout: AtomicU64,
+    server: Option<Arc<TcpStoreServer>>,
+}
+
+/// The counter of workers that have come. Torch's own name for it, without the slash that users' keys have.
+const INIT_KEY: &[u8] = b"init/";
+
+impl TcpStore {
+    /// Connects to a server, waiting for it to appear for as long as the default time-out.
+    pub fn connect(host: &str, port: u16) -> Result<TcpStore> {
+        TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)))
+    }
+
+    /// Starts a server in this process and connects to it.
+    pub fn serve(host: &str, port: u16) -> Result<TcpStore> {
+        TcpStore::open(TcpStoreOptions { is_master: true, ..TcpStoreOptions::new(Endpoint::new(host, port)) })
+    }
+
+    /// Makes a store as the options say.
+    pub fn open(options: TcpStoreOptions) -> Result<TcpStore> {
+        if options.world_size == Some(0) {
+            return Err(StoreError::BadWorldSize { what: "a TcpStore".into(), world_size: 0 });
+        }
+        let deadline = Deadline::after(options.timeout);
+        let (server, endpoint) = match options.is_master {
+            false => (None, options.endpoint),
+            true => {
+                let Endpoint { host, port } = options.endpoint;
+                let server = match options.listen {
+                    None if options.multi_tenant => TcpStoreServer::shared(&host, port)?,
+                    listen => Arc::new(TcpStoreServer::start(ServerOptions {
+                        listen: vec![listen.unwrap_or_else(|| Listen::at(&host, port))],
+                        limits: Some(options.limits.clone()),
+                    })?),
+                };
+                // At the address that was bound: the name may mean others too.
+                let bound = server.addresses()[0];
+                let host = if bound.ip().is_unspecified() { String::new() } else { bound.ip().to_string() };
+                (Some(server), Endpoint { host, port: bound.port() })
+            }
+        };
+        let link = Link::new(endpoint, options.limits);
+        link.connect(&deadline)?;
+        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
+        store.store_timeout(options.timeout);
+        if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
+            store.join(world_size, &deadline)?;
+        }
+        Ok(store)
+    }
+
+    /// Adds itself to the workers; the one with the server waits for the others.
+    fn join(&self, world_size: u64, deadline: &Deadline) -> Result<()> {
+        let mut joined = self.add_at(INIT_KEY, 1, deadline)?;
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        while self.server.is_some() && joined < world_size as i64 {
+            if deadline.has_passed() {
+                return Err(StoreError::WorkersMissing {
+                    store: self.describe(),
+                    joined,
+                    expected: world_size,
+                    waited: deadline.waited(),
+                });
+            }
+            deadline.sleep(backoff.pause());
+            joined = self.number_at(INIT_KEY, &deadline.grace())?;
+        }
+        Ok(())
+    }
+
+    /// The server's host, as given (for a server started here: the address it is bound to).
+    pub fn host(&self) -> &str {
+        &self.link.endpoint().host
+    }
+
+    /// The server's port.
+    pub fn port(&self) -> u16 {
+        self.link.endpoint().port
+    }
+
+    /// The server that this store or the one it was cloned from started.
+    pub fn server(&self) -> Option<&TcpStoreServer> {
+        self.server.as_deref()
+    }
+
+    /// What the server says of itself (`version=… instance=… capabilities=…`); `None` if it is not one of ours.
+    pub fn server_identity(&self) -> Option<String> {
+        self.link.identity()
+    }
+
+    /// Asks the server for a sign of life; how long it took.
+    pub fn ping(&self) -> Result<Duration> {
+        let deadline = Deadline::after(self.load_timeout());
+        let started = std::time::Instant::now();
+        self.link.call(Op::Ping, &[], true, &deadline, |connection, deadline| {
+            connection.queue_ping();
+            connection.send(deadline)?;
+            connection.receive_ping(deadline)
+        })?;
+        Ok(started.elapsed())
+    }
+
+    fn describe(&self) -> String {
+        format!("TCP store {}", self.link.endpoint())
+    }
+
+    fn load_timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
+    }
+
+    fn store_timeout(&self, timeout: Duration) {
+        // Less than a millisecond must not become "without end".
+        let millis = if timeout.is_zero() { 0 } else { (timeout.as_millis() as u64).max(1) };
+        self.timeout.store(millis, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,294 @@
+//! One connection to a server: requests out, replies in, each within its deadline. It never tries twice, and after a
+//! broken exchange it is good for nothing but being dropped.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::store::SERVER_KEY;
+use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
+use rallypoint_core::{Limits, WireError};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::deadline::Deadline;
+
+/// How an exchange failed.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The connection is gone. `sent`: whether any byte of the request may have left.
+    Lost { reason: String, sent: bool, ended: bool },
+    /// The server does not answer, or does not take what is sent.
+    Silent,
+    /// The server sent what is not the protocol.
+    Violation(WireError),
+    /// The answer to a ping was to another one.
+    WrongNonce { sent: u32, found: u32 },
+}
+
+/// A connection with its handshake done.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    decoder: ReplyDecoder,
+    /// Bytes received and not decoded yet: `input[at..]`.
+    input: Vec<u8>,
+    at: usize,
+    out: Vec<u8>,
+    limits: Limits,
+    /// The socket's time-outs as they are set now, to set them only when they change.
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+    nonce: u32,
+    used: Instant,
+    /// Replies may still come that nobody waits for.
+    spoiled: bool,
+}
+
+/// What `read` is offered when little is expected.
+const READ: usize = 8 * 1024;
+/// And when a large reply is under way.
+const READ_LARGE: usize = 256 * 1024;
+
+impl Connection {
+    /// Connects and shakes hands. With the connection comes what the server says of itself, if it is one of ours.
+    pub(super) fn open(
+        address: SocketAddr,
+        limits: &Limits,
+        one_try: Duration,
+        deadline: &Deadline,
+    ) -> Result<(Connection, Option<String>), Broken> {
+        let lost = |error: std::io::Error| Broken::Lost { reason: plain(&error), sent: false, ended: false };
+        let patience =
+            deadline.left().map_or(one_try, |left| left.min(one_try)).max(Duration::from_millis(1));
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(lost)?;
+        stream.set_nodelay(true).map_err(lost)?;
+        let socket = SockRef::from(&stream);
+        // Best effort: without them a dead peer is noticed later, not never.
+        let _ = socket.set_tcp_user_timeout(Some(limits.user_timeout));
+        let _ = socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(limits.keepalive_idle)
+                .with_interval(limits.keepalive_interval)
+                .with_retries(limits.keepalive_probes),
+        );
+        let mut connection = Connection {
+            stream,
+            decoder: ReplyDecoder::default(),
+            input: Vec::new(),
+            at: 0,
+            out: Vec::new(),
+            limits: limits.clone(),
+            read_timeout: None,
+            write_timeout: None,
+            nonce: std::process::id(),
+            used: Instant::now(),
+            spoiled: false,
+        };
+        let identity = connection.shake_hands(deadline)?;
+        Ok((connection, identity))
+    }
+
+    fn shake_hands(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
+        self.queue(&Request::Validate { magic: MAGIC });
+        self.queue_ping();
+        // Our own servers have this key; on torch's it is simply absent.
+        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
+        self.send(deadline)?;
+        self.receive_ping(deadline)?;
+        match self.receive(ReplyKind::Checked, deadline)? {
+            Reply::Checked(true) => {}
+            _ => return Ok(None),
+        }
+        self.queue(&Request::Get { key: SERVER_KEY });
+        self.send(deadline)?;
+        match self.receive(ReplyKind::Value, deadline)? {
+            Reply::Value(value) if !value.is_empty() => {
+                Ok(Some(String::from_utf8_lossy(&value).into_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds a request to what is sent next.
+    pub(super) fn queue(&mut self, request: &Request<'_>) {
+        request.encode(&mut self.out);
+    }
+
+    /// Adds a ping. The answer shows that all before it was handled.
+    pub(super) fn queue_ping(&mut self) {
+        self.nonce = self.nonce.wrapping_add(1);
+        self.queue(&Request::Ping { nonce: self.nonce });
+    }
+
+    /// Sends what was queued.
+    pub(super) fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            self.limit_writing(deadline)?;
+            match (&self.stream).write(&self.out[sent..]) {
+                Ok(0) => return Err(lost("the connection takes no more bytes", sent > 0)),
+                Ok(len) => sent += len,
+                Err(error) if is_pause(&error) => {
+                    if deadline.has_passed() {
+                        return Err(Broken::Silent);
+                    }
+                }
+                // What was handed over before may have got there, so even a failed write counts from the first byte on.
+                Err(error) => return Err(lost(&plain(&error), sent > 0)),
+            }
+        }
+        self.out.clear();
+        self.out.shrink_to(READ_LARGE);
+        Ok(())
+    }
+
+    /// The next reply, of this kind.
+    pub(super) fn receive(&mut self, kind: ReplyKind, deadline: &Deadline) -> Result<Reply, Broken> {
+        loop {
+            let mut input = &self.input[self.at..];
+            let offered = input.len();
+            let reply = self.decoder.next(kind, &mut input, &self.limits).map_err(Broken::Violation)?;
+            self.at += offered - input.len();
+            if let Some(reply) = reply {
+                self.used = Instant::now();
+                return Ok(reply);
+            }
+            self.read_more(deadline)?;
+        }
+    }
+
+    /// The answer to the last ping.
+    pub(super) fn receive_ping(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        match self.receive(ReplyKind::Nonce, deadline)? {
+            Reply::Nonce(found) if found == self.nonce => Ok(()),
+            Reply::Nonce(found) => Err(Broken::WrongNonce { sent: self.nonce, found }),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    /// All bytes received so far are decoded; reads more.
+    fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        let room = if self.decoder.is_mid_reply() { READ_LARGE } else { READ };
+        self.at = 0;
+        self.input.resize(room, 0);
+        loop {
+            if let Err(broken) = self.limit_reading(deadline) {
+                self.input.clear();
+                return Err(broken);
+            }
+            match (&self.stream).read(&mut self.input) {
+                Ok(0) => {
+                    self.input.clear();
+                    let reason = "the server closed the connection".into();
+                    return Err(Broken::Lost { reason, sent: true, ended: true });
+                }
+                Ok(len) => {
+                    self.input.truncate(len);
+                    return Ok(());
+                }
+                Err(error) if is_pause(&error) => {
+                    if deadline.has_passed() {
+                        self.input.clear();
+                        return Err(Broken::Silent);
+                    }
+                }
+                Err(error) => {
+                    self.input.clear();
+                    return Err(lost(&plain(&error), true));
+                }
+            }
+        }
+    }
+
+    fn limit_reading(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        if let Some(timeout) = new_timeout(self.read_timeout, deadline)? {
+            self.stream.set_read_timeout(timeout).map_err(|error| lost(&plain(&error), true))?;
+            self.read_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn limit_writing(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        if let Some(timeout) = new_timeout(self.write_timeout, deadline)? {
+            self.stream.set_write_timeout(timeout).map_err(|error| lost(&plain(&error), false))?;
+            self.write_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    /// It is out of step with the server and must not be used again.
+    pub(super) fn spoil(&mut self) {
+        self.spoiled = true;
+    }
+
+    /// Whether it can be used again: no byte has come unasked, and the other side has not closed it.
+    pub(super) fn is_usable(&self) -> bool {
+        use rustix::net::{RecvFlags, recv};
+        if self.spoiled || self.at != self.input.len() || self.decoder.is_mid_reply() || !self.out.is_empty()
+        {
+            return false;
+        }
+        // Just used is as good as looked at.
+        self.used.elapsed() < Duration::from_millis(10)
+            || matches!(
+                recv(&self.stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT),
+                Err(rustix::io::Errno::AGAIN)
+            )
+    }
+
+    /// After a WAIT or BARRIER has run out of time: takes it back. `true` if it ended just before that after all.
+    ///
+    /// `behind` is the reply to a request that was sent together with the wait; it comes in either case and is handed
+    /// back only if the wait ended.
+    pub(super) fn cancel(
+        &mut self,
+        op: Op,
+        behind: Option<ReplyKind>,
+        deadline: &Deadline,
+    ) -> Result<(bool, Option<Reply>), Broken> {
+        self.queue(&Request::CancelWait);
+        self.send(deadline)?;
+        let came = self.receive(ReplyKind::Waited(op), deadline)? == Reply::Stop;
+        let reply = behind.map(|kind| self.receive(kind, deadline)).transpose()?;
+        if came {
+            match self.receive(ReplyKind::Waited(Op::CancelWait), deadline)? {
+                Reply::Canceled => {}
+                _ => return Err(Broken::Violation(WireError::BadReplyByte { op: Op::CancelWait, found: 0 })),
+            }
+        }
+        Ok((came, reply.filter(|_| came)))
+    }
+}
+
+/// The socket time-out to set, if the one that is set doesn't serve. A call's first read comes so soon after the last
+/// call's that the same time-out usually does.
+fn new_timeout(set: Option<Duration>, deadline: &Deadline) -> Result<Option<Option<Duration>>, Broken> {
+    match deadline.left() {
+        None => Ok(set.is_some().then_some(None)),
+        Some(Duration::ZERO) => Err(Broken::Silent),
+        Some(left) => match set {
+            Some(set) if set >= left && set - left <= left / 100 => Ok(None),
+            // Up by half a percent, so that the next call with the same time-out finds it good enough.
+            _ => Ok(Some(Some((left + left / 200).max(Duration::from_millis(1))))),
+        },
+    }
+}
+
+fn is_pause(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn lost(reason: &str, sent: bool) -> Broken {
+    Broken::Lost { reason: reason.to_owned(), sent, ended: false }
+}
+
+/// An error of the system without its number.
+fn plain(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "connection refused (nothing listens there)".into(),
+        ErrorKind::ConnectionReset => "connection reset by the server".into(),
+        ErrorKind::TimedOut => "no answer to the connection attempt".into(),
+        ErrorKind::BrokenPipe => "the server closed the connection".into(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,461 @@
+//! The store's operations as requests: what each sends, what it reads, and whether it may be sent again.
+
+use std::time::Duration;
+
+use rallypoint_core::number::parse_prefix;
+use rallypoint_core::printable;
+use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
+
+use super::TcpStore;
+use super::connection::{Broken, Connection};
+use super::link::user_key;
+use crate::deadline::Deadline;
+use crate::error::{KeyStates, Result, StoreError};
+use crate::store::Store;
+
+/// How a wait ended.
+enum Waited<T> {
+    /// All came.
+    Came(T),
+    /// The time ran out; which keys are there, if the server said.
+    TimedOut(Option<Vec<bool>>),
+}
+
+/// Keys whose state is asked for after a time-out.
+const STATES: usize = 16 * 1024;
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = self.wire_key(key)?;
+        self.check_value(&key, value)?;
+        self.acknowledged(&key, true, Request::Set { key: &key, value: value.into() })
+    }
+
+    fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let key = self.wire_key(key)?;
+        let request = Request::Get { key: &key };
+        match self.wait_then(Op::Get, &[&key], Some((request, ReplyKind::Value)), self.timeout())? {
+            Some(Reply::Value(value)) => {
+                self.link.witness(&key);
+                Ok(value.to_vec())
+            }
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        let key = self.wire_key(key)?;
+        self.add_at(&key, delta, &self.deadline())
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        let keys = self.wire_keys(keys)?;
+        let keys = as_slices(&keys);
+        let request = Request::Check { keys: KeyList::new(&keys) };
+        Ok(self.exchange(&keys, true, request, &self.deadline())? == Reply::Checked(true))
+    }
+
+    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let keys = self.wire_keys(keys)?;
+        self.wait_then(Op::Wait, &as_slices(&keys), None, timeout).map(|_| ())
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        let key = self.wire_key(key)?;
+        self.check_value(&key, expected)?;
+        self.check_value(&key, desired)?;
+        let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
+        match self.exchange(&[&key], false, request, &self.deadline())? {
+            Reply::Value(held) => {
+                if *held != *expected || *expected == *desired {
+                    self.link.witness(&key);
+                }
+                Ok(held.to_vec())
+            }
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool> {
+        let key = self.wire_key(key)?;
+        self.link.forget(&key);
+        let mut tries = 0;
+        let deadline = self.deadline();
+        let deleted = self.link.call(Op::DeleteKey, &[&key], true, &deadline, |connection, deadline| {
+            tries += 1;
+            one(connection, &Request::DeleteKey { key: &key }, deadline)
+        })?;
+        match deleted {
+            // Gone it is, but whether this call did it nobody knows.
+            Reply::Number(0) if tries > 1 => Err(StoreError::Indeterminate {
+                peer: self.link.endpoint().to_string(),
+                op: Op::DeleteKey,
+                keys: vec![user_key(&key)],
+                reason: "the first try got no answer, the second found no such key".into(),
+            }),
+            deleted => Ok(deleted == Reply::Number(1)),
+        }
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        self.count(&[], Request::NumKeys)
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = self.wire_key(key)?;
+        self.check_value(&key, value)?;
+        self.acknowledged(&key, false, Request::Append { key: &key, value: value.into() })
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        let keys = self.wire_keys(keys)?;
+        let keys = as_slices(&keys);
+        let request = Request::MultiGet { keys: KeyList::new(&keys) };
+        let kind = ReplyKind::Values(keys.len() as u64);
+        match self.wait_then(Op::MultiGet, &keys, Some((request, kind)), self.timeout())? {
+            Some(Reply::Values(values)) => Ok(values.iter().map(|value| value.to_vec()).collect()),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        let keys = self.wire_keys(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?;
+        let wire: Vec<_> =
+            keys.iter().map(Vec::as_slice).zip(pairs.iter().map(|(_, value)| *value)).collect();
+        let mut len = 9;
+        for (key, value) in &wire {
+            self.check_value(key, value)?;
+            len += 16 + key.len() + value.len();
+        }
+        self.check_request(len)?;
+        let first = keys.first().map(Vec::as_slice).unwrap_or_default();
+        self.acknowledged(first, true, Request::MultiSet { pairs: PairList::new(&wire) })
+    }
+
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = self.wire_key(key)?;
+        self.check_value(&key, value)?;
+        self.acknowledged(&key, false, Request::QueuePush { key: &key, value: value.into() })
+    }
+
+    fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        let wire = self.wire_key(key)?;
+        let deadline = self.deadline();
+        loop {
+            // Another may take the item between our waking and our asking; then we wait again.
+            let left = deadline.left().map(|left| left.max(Duration::from_nanos(1))).unwrap_or_default();
+            self.wait_then(Op::QueuePop, &[&wire], None, left).map_err(|error| match error {
+                StoreError::Timeout { op, store, keys, .. } => {
+                    StoreError::Timeout { op, store, keys, waited: deadline.waited() }
+                }
+                other => other,
+            })?;
+            if let Some(item) = self.pop(&wire, &deadline)? {
+                return Ok(item);
+            }
+            // A key of the queue's name would make the wait end at once each time.
+            if deadline.has_passed() || self.check(&[key])? && self.queue_len(key)? == 0 {
+                return Err(StoreError::QueueEmpty { key: key.into() });
+            }
+        }
+    }
+
+    fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        let wire = self.wire_key(key)?;
+        self.pop(&wire, &self.deadline())?.ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
+    }
+
+    fn queue_len(&self, key: &str) -> Result<u64> {
+        let key = self.wire_key(key)?;
+        self.count(&[&key], Request::QueueLen { key: &key })
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>> {
+        match self.exchange(&[], true, Request::ListKeys, &self.deadline())? {
+            // Names without the slash are not users' keys.
+            Reply::Keys(keys) => Ok(keys
+                .iter()
+                .filter_map(|key| key.strip_prefix(b"/"))
+                .map(|key| String::from_utf8_lossy(key).into_owned())
+                .collect()),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+        let size = i64::try_from(world_size)
+            .ok()
+            .filter(|&size| size > 0)
+            .ok_or_else(|| StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 })?;
+        let wire = self.wire_key(key)?;
+        let deadline = Deadline::after(timeout);
+        let waited = self.link.call(Op::Barrier, &[&wire], false, &deadline, |connection, deadline| {
+            connection.queue(&Request::Barrier { key: &wire, world_size: size });
+            connection.send(deadline)?;
+            match connection.receive(ReplyKind::Waited(Op::Barrier), deadline) {
+                Err(Broken::Silent) => match connection.cancel(Op::Barrier, None, &deadline.grace()) {
+                    Ok((came, _)) => Ok(came),
+                    Err(_) => {
+                        connection.spoil();
+                        Ok(false)
+                    }
+                },
+                other => other.map(|_| true),
+            }
+        })?;
+        match waited {
+            true => Ok(()),
+            false => Err(StoreError::BarrierTimeout {
+                store: self.describe(),
+                key: key.into(),
+                world_size,
+                waited: deadline.waited(),
+            }),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.load_timeout()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.store_timeout(timeout);
+    }
+
+    fn has_extended_api(&self) -> bool {
+        true
+    }
+
+    fn clone_store(&self) -> Result<Box<dyn Store>> {
+        let link = super::Link::new(self.link.endpoint().clone(), self.link.limits().clone());
+        link.connect(&self.deadline())?;
+        let store = TcpStore { link, timeout: Default::default(), server: self.server.clone() };
+        store.store_timeout(self.timeout());
+        Ok(Box::new(store))
+    }
+
+    fn kind(&self) -> &'static str {
+        "TcpStore"
+    }
+}
+
+impl TcpStore {
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.load_timeout())
+    }
+
+    /// One request and its reply.
+    fn exchange(
+        &self,
+        keys: &[&[u8]],
+        repeatable: bool,
+        request: Request<'_>,
+        deadline: &Deadline,
+    ) -> Result<Reply> {
+        self.link.call(request.op(), keys, repeatable, deadline, |connection, deadline| {
+            one(connection, &request, deadline)
+        })
+    }
+
+    fn count(&self, keys: &[&[u8]], request: Request<'_>) -> Result<u64> {
+        match self.exchange(keys, true, request, &self.deadline())? {
+            Reply::Number(number) => Ok(u64::try_from(number).unwrap_or(0)),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    /// A request without a reply of its own: a ping behind it shows that it was handled.
+    fn acknowledged(&self, key: &[u8], repeatable: bool, request: Request<'_>) -> Result<()> {
+        self.link.call(request.op(), &[key], repeatable, &self.deadline(), |connection, deadline| {
+            connection.queue(&request);
+            connection.queue_ping();
+            connection.send(deadline)?;
+            connection.receive_ping(deadline)
+        })?;
+        if !matches!(request.op(), Op::QueuePush) {
+            self.link.witness(key);
+        }
+        Ok(())
+    }
+
+    /// ADD at a key as it travels.
+    pub(super) fn add_at(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64> {
+        match self.exchange(&[key], false, Request::Add { key, delta }, deadline) {
+            Ok(Reply::Number(sum)) => {
+                self.link.witness(key);
+                Ok(sum)
+            }
+            Ok(_) => unreachable!("the decoder answers with the kind asked for"),
+            // Servers close the connection when the value is not a number, and can't say so: look.
+            Err(error @ StoreError::Indeterminate { .. }) => {
+                Err(self.explain_add(key, delta).unwrap_or(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn explain_add(&self, key: &[u8], delta: i64) -> Option<StoreError> {
+        let brief = self.deadline().or_after(Duration::from_secs(1));
+        let keys = [key];
+        let there = Request::Check { keys: KeyList::new(&keys) };
+        if self.exchange(&keys, true, there, &brief).ok()? != Reply::Checked(true) {
+            return None;
+        }
+        let Ok(Reply::Value(held)) = self.exchange(&[key], true, Request::Get { key }, &brief) else {
+            return None;
+        };
+        match parse_prefix(&held).and_then(|number| number.checked_add(delta)) {
+            Some(_) => None,
+            None => Some(StoreError::NotANumber { key: user_key(key), delta, held: printable(&held) }),
+        }
+    }
+
+    /// The number at a key that is known to be there.
+    pub(super) fn number_at(&self, key: &[u8], deadline: &Deadline) -> Result<i64> {
+        match self.exchange(&[key], true, Request::Get { key }, deadline)? {
+            Reply::Value(value) => Ok(parse_prefix(&value).unwrap_or(0)),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        match self.exchange(&[key], false, Request::QueuePop { key }, deadline)? {
+            Reply::Popped { item, .. } => Ok(item.map(|item| item.to_vec())),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    /// Waits for keys, then asks for what they hold. On a server that answers in order both travel together.
+    fn wait_then(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        then: Option<(Request<'_>, ReplyKind)>,
+        timeout: Duration,
+    ) -> Result<Option<Reply>> {
+        let deadline = Deadline::after(timeout);
+        let together = self.link.answers_in_order();
+        let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
+            wait_then(connection, keys, then, together, deadline)
+        })?;
+        match waited {
+            Waited::Came(reply) => Ok(reply),
+            Waited::TimedOut(present) => Err(StoreError::Timeout {
+                op,
+                store: self.describe(),
+                waited: deadline.waited(),
+                keys: KeyStates { keys: keys.iter().map(|key| user_key(key)).collect(), present },
+            }),
+        }
+    }
+
+    // ---- what the caller may ask for ----
+
+    /// Torch's clients put a slash before every key of their users.
+    fn wire_key(&self, key: &str) -> Result<Vec<u8>> {
+        let limit = self.link.limits().key_len;
+        if key.len() + 1 > limit {
+            return Err(StoreError::KeyTooLong { key: printable(key.as_bytes()), len: key.len() + 1, limit });
+        }
+        let mut wire = Vec::with_capacity(key.len() + 1);
+        wire.push(b'/');
+        wire.extend_from_slice(key.as_bytes());
+        Ok(wire)
+    }
+
+    fn wire_keys(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        let limit = self.link.limits().keys_per_request;
+        if keys.len() > limit {
+            return Err(StoreError::TooManyKeys { count: keys.len(), limit });
+        }
+        let wire = keys.iter().map(|key| self.wire_key(key)).collect::<Result<Vec<_>>>()?;
+        self.check_request(9 + wire.iter().map(|key| 8 + key.len()).sum::<usize>())?;
+        Ok(wire)
+    }
+
+    fn check_value(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let limit = self.link.limits().value_len;
+        match value.len() > limit {
+            true => Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_request(&self, len: usize) -> Result<()> {
+        let limit = self.link.limits().frame_len;
+        if len > limit { Err(StoreError::RequestTooLarge { len, limit }) } else { Ok(()) }
+    }
+}
+
+/// Sends one request and reads its reply.
+fn one(connection: &mut Connection, request: &Request<'_>, deadline: &Deadline) -> Result<Reply, Broken> {
+    let kind = request.reply_kind().expect("asked only of requests that are answered");
+    connection.queue(request);
+    connection.send(deadline)?;
+    connection.receive(kind, deadline)
+}
+
+fn wait_then(
+    connection: &mut Connection,
+    keys: &[&[u8]],
+    then: Option<(Request<'_>, ReplyKind)>,
+    together: bool,
+    deadline: &Deadline,
+) -> Result<Waited<Option<Reply>>, Broken> {
+    connection.queue(&Request::Wait { keys: KeyList::new(keys) });
+    let behind = then.filter(|_| together);
+    if let Some((request, _)) = &behind {
+        connection.queue(request);
+    }
+    connection.send(deadline)?;
+    match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
+        Ok(_) => {}
+        Err(Broken::Silent) => {
+            return Ok(match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &deadline.grace()) {
+                Ok((true, reply)) if behind.is_some() || then.is_none() => Waited::Came(reply),
+                Ok(_) => Waited::TimedOut(states(connection, keys, &deadline.grace())),
+                // No time is left to find out more; the connection is dropped, and with it the wait.
+                Err(_) => {
+                    connection.spoil();
+                    Waited::TimedOut(None)
+                }
+            });
+        }
+        Err(broken) => return Err(broken),
+    }
+    match then {
+        None => Ok(Waited::Came(None)),
+        Some((request, kind)) => {
+            if behind.is_none() {
+                connection.queue(&request);
+                connection.send(deadline)?;
+            }
+            connection.receive(kind, deadline).map(|reply| Waited::Came(Some(reply)))
+        }
+    }
+}
+
+/// Which of the keys are there now.
+fn states(connection: &mut Connection, keys: &[&[u8]], deadline: &Deadline) -> Option<Vec<bool>> {
+    if keys.len() > STATES {
+        return None;
+    }
+    for key in keys {
+        connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
+    }
+    let mut ask = || {
+        connection.send(deadline)?;
+        keys.iter()
+            .map(|_| Ok(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true)))
+            .collect::<Result<Vec<_>, Broken>>()
+    };
+    let states = ask();
+    if states.is_err() {
+        connection.spoil();
+    }
+    states.ok()
+}
+
+fn as_slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {
+    keys.iter().map(Vec::as_slice).collect()
+}

@@ -1,0 +1,235 @@
+//! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
+
+use std::fs;
+use std::time::Duration;
+
+use rallypoint_core::wire::Op;
+use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError};
+
+use super::bed::{Bed, Held, record, timed};
+
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+type Operation = (&'static str, fn(&FileStore) -> Result<()>);
+
+/// Those that only read, on keys that are there.
+const READING: [Operation; 6] = [
+    ("get", |store| store.get("k").map(drop)),
+    ("check", |store| store.check(&["k"]).map(drop)),
+    ("wait", |store| store.wait(&["k"])),
+    ("multi_get", |store| store.multi_get(&["k", "k"]).map(drop)),
+    ("num_keys", |store| store.num_keys().map(drop)),
+    ("list_keys", |store| store.list_keys().map(drop)),
+];
+
+/// Those that write.
+const WRITING: [Operation; 6] = [
+    ("delete_key", |store| store.delete_key("k").map(drop)),
+    ("set", |store| store.set("k", b"w")),
+    ("add", |store| store.add("n", 1).map(drop)),
+    ("compare_set", |store| store.compare_set("k", b"v", b"w").map(drop)),
+    ("append", |store| store.append("k", b"w")),
+    ("multi_set", |store| store.multi_set(&[("k", b"w")])),
+];
+
+#[test]
+fn a_get_of_one_second_takes_one_second() {
+    let bed = Bed::new();
+    let store = bed.options().timeout(Duration::from_secs(1)).open().unwrap();
+    let get = timed(|| store.get("absent"));
+    get.assert_timed_out_after(Duration::from_secs(1));
+    let error = get.result.unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(error, StoreError::Timeout { op: Op::Get, .. }), "{said}");
+    assert!(said.contains("absent") && said.contains(&bed.path().display().to_string()), "{said}");
+}
+
+#[test]
+fn a_wait_that_ends_says_which_keys_were_there() {
+    let bed = Bed::new();
+    let store = bed.open();
+    store.set("there", b"1").unwrap();
+    let wait = timed(|| store.wait_for(&["absent", "there", "absent2"], TIMEOUT));
+    wait.assert_timed_out_after(TIMEOUT);
+    match wait.result.unwrap_err() {
+        StoreError::Timeout { op: Op::Wait, waited, keys, .. } => {
+            assert_eq!(keys.missing(), ["absent", "absent2"]);
+            assert_eq!(keys.present, Some(vec![false, true, false]));
+            assert!(waited >= TIMEOUT);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn waiting_for_many_keys_is_as_idle_as_for_one() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let names: Vec<_> = (0..20_000).map(|n| format!("key {n}")).collect();
+    let mut keys: Vec<_> = names.iter().map(String::as_str).collect();
+    store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
+    keys.push("absent");
+    let second = Duration::from_secs(1);
+    let wait = timed(|| store.wait_for(&keys, second));
+    assert!(wait.took < second + Duration::from_millis(100), "{:?}", wait.took);
+    // Two looks at all of them, at the beginning and at the end, are its work in a debug build.
+    assert!(wait.busy < 0.1, "{}", wait.busy);
+    assert!(matches!(wait.result, Err(StoreError::Timeout { keys, .. }) if keys.missing() == ["absent"]));
+}
+
+#[test]
+fn a_get_returns_once_another_sets_the_key() {
+    let bed = Bed::new();
+    let (one, two) = (bed.open(), bed.open());
+    one.set_timeout(NO_TIMEOUT);
+    std::thread::scope(|scope| {
+        let get = scope.spawn(|| one.get("k"));
+        // Not a wait for a condition: whether it has begun to wait by then or not, it must return.
+        std::thread::sleep(Duration::from_millis(30));
+        two.set("k", b"v").unwrap();
+        assert_eq!(get.join().unwrap().unwrap(), b"v");
+    });
+}
+
+#[test]
+fn a_writer_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
+    for (name, operation) in WRITING {
+        let bed = Bed::new();
+        let store = bed.open();
+        store.set("k", b"v").unwrap();
+        store.set_timeout(TIMEOUT);
+        let before = bed.bytes();
+        let held = Held::shared(&bed.path());
+        let call = timed(|| operation(&store));
+        call.assert_timed_out_after(TIMEOUT);
+        let error = call.result.unwrap_err();
+        assert!(
+            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            "{name}: {error}"
+        );
+        drop(held);
+        assert_eq!(bed.bytes(), before, "{name}");
+        operation(&store).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
+    for (name, operation) in READING {
+        let bed = Bed::with(&record("/k", "v"));
+        let store = bed.open();
+        store.set_timeout(TIMEOUT);
+        // What this store has not read yet, so that it needs the lock.
+        bed.open().set("new", b"1").unwrap();
+        let held = Held::exclusive(&bed.path());
+        let call = timed(|| operation(&store));
+        call.assert_timed_out_after(TIMEOUT);
+        let error = call.result.unwrap_err();
+        assert!(
+            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            "{name}: {error}"
+        );
+        drop(held);
+        operation(&store).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_has_read_all_there_is_needs_no_lock() {
+    let bed = Bed::new();
+    let store = bed.open();
+    store.set("k", b"v").unwrap();
+    let _held = Held::exclusive(&bed.path());
+    for (name, operation) in READING {
+        operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+#[test]
+fn opening_keeps_its_time_out_too() {
+    let bed = Bed::with(b"");
+    let _held = Held::shared(&bed.path());
+    let open = timed(|| bed.options().timeout(TIMEOUT).open());
+    open.assert_timed_out_after(TIMEOUT);
+    assert!(matches!(open.result, Err(StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. })));
+}
+
+#[test]
+fn one_thread_that_waits_for_the_lock_does_not_hold_up_another() {
+    let bed = Bed::new();
+    let store = bed.open();
+    store.set("k", b"v").unwrap();
+    let held = Held::exclusive(&bed.path());
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| store.set("slow", b"1"));
+        let quick = timed(|| store.wait_for(&["absent"], TIMEOUT));
+        quick.assert_timed_out_after(TIMEOUT);
+        assert!(matches!(quick.result, Err(StoreError::Timeout { .. })));
+        drop(held);
+        slow.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn an_unlinked_file_is_waited_for_and_then_an_error_in_time() {
+    let names = READING.iter().chain(&WRITING[..1]);
+    for (name, operation) in names {
+        let bed = Bed::with(&record("/k", "v"));
+        let store = bed.open();
+        store.set_timeout(TIMEOUT);
+        fs::remove_file(bed.path()).unwrap();
+        let call = timed(|| operation(&store));
+        call.assert_timed_out_after(TIMEOUT);
+        let error = call.result.unwrap_err();
+        assert!(
+            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. }),
+            "{name}: {error}"
+        );
+        assert!(!bed.path().exists(), "{name} must not make the file");
+    }
+}
+
+#[test]
+fn an_unlinked_file_is_an_error_within_a_twentieth_of_two_seconds() {
+    let bed = Bed::new();
+    let store = bed.options().timeout(Duration::from_secs(2)).open().unwrap();
+    fs::remove_file(bed.path()).unwrap();
+    timed(|| store.get("k").unwrap_err()).assert_timed_out_after(Duration::from_secs(2));
+}
+
+#[test]
+fn set_add_and_compare_set_make_the_file_anew_as_torchs_do() {
+    for (name, operation) in &WRITING[1..] {
+        let bed = Bed::new();
+        let store = bed.open();
+        store.set("old", b"1").unwrap();
+        fs::remove_file(bed.path()).unwrap();
+        operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(bed.path().exists(), "{name}");
+        assert!(!store.check(&["old"]).unwrap(), "{name} must not remember what was in the file before");
+    }
+}
+
+#[test]
+fn a_file_that_comes_back_in_time_is_read() {
+    let bed = Bed::new();
+    let store = bed.open();
+    fs::remove_file(bed.path()).unwrap();
+    std::thread::scope(|scope| {
+        let get = scope.spawn(|| store.get("k"));
+        bed.open().set("k", b"v").unwrap();
+        assert_eq!(get.join().unwrap().unwrap(), b"v");
+    });
+}
+
+#[test]
+fn a_folder_that_is_missing_is_waited_for() {
+    let bed = Bed::new();
+    let path = bed.path().join("store");
+    let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
+    let open = timed(|| options.clone().open());
+    open.assert_timed_out_after(TIMEOUT);
+    assert!(matches!(open.result, Err(StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. })));
+    fs::create_dir(bed.path()).unwrap();
+    options.open().unwrap();
+}
