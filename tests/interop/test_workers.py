@@ -80,3 +80,14 @@ def test_a_master_tells_how_many_of_how_many_joined_just_as_on_its_own_server(ma
     theirs = outcome(dist.TCPStore, "127.0.0.1", 0, world_size=2, is_master=True, timeout=seconds(1))
     assert ours.result() == theirs
     assert "1/2 clients joined" in theirs
+
+
+def test_a_master_whose_port_is_ours_becomes_our_client_in_an_elastic_job(ours, monkeypatch):
+    arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(5))
+    assert "name: EADDRINUSE" in outcome(dist.TCPStore, *arguments)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(ours.server.port))
+    store = dist.TCPStore(*arguments)
+    store.set("k", "v")
+    assert ours.client().get("k") == b"v"
