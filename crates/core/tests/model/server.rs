@@ -72,7 +72,7 @@ impl Server {
             looked_at: 0,
         };
         Server {
-            engine: Engine::new(limits.clone(), seed, crate::simple::IDENTITY),
+            engine: Engine::new(limits.clone(), seed, Some(crate::simple::IDENTITY)),
             limits,
             connections: (0..slots).map(connection).collect(),
             released: VecDeque::new(),
