@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) hung_up: bool,
     /// Is on the list of those to be flushed.
     pub(super) touched: bool,
+    /// Is on the list of those with work left. Once is enough: twice would be two turns.
+    pub(super) queued: bool,
     /// What the loop last counted as held for it.
     pub(super) held: usize,
     /// Since when a request has been arriving.
@@ -58,6 +60,7 @@ impl Connection {
             unread: false,
             hung_up: false,
             touched: false,
+            queued: false,
             held: 0,
             arriving: None,
             stalled: None,
