@@ -16,7 +16,7 @@ use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
-use super::connection::{Arriving, Connection};
+use super::connection::Connection;
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
@@ -442,14 +442,8 @@ impl EventLoop {
         let held = connection.session.held();
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
-        match (connection.session.partial(), connection.arriving) {
-            (None, _) => connection.arriving = None,
-            (Some(_), Some(_)) => {}
-            (Some(bytes), None) => {
-                let now = Instant::now();
-                connection.arriving = Some(Arriving { since: now, looked: (now, bytes) });
-                self.arriving.insert(index);
-            }
+        if connection.note_arriving() {
+            self.arriving.insert(index);
         }
         if self.input_held > self.limits.input_total {
             self.cut_largest();
