@@ -488,13 +488,19 @@ impl EventLoop {
                 self.queue(index);
             }
         }
-        let Some(connection) = self.connections.get(index) else { return };
-        if connection.ended {
-            let answered = connection.outbox.unsent() == 0 && !connection.session.has_deferred();
-            // Whoever sends no more can't cancel either: a wait is dropped.
-            if answered || self.engine.is_blocked(connection.client) {
-                self.doom(index);
-            }
+        self.end_if_answered(index);
+    }
+
+    /// Closes a connection whose peer sends no more, once it has all its answers.
+    fn end_if_answered(&mut self, index: usize) {
+        let Some(connection) = self.connections.get(index).filter(|c| c.ended || c.hung_up) else { return };
+        // Too much is held back behind a wait to read up to the end of the stream, but the end is there.
+        let unreadable = connection.hung_up && !connection.wants_input(&self.limits);
+        let blocked = self.engine.is_blocked(connection.client);
+        // Whoever sends no more can't cancel either: a wait is dropped, with what stands behind it.
+        let idle = blocked || (connection.ended && !connection.session.has_deferred());
+        if (connection.ended || unreadable) && idle && connection.outbox.unsent() == 0 {
+            self.doom(index);
         }
     }
 
