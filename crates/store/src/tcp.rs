@@ -6,6 +6,7 @@
 mod connection;
 mod link;
 mod operations;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
