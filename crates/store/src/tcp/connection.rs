@@ -25,6 +25,16 @@ pub(super) enum Broken {
     WrongNonce { sent: u32, found: u32 },
 }
 
+impl Broken {
+    /// The same, of a step after which the request itself has not been sent yet, or has been answered.
+    pub(super) fn before_sending(self) -> Broken {
+        match self {
+            Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: false },
+            other => other,
+        }
+    }
+}
+
 /// A connection with its handshake done.
 #[derive(Debug)]
 pub(super) struct Connection {

@@ -128,25 +128,8 @@ impl Store for TcpStore {
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let wire = self.wire_key(key)?;
-        let deadline = self.deadline();
-        loop {
-            // Another may take the item between our waking and our asking; then we wait again.
-            let left = deadline.left().map(|left| left.max(Duration::from_nanos(1))).unwrap_or_default();
-            self.wait_then(Op::QueuePop, &[&wire], None, left).map_err(|error| match error {
-                StoreError::Timeout { op, store, keys, .. } => {
-                    StoreError::Timeout { op, store, keys, waited: deadline.waited() }
-                }
-                other => other,
-            })?;
-            if let Some(item) = self.pop(&wire, &deadline)? {
-                return Ok(item);
-            }
-            // A key of the queue's name would make the wait end at once each time.
-            if deadline.has_passed() || self.check(&[key])? && self.queue_len(key)? == 0 {
-                return Err(StoreError::QueueEmpty { key: key.into() });
-            }
-        }
+        self.wait_then_pop(&self.wire_key(key)?, &self.deadline())?
+            .ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
@@ -353,7 +336,11 @@ impl TcpStore {
 }
 
 /// Sends one request and reads its reply.
-fn one(connection: &mut Connection, request: &Request<'_>, deadline: &Deadline) -> Result<Reply, Broken> {
+pub(super) fn one(
+    connection: &mut Connection,
+    request: &Request<'_>,
+    deadline: &Deadline,
+) -> Result<Reply, Broken> {
     let kind = request.reply_kind().expect("asked only of requests that are answered");
     connection.queue(request);
     connection.send(deadline)?;

@@ -30,6 +30,16 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
     unreachable!("the loop returns or fails")
 }
 
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "still not so after {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A call in another thread goes on for at least so long.
 #[track_caller]
 pub(crate) fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {

@@ -70,6 +70,7 @@ suite! {
         a_wait_that_times_out_says_which_keys_were_there,
         every_wait_takes_its_time_out_and_not_longer,
         a_time_out_changes_nothing_and_the_client_goes_on,
+        the_shortest_time_out_is_enough_for_a_key_that_is_there,
         a_time_out_of_zero_is_without_end,
         a_deleted_key_is_waited_for_again,
         one_set_wakes_all_who_wait,
@@ -80,9 +81,12 @@ suite! {
         a_pop_that_does_not_wait_says_when_the_queue_is_empty,
         a_pop_waits_for_an_item,
         a_pop_that_times_out_takes_nothing,
+        each_item_goes_to_exactly_one_consumer,
+        a_pop_whose_item_was_stolen_waits_on,
         a_queue_is_not_a_key,
         check_and_wait_see_a_queue_that_has_items,
         a_pop_ends_at_a_key_of_the_name_of_the_queue,
+        pops_of_many_threads_of_one_client_lose_no_wake_up,
     }
     barriers {
         nobody_passes_before_the_last_has_come,

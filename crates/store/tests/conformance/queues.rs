@@ -1,5 +1,8 @@
 //! Queues: order, waiting, and that each item goes to one taker. A store without queues says so and changes nothing.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Result, StoreError};
@@ -93,6 +96,95 @@ pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 
+pub(crate) fn each_item_goes_to_exactly_one_consumer(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const CONSUMERS: usize = 4;
+    const ITEMS: usize = 200;
+    let taken = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..CONSUMERS {
+            let (store, taken) = (world.client(), &taken);
+            scope.spawn(move || {
+                let mut own = Vec::new();
+                loop {
+                    match store.queue_pop("q").unwrap() {
+                        item if item.is_empty() => break,
+                        item => own.push(String::from_utf8(item).unwrap().parse::<usize>().unwrap()),
+                    }
+                }
+                assert!(own.is_sorted(), "out of order: {own:?}");
+                taken.lock().unwrap().extend(own);
+            });
+        }
+        let producer = world.client();
+        for item in 0..ITEMS {
+            producer.queue_push("q", item.to_string().as_bytes()).unwrap();
+        }
+        for _ in 0..CONSUMERS {
+            producer.queue_push("q", b"").unwrap();
+        }
+    });
+    let taken = taken.into_inner().unwrap();
+    assert_eq!(taken.len(), ITEMS);
+    assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..ITEMS).collect());
+}
+
+/// Thieves who don't wait take items from under those who were woken for them. Those wait on: for them the queue is
+/// never "empty".
+pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const ITEMS: usize = 400;
+    const END: &[u8] = b"end";
+    let (taken, consuming) = (AtomicUsize::new(0), AtomicUsize::new(2));
+    std::thread::scope(|scope| {
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, taken, consuming) = (world.client(), &taken, &consuming);
+                scope.spawn(move || {
+                    let ended = loop {
+                        match store.queue_pop("q") {
+                            Ok(item) if item == END => break Ok(()),
+                            Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                            Err(error) => break Err(error),
+                        }
+                    };
+                    consuming.fetch_sub(1, Ordering::Relaxed);
+                    ended
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            let (store, taken, consuming) = (world.client(), &taken, &consuming);
+            scope.spawn(move || {
+                while consuming.load(Ordering::Relaxed) > 0 {
+                    match store.try_queue_pop("q") {
+                        Ok(item) if item == END => store.queue_push("q", END).unwrap(),
+                        Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                        error => assert_empty(error),
+                    }
+                }
+            });
+        }
+        let producer = world.client();
+        for _ in 0..ITEMS {
+            producer.queue_push("q", b"x").unwrap();
+        }
+        crate::clock::eventually("all items were taken", || {
+            taken.load(Ordering::Relaxed) == ITEMS || consuming.load(Ordering::Relaxed) == 0
+        });
+        producer.queue_push("q", END).unwrap();
+        producer.queue_push("q", END).unwrap();
+        for consumer in consumers {
+            consumer.join().unwrap().unwrap();
+        }
+    });
+    assert_eq!(taken.into_inner(), ITEMS);
+}
+
 pub(crate) fn a_queue_is_not_a_key(world: &World) {
     if !has_queues(world) {
         return;
@@ -138,4 +230,34 @@ pub(crate) fn a_pop_ends_at_a_key_of_the_name_of_the_queue(world: &World) {
     assert_eq!(store.get("q").unwrap(), b"a key");
     store.queue_push("q", b"x").unwrap();
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
+}
+
+/// Several threads of one client wait for the same queue; every item reaches one of them.
+pub(crate) fn pops_of_many_threads_of_one_client_lose_no_wake_up(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const THREADS: usize = 6;
+    const ITEMS: usize = 300;
+    let (store, producer) = (world.client(), world.client());
+    let taken = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while store.queue_pop("q").unwrap() == b"x" {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    store.add("n", 1).unwrap();
+                }
+            });
+        }
+        // One at a time, so that all wait and a wake-up that is lost leaves an item lying.
+        for item in 1..=ITEMS {
+            producer.queue_push("q", b"x").unwrap();
+            crate::clock::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);
+        }
+        for _ in 0..THREADS {
+            producer.queue_push("q", b"end").unwrap();
+        }
+    });
+    assert_eq!(producer.queue_len("q").unwrap(), 0);
 }

@@ -113,6 +113,16 @@ pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
     assert_eq!(store.add("n", 2).unwrap(), 2);
 }
 
+pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &World) {
+    let store = world.client();
+    store.set("k", b"v").unwrap();
+    for _ in 0..20 {
+        store.wait_for(&["k"], Duration::from_nanos(1)).unwrap();
+        let error = store.wait_for(&["k", "never"], Duration::from_nanos(1)).unwrap_err();
+        assert!(matches!(&error, StoreError::Timeout { .. }), "{error:?}");
+    }
+}
+
 pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
     let (waiter, other) = (world.client(), world.client());
     waiter.set_timeout(NO_TIMEOUT);
