@@ -52,6 +52,15 @@ def legacy():
     yield from _stage(TorchServer(libuv=False))
 
 
+SERVERS = {"libuv": lambda: TorchServer(libuv=True), "legacy": lambda: TorchServer(libuv=False), "ours": OurServer}
+
+
+@pytest.fixture(params=SERVERS)
+def stage(request):
+    """A stage on each of the three servers in turn."""
+    yield from _stage(SERVERS[request.param]())
+
+
 def _stage(server):
     stage = Stage(server)
     try:

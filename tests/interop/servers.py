@@ -45,6 +45,7 @@ class OurServer:
 
     def __init__(self, host="127.0.0.1", *options):
         self.name = "rallypoint serve"
+        self.killed = False
         self.process = subprocess.Popen(
             [binary(), "serve", "--listen", f"{host}:0", *options],
             stdin=subprocess.DEVNULL,
@@ -62,6 +63,8 @@ class OurServer:
 
     def stop(self):
         """Ends it by signal. It must do so cleanly: a crash during a test is a failure of that test."""
+        if self.killed:
+            return
         alive = self.process.poll() is None
         self.process.terminate()
         try:
@@ -74,6 +77,8 @@ class OurServer:
         assert self.process.returncode == 0, f"exit code {self.process.returncode}; its log: {self.log}"
 
     def kill(self):
+        """Ends it without a word, as a crash would."""
+        self.killed = True
         self.process.kill()
         self.process.communicate()
 

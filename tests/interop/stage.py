@@ -29,6 +29,22 @@ def outcome(call, *arguments, **options):
         return f"{type(error).__module__}.{type(error).__name__}: {normalised(str(error))}"
 
 
+class HasAsked:
+    """Waits for a request of a client, counted from when this was made or last marked."""
+
+    def __init__(self, proxy, server):
+        self._proxy = proxy
+        self._server = server
+        self.mark()
+
+    def mark(self):
+        self._sent = self._proxy.passed(0)
+
+    def __call__(self):
+        self._proxy.wait_for_more(0, than=self._sent)
+        settled(self._server)
+
+
 class Stage:
     """A server with clients on it, and a record of what they saw."""
 
@@ -42,17 +58,11 @@ class Stage:
         return dist.TCPStore(host or self.server.host, self.server.port, is_master=False, timeout=timeout, **options)
 
     def watched_client(self, timeout=seconds(DEADLINE)):
-        """A new torch client and what tells, once called, that the server has read a request more from it."""
+        """A new torch client, and what tells, once called, that the server has dealt with a request more of it."""
         proxy = Proxy((self.server.host, self.server.port))
         self._proxies.append(proxy)
         store = dist.TCPStore("127.0.0.1", proxy.port, is_master=False, timeout=timeout)
-        sent = proxy.passed(0)
-
-        def has_asked():
-            proxy.wait_for_more(0, than=sent)
-            settled(self.server)
-
-        return store, has_asked
+        return store, HasAsked(proxy, self.server)
 
     def raw(self, **options):
         """A connection of bytes."""

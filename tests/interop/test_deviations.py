@@ -108,11 +108,10 @@ def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv,
         other.queue_push("q", "one")
         assert waiting.result() is None
         assert store.queue_pop("q", block=False) == b"one"
+        has_asked.mark()
         waiting = Background(store.get, "B")
-        stage.settle()
-        while not waiting.is_done():
-            other.queue_push("q", "two")
-            stage.settle()
+        has_asked()
+        other.queue_push("q", "two")
         return waiting.result()
 
     assert get_b_while_q_is_pushed(libuv) == b""
