@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::error::WireError;
 use crate::limits::Limits;
-use crate::wire::{Frame, MAGIC, Op, Request, RequestDecoder};
+use crate::wire::{Frame, Kept, MAGIC, Op, Request, RequestDecoder};
 
 /// Why requests are held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Session {
     decoder: RequestDecoder,
     validated: bool,
     arrived: u64,
-    deferred: VecDeque<Frame<'static>>,
+    deferred: VecDeque<Kept>,
     deferred_bytes: usize,
     /// Cancels among the deferred that are still to be handed out.
     cancels: usize,
@@ -65,7 +65,7 @@ impl Session {
                 Hold::Blocked | Hold::Congested => {
                     self.deferred_bytes += frame.bytes().len() + DEFERRED_OVERHEAD;
                     self.cancels += usize::from(frame.op() == Op::CancelWait);
-                    self.deferred.push_back(frame.into_owned());
+                    self.deferred.push_back(frame.keep());
                 }
             }
         }
@@ -73,10 +73,10 @@ impl Session {
 
     /// The oldest request held back.
     fn pop_deferred(&mut self) -> Option<Frame<'static>> {
-        let frame = self.take_front()?;
-        self.cancels -= usize::from(frame.op() == Op::CancelWait);
+        let kept = self.take_front()?;
+        self.cancels -= usize::from(kept.is_cancel());
         self.drop_overtaken();
-        Some(frame)
+        Some(kept.into_frame())
     }
 
     /// The oldest cancel held back, past whatever waits before it: that waits for the request to be cancelled.
@@ -89,16 +89,16 @@ impl Session {
 
     /// Lets go of what was handed out already once it is at the front.
     fn drop_overtaken(&mut self) {
-        while self.overtaken > 0 && self.deferred.front().is_some_and(|frame| frame.op() == Op::CancelWait) {
+        while self.overtaken > 0 && self.deferred.front().is_some_and(Kept::is_cancel) {
             self.take_front();
             self.overtaken -= 1;
         }
     }
 
-    fn take_front(&mut self) -> Option<Frame<'static>> {
-        let frame = self.deferred.pop_front()?;
-        self.deferred_bytes -= frame.bytes().len() + DEFERRED_OVERHEAD;
-        Some(frame)
+    fn take_front(&mut self) -> Option<Kept> {
+        let kept = self.deferred.pop_front()?;
+        self.deferred_bytes -= kept.len() + DEFERRED_OVERHEAD;
+        Some(kept)
     }
 
     /// Before a whole request is there, its first byte may already be wrong.
