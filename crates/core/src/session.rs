@@ -16,7 +16,7 @@ pub enum Hold {
     No,
     /// An earlier request is blocked in the engine. A CANCEL_WAIT still goes through.
     Blocked,
-    /// The peer doesn't take its replies. Nothing goes through.
+    /// The peer doesn't take its replies, or it is others' turn. Nothing goes through.
     Congested,
 }
 
@@ -28,6 +28,7 @@ const DEFERRED_OVERHEAD: usize = 64;
 pub struct Session {
     decoder: RequestDecoder,
     validated: bool,
+    arrived: u64,
     deferred: VecDeque<Kept>,
     deferred_bytes: usize,
     /// Cancels among the deferred that are still to be handed out.
@@ -68,6 +69,7 @@ impl Session {
         loop {
             self.check_first_byte(input)?;
             let Some(frame) = self.decoder.next(input, limits)? else { return Ok(None) };
+            self.arrived += 1;
             if !self.validated {
                 self.validate(frame.request())?;
                 continue;
@@ -151,6 +153,11 @@ impl Session {
     /// Bytes held of requests that can't go on: incomplete, or waiting behind an earlier one.
     pub fn held(&self) -> usize {
         self.decoder.held().unwrap_or(0) + self.deferred_bytes
+    }
+
+    /// How many requests have arrived whole: what tells one that is still arriving from the one after it.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.
