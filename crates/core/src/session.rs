@@ -50,7 +50,9 @@ impl Session {
         // The usual state, in which nothing needs a second look.
         let plain = self.validated && hold == Hold::No && !self.has_deferred();
         if plain && input.first() != Some(&(Op::Validate as u8)) {
-            return self.decoder.next(input, limits);
+            let frame = self.decoder.next(input, limits)?;
+            self.arrived += u64::from(frame.is_some());
+            return Ok(frame);
         }
         self.next_with_care(input, limits, hold)
     }

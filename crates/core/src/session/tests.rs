@@ -235,3 +235,18 @@ fn two_waits_in_one_read_are_answered_one_by_one() {
 fn a_cancel_without_a_wait_is_answered() {
     assert_eq!(answers(&[CANCEL], |_| {}), [1]);
 }
+
+#[test]
+fn each_whole_request_is_counted_held_back_or_not() {
+    let get = encoded(&[Request::Get { key: b"/k" }]);
+    let mut session = validated();
+    let before = session.arrived();
+    for (hold, count) in [(Hold::No, 1), (Hold::Blocked, 2), (Hold::No, 3)] {
+        ops(&mut session, &get, hold);
+        assert_eq!(session.arrived() - before, count, "{hold:?}");
+    }
+    ops(&mut session, &get[..5], Hold::No);
+    assert_eq!(session.arrived() - before, 3);
+    ops(&mut session, &get[5..], Hold::No);
+    assert_eq!(session.arrived() - before, 4);
+}
