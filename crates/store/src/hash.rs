@@ -10,7 +10,7 @@ use rallypoint_core::{Limits, Refusal, printable};
 
 use crate::deadline::Deadline;
 use crate::error::{KeyStates, Result, StoreError};
-use crate::store::{DEFAULT_TIMEOUT, Store};
+use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
 #[derive(Clone)]
@@ -136,16 +136,6 @@ impl HashStore {
         }
     }
 
-    /// Whether there is a key of this name, whatever queue there is.
-    fn is_key(&self, name: &[u8]) -> Result<bool> {
-        let keys = [name];
-        let mut state = self.state();
-        let present = Request::Check { keys: KeyList::new(&keys) };
-        let present = self.ask(&mut state, present)? == Some(Reply::Checked(true));
-        let items = self.ask(&mut state, Request::QueueLen { key: name })?;
-        Ok(present && items == Some(Reply::Number(0)))
-    }
-
     fn timed_out(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> StoreError {
         let present = keys
             .iter()
@@ -249,6 +239,19 @@ impl Store for HashStore {
         }
     }
 
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        let key = key.as_bytes();
+        let mut state = self.state();
+        let held = state.engine.value_of(key).cloned();
+        let stored = held.as_deref().map_or(expected.is_empty(), |held| *held == *expected);
+        self.ask(&mut state, Request::CompareSet { key, expected, desired: desired.into() })?;
+        Ok(match held {
+            _ if stored => Exchange::Stored,
+            Some(held) => Exchange::Held(held.to_vec()),
+            None => Exchange::Absent,
+        })
+    }
+
     fn delete_key(&self, key: &str) -> Result<bool> {
         Ok(self.number(Request::DeleteKey { key: key.as_bytes() })? == 1)
     }
@@ -290,7 +293,9 @@ impl Store for HashStore {
                 None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
                 // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
                 // ended its wait was a key of that name.
-                Some(_) if self.is_key(name)? => return Err(StoreError::QueueEmpty { key: key.into() }),
+                Some(_) if self.state().engine.value_of(name).is_some() => {
+                    return Err(StoreError::QueueEmpty { key: key.into() });
+                }
                 Some(_) => {}
             }
         }

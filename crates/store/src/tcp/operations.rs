@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
 use rallypoint_core::printable;
+use rallypoint_core::store::STORED_KEY;
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 
 use super::TcpStore;
@@ -11,7 +12,7 @@ use super::connection::{Broken, Connection};
 use super::link::user_key;
 use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
-use crate::store::Store;
+use crate::store::{Exchange, Store};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -61,6 +62,31 @@ impl Store for TcpStore {
                 }
                 Ok(held.to_vec())
             }
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        if !self.link.tells_stored() {
+            return Exchange::read(self, key, expected, desired);
+        }
+        let key = self.wire_key(key)?;
+        self.check_value(&key, expected)?;
+        self.check_value(&key, desired)?;
+        let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
+        let (held, stored) =
+            self.link.call(Op::CompareSet, &[&key], false, &self.deadline(), |connection, deadline| {
+                connection.queue(&request);
+                connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
+                connection.send(deadline)?;
+                let held = connection.receive(ReplyKind::Value, deadline)?;
+                Ok((held, connection.receive(ReplyKind::Checked, deadline)?))
+            })?;
+        match held {
+            _ if stored == Reply::Checked(true) => Ok(Exchange::Stored),
+            // The one answer that is not what is held; and a value that was held and equal would have been replaced.
+            Reply::Value(held) if *held == *expected => Ok(Exchange::Absent),
+            Reply::Value(held) => Ok(Exchange::Held(held.to_vec())),
             _ => unreachable!("the decoder answers with the kind asked for"),
         }
     }

@@ -59,6 +59,8 @@ suite! {
     compare {
         compare_set_answers_as_torch_does,
         compare_exchange_cannot_be_misread,
+        one_of_many_wins_each_exchange,
+        a_desired_value_that_was_held_already_was_not_stored,
         a_failed_compare_set_wakes_nobody,
         compare_exchange_of_a_value_with_itself_tells_absent_from_stored,
     }
