@@ -16,6 +16,8 @@ use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 #[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
+    /// Shared with clones, but not with those that were given a time-out of their own.
+    timeout: Arc<Mutex<Duration>>,
 }
 
 struct Shared {
@@ -25,7 +27,6 @@ struct Shared {
 
 struct State {
     engine: Engine,
-    timeout: Duration,
     /// Slots for calls under way, to be used again.
     free: Vec<u32>,
     slots: u32,
@@ -47,13 +48,13 @@ impl HashStore {
         limits.awaited_per_client = usize::MAX / 2;
         let state = State {
             engine: Engine::new(limits, crate::server::random_number(), None),
-            timeout: DEFAULT_TIMEOUT,
             free: Vec::new(),
             slots: 0,
             generation: 0,
             answers: HashMap::new(),
         };
-        HashStore { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
+        let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
+        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(DEFAULT_TIMEOUT)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -339,11 +340,15 @@ impl Store for HashStore {
     }
 
     fn timeout(&self) -> Duration {
-        self.state().timeout
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        self.state().timeout = timeout;
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(HashStore { shared: Arc::clone(&self.shared), timeout: Arc::new(Mutex::new(timeout)) })
     }
 
     fn has_extended_api(&self) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::wire::Op;
 
+use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
 
 /// A time-out of zero: wait without end.
@@ -122,11 +123,12 @@ pub trait Store: Send + Sync {
         if world_size == 0 {
             return Err(StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 });
         }
+        let deadline = Deadline::after(timeout);
         let last = format!("{key}/last_member");
-        if self.add(&format!("{key}/num_members"), 1)? == world_size as i64 {
-            self.set(&last, b"1")?;
+        if self.with_timeout(timeout).add(&format!("{key}/num_members"), 1)? == world_size as i64 {
+            self.with_timeout(deadline.rest()).set(&last, b"1")?;
         }
-        self.wait_for(&[&last], timeout)
+        self.wait_for(&[&last], deadline.rest())
     }
 
     /// How long this store waits.
@@ -134,6 +136,10 @@ pub trait Store: Send + Sync {
 
     /// Sets how long this store waits from now on; [`NO_TIMEOUT`] for without end.
     fn set_timeout(&self, timeout: Duration);
+
+    /// This same client with a time-out of its own, for a few calls that have less time, or more. It is meant to be
+    /// dropped before the store is.
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store>;
 
     /// Whether `append`, `multi_get` and `multi_set` are single operations here rather than loops.
     fn has_extended_api(&self) -> bool {

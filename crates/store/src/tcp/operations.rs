@@ -1,5 +1,6 @@
 //! The store's operations as requests: what each sends, what it reads, and whether it may be sent again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
@@ -220,6 +221,10 @@ impl Store for TcpStore {
         self.store_timeout(timeout);
     }
 
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(TcpStore::over(Arc::clone(&self.link), self.server.clone(), timeout))
+    }
+
     fn has_extended_api(&self) -> bool {
         true
     }
@@ -227,9 +232,7 @@ impl Store for TcpStore {
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         let link = super::Link::new(self.link.endpoint().clone(), self.link.limits().clone());
         link.connect(&self.deadline())?;
-        let store = TcpStore { link, timeout: Default::default(), server: self.server.clone() };
-        store.store_timeout(self.timeout());
-        Ok(Box::new(store))
+        Ok(Box::new(TcpStore::over(Arc::new(link), self.server.clone(), self.timeout())))
     }
 
     fn kind(&self) -> &'static str {

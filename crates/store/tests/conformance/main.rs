@@ -105,6 +105,7 @@ suite! {
         operations_wait_for_the_time_out_of_the_store,
         a_clone_is_another_client_of_the_same_store,
         a_clone_outlives_the_store_it_was_made_from,
+        another_time_out_for_a_while_leaves_the_store_its_own,
         a_store_says_what_it_is,
     }
     threads {
