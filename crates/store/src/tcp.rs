@@ -65,7 +65,7 @@ impl TcpStoreOptions {
 /// long as it and its clones.
 #[derive(Debug)]
 pub struct TcpStore {
-    link: Link,
+    link: Arc<Link>,
     /// In milliseconds.
     timeout: AtomicU64,
     server: Option<Arc<TcpStoreServer>>,
@@ -110,12 +110,17 @@ impl TcpStore {
         };
         let link = Link::new(endpoint, options.limits);
         link.connect(&deadline)?;
-        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
-        store.store_timeout(options.timeout);
+        let store = TcpStore::over(Arc::new(link), server, options.timeout);
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
             store.join(world_size, &deadline)?;
         }
         Ok(store)
+    }
+
+    fn over(link: Arc<Link>, server: Option<Arc<TcpStoreServer>>, timeout: Duration) -> TcpStore {
+        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
+        store.store_timeout(timeout);
+        store
     }
 
     /// Adds itself to the workers; the one with the server waits for the others.
@@ -169,7 +174,7 @@ impl TcpStore {
         Ok(started.elapsed())
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("TCP store {}", self.link.endpoint())
     }
 

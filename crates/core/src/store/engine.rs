@@ -24,6 +24,9 @@ use crate::wire::{KeyList, Op, PairList, Payload, Reply, Request};
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
 /// The read-only name under which a server says who it is. It is in no count and no list.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
+/// A name for CHECK alone: it is there if this connection's last COMPARE_SET stored what it desired. The reply to a
+/// COMPARE_SET can't say, for the value may have been held already.
+pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
 /// A connection, as the driver numbers them: a slot, and which of those who had that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +95,8 @@ struct Client {
     latch: Vec<(Arc<[u8]>, Value)>,
     /// The queue it was woken for, until its next request.
     claim: Option<Box<[u8]>>,
+    /// Whether its last COMPARE_SET stored.
+    stored: bool,
 }
 
 /// The store.
@@ -171,6 +176,7 @@ impl Engine {
             return;
         }
         known.latch = Vec::new();
+        known.stored = false;
         let claim = known.claim.take();
         self.unblock(client.index);
         if let Some(queue) = claim {
@@ -200,6 +206,11 @@ impl Engine {
             awaited: self.waiters.len(),
             blocked: self.blocked,
         }
+    }
+
+    /// What a key holds.
+    pub fn value_of(&self, key: &[u8]) -> Option<&Value> {
+        self.map.get(key)
     }
 
     /// What this client is blocked in.
@@ -249,11 +260,15 @@ impl Engine {
                 None
             }
             Request::CompareSet { key, expected, desired } => {
-                Some(Reply::Value(self.compare_set(key, expected, desired)?))
+                Some(Reply::Value(self.compare_set(client, key, expected, desired)?))
             }
             Request::Get { key } => Some(Reply::Value(self.value(key, latch))),
             Request::Add { key, delta } => Some(Reply::Number(self.add(key, delta)?)),
-            Request::Check { keys } => Some(Reply::Checked(keys.iter().all(|key| self.is_present(key)))),
+            Request::Check { keys } => {
+                let stored = self.identity.is_some() && self.clients[client.index()].stored;
+                let stored = |key| stored && key == STORED_KEY;
+                Some(Reply::Checked(keys.iter().all(|key| self.is_present(key) || stored(key))))
+            }
             Request::Wait { keys } => self.wait(client, keys)?,
             Request::NumKeys => Some(Reply::Number(self.map.len() as i64)),
             Request::DeleteKey { key } => {
@@ -371,13 +386,21 @@ impl Engine {
         Ok(())
     }
 
-    fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
+    fn compare_set(
+        &mut self,
+        client: ClientId,
+        key: &[u8],
+        expected: &[u8],
+        desired: Payload<'_>,
+    ) -> Result<Value, Refusal> {
+        self.clients[client.index()].stored = false;
         // First, lest it seem absent to those who expect something there.
         self.writable(Op::CompareSet, key)?;
         let fits = match self.map.get_mut(key) {
             Some(held) if **held != *expected => return Ok(held.clone()),
             Some(held) => {
                 if held.overwrite(desired.bytes()) {
+                    self.clients[client.index()].stored = true;
                     return Ok(held.clone());
                 }
                 true
@@ -391,6 +414,7 @@ impl Engine {
         self.permit(Op::CompareSet, key, desired.bytes().len())?;
         let value = desired.to_value();
         self.put(key, value.clone());
+        self.clients[client.index()].stored = true;
         Ok(value)
     }
 

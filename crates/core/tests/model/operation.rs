@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rallypoint_core::Value;
-use rallypoint_core::store::SERVER_KEY;
+use rallypoint_core::store::{SERVER_KEY, STORED_KEY};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 
 /// Bytes that print as text.
@@ -159,7 +159,8 @@ impl From<Request<'_>> for Operation {
 }
 
 /// Few keys, so that clients meet at them.
-pub(crate) const KEYS: &[&[u8]] = &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, b"rallypoint/x"];
+pub(crate) const KEYS: &[&[u8]] =
+    &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, STORED_KEY, b"rallypoint/x"];
 
 fn key() -> impl Strategy<Value = Text> {
     let often = prop::sample::select(&KEYS[..4]);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rallypoint_core::Limits;
-use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY};
+use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 
 use crate::operation::{Operation, Text};
 
@@ -37,6 +37,8 @@ struct Client {
     latch: BTreeMap<Text, Text>,
     /// The queue it was woken for, until its next request.
     claim: Option<Text>,
+    /// Whether its last compare-and-set stored.
+    stored: bool,
     replies: Vec<u8>,
 }
 
@@ -177,6 +179,7 @@ impl Simple {
                 none
             }
             Operation::CompareSet(key, expected, desired) => {
+                self.clients[slot].stored = false;
                 writable(&key)?;
                 let answer = match self.keys.get(&key) {
                     None if expected.is_empty() => desired.clone(),
@@ -185,6 +188,7 @@ impl Simple {
                     Some(held) => return Ok(string(held)),
                 };
                 self.store(vec![(key, desired)])?;
+                self.clients[slot].stored = true;
                 Ok(string(&answer))
             }
             Operation::Get(key) => Ok(string(&self.read(&key, &latch))),
@@ -209,7 +213,10 @@ impl Simple {
                 self.store(vec![(key, value)])?;
                 none
             }
-            Operation::Check(keys) => Ok(vec![u8::from(!keys.iter().all(|key| self.is_present(key)))]),
+            Operation::Check(keys) => {
+                let stored = |key: &Text| **key == *STORED_KEY && self.clients[slot].stored;
+                Ok(vec![u8::from(!keys.iter().all(|key| self.is_present(key) || stored(key)))])
+            }
             Operation::NumKeys => number(self.keys.len() as i64),
             Operation::ListKeys => {
                 let mut reply = (self.keys.len() as i64).to_le_bytes().to_vec();

@@ -63,7 +63,18 @@ impl Link {
 
     /// Whether the server is known to answer one connection's requests strictly in order, waits included.
     pub(super) fn answers_in_order(&self) -> bool {
-        self.known().identity.as_deref().is_some_and(|identity| identity.contains("in-order"))
+        self.is_capable_of("in-order")
+    }
+
+    /// Whether the server is known to tell whether a compare-and-set stored.
+    pub(super) fn tells_stored(&self) -> bool {
+        self.is_capable_of("stored")
+    }
+
+    fn is_capable_of(&self, capability: &str) -> bool {
+        let known = self.known();
+        let all = known.identity.as_deref().and_then(|identity| part(identity, "capabilities="));
+        all.is_some_and(|all| all.split(',').any(|one| one == capability))
     }
 
     /// Remembers that this key was there.
@@ -253,9 +264,7 @@ impl Link {
             let known = self.known();
             (known.met, known.identity.clone(), known.witnesses.clone())
         };
-        let instance = |identity: &str| {
-            identity.split(' ').find_map(|part| part.strip_prefix("instance=")).unwrap_or(identity).to_owned()
-        };
+        let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
         let evidence = match (met, &before, &identity) {
             (false, ..) => None,
             (true, Some(before), Some(now)) if instance(before) == instance(now) => None,
@@ -373,4 +382,9 @@ enum Tried {
 /// A key as the user knows it: without the slash that torch's clients put before it.
 pub(super) fn user_key(key: &[u8]) -> String {
     rallypoint_core::printable(key.strip_prefix(b"/").unwrap_or(key))
+}
+
+/// One part of what a server says of itself.
+fn part<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
+    identity.split(' ').find_map(|part| part.strip_prefix(name))
 }

@@ -1,9 +1,11 @@
 //! The store's operations as requests: what each sends, what it reads, and whether it may be sent again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
 use rallypoint_core::printable;
+use rallypoint_core::store::STORED_KEY;
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 
 use super::TcpStore;
@@ -11,7 +13,7 @@ use super::connection::{Broken, Connection};
 use super::link::user_key;
 use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
-use crate::store::Store;
+use crate::store::{Exchange, Store};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -61,6 +63,31 @@ impl Store for TcpStore {
                 }
                 Ok(held.to_vec())
             }
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        if !self.link.tells_stored() {
+            return Exchange::read(self, key, expected, desired);
+        }
+        let key = self.wire_key(key)?;
+        self.check_value(&key, expected)?;
+        self.check_value(&key, desired)?;
+        let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
+        let (held, stored) =
+            self.link.call(Op::CompareSet, &[&key], false, &self.deadline(), |connection, deadline| {
+                connection.queue(&request);
+                connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
+                connection.send(deadline)?;
+                let held = connection.receive(ReplyKind::Value, deadline)?;
+                Ok((held, connection.receive(ReplyKind::Checked, deadline)?))
+            })?;
+        match held {
+            _ if stored == Reply::Checked(true) => Ok(Exchange::Stored),
+            // The one answer that is not what is held; and a value that was held and equal would have been replaced.
+            Reply::Value(held) if *held == *expected => Ok(Exchange::Absent),
+            Reply::Value(held) => Ok(Exchange::Held(held.to_vec())),
             _ => unreachable!("the decoder answers with the kind asked for"),
         }
     }
@@ -194,6 +221,10 @@ impl Store for TcpStore {
         self.store_timeout(timeout);
     }
 
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(TcpStore::over(Arc::clone(&self.link), self.server.clone(), timeout))
+    }
+
     fn has_extended_api(&self) -> bool {
         true
     }
@@ -201,9 +232,7 @@ impl Store for TcpStore {
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         let link = super::Link::new(self.link.endpoint().clone(), self.link.limits().clone());
         link.connect(&self.deadline())?;
-        let store = TcpStore { link, timeout: Default::default(), server: self.server.clone() };
-        store.store_timeout(self.timeout());
-        Ok(Box::new(store))
+        Ok(Box::new(TcpStore::over(Arc::new(link), self.server.clone(), self.timeout())))
     }
 
     fn kind(&self) -> &'static str {
