@@ -86,7 +86,7 @@ fn client(at: usize) -> ClientId {
 }
 
 fn engine() -> Engine {
-    Engine::new(Limits::default(), 1, Some(b""))
+    Engine::new(Limits::default(), 1, None)
 }
 
 fn drain(engine: &mut Engine) -> usize {

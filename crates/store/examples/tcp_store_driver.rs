@@ -78,7 +78,10 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         ["queue_len", key] => store.queue_len(key)?.to_string(),
         ["barrier", key, size] => done(store.barrier(key, number(size))?),
         ["barrier_for", key, size, timeout] => done(store.barrier_for(key, number(size), millis(timeout))?),
-        ["set_timeout", timeout] => done(store.set_timeout(millis(timeout))),
+        ["set_timeout", timeout] => {
+            store.set_timeout(millis(timeout));
+            done(())
+        }
         ["timeout"] => store.timeout().as_millis().to_string(),
         ["has_extended_api"] => store.has_extended_api().to_string(),
         // The helpers around a store, which meet torch's own.

@@ -81,14 +81,14 @@ proptest! {
     fn items_come_out_once_and_in_order_and_a_push_wakes_one(turns in turns(queues(), 40)) {
         let mut turns = turns;
         number_the_items(&mut turns);
-        let mut play = Play::new(Limits::default(), Split::AsDrawn);
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
         turns.iter().for_each(|turn| play.turn(turn));
         history::assert_queues_are_fair(&play.server.history);
     }
 
     #[test]
     fn a_barrier_lets_go_of_so_many_who_are_still_there(turns in turns(barriers(), 40)) {
-        let mut play = Play::new(Limits::default(), Split::AsDrawn);
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
         turns.iter().for_each(|turn| play.turn(turn));
         history::assert_barriers_count_the_living(&play.server.history);
     }

@@ -53,7 +53,16 @@ pub(crate) fn turns(operation: BoxedStrategy<Operation>, most: usize) -> impl St
         is_congested,
         hangs_up,
     });
-    prop::collection::vec(turn, 1..most)
+    // Whoever was just woken may be gone before it does anything.
+    let sudden_end = (0..SLOTS).prop_map(|slot| Turn {
+        slot,
+        operations: vec![],
+        ahead: None,
+        cuts: vec![],
+        is_congested: false,
+        hangs_up: true,
+    });
+    prop::collection::vec(prop_oneof![12 => turn, 1 => sudden_end], 1..most)
 }
 
 /// How the bytes of a turn come.
