@@ -40,7 +40,22 @@ pub struct Session {
 impl Session {
     /// The next request for the engine: held back earlier, or taken off the front of `input`. `None` when there is
     /// nothing more to do; `input` is used up then.
+    #[inline]
     pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+        hold: Hold,
+    ) -> Result<Option<Frame<'a>>, WireError> {
+        // The usual state, in which nothing needs a second look.
+        let plain = self.validated && hold == Hold::No && !self.has_deferred();
+        if plain && input.first() != Some(&(Op::Validate as u8)) {
+            return self.decoder.next(input, limits);
+        }
+        self.next_with_care(input, limits, hold)
+    }
+
+    fn next_with_care<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,

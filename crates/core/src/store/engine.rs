@@ -90,13 +90,19 @@ enum State {
 struct Client {
     generation: u32,
     state: State,
-    /// What its wait has seen, until its next request: a `get` that follows finds the value even if somebody has
-    /// deleted the key since.
-    latch: Vec<(Arc<[u8]>, Value)>,
-    /// The queue it was woken for, until its next request.
-    claim: Option<Box<[u8]>>,
+    /// Apart, because few have one at a time and every request looks whether there is one.
+    keepsake: Option<Box<Keepsake>>,
     /// Whether its last COMPARE_SET stored.
     stored: bool,
+}
+
+/// What a wait leaves its client until its next request.
+#[derive(Debug, Default)]
+struct Keepsake {
+    /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
+    latch: Vec<(Arc<[u8]>, Value)>,
+    /// The queue it was woken for.
+    claim: Option<Box<[u8]>>,
 }
 
 /// The store.
@@ -112,7 +118,7 @@ pub struct Engine {
     blocked: usize,
     outputs: VecDeque<Output>,
     /// An empty one with room, for whoever waits next.
-    spare_latch: Vec<(Arc<[u8]>, Value)>,
+    spare: Option<Box<Keepsake>>,
     empty: Value,
 }
 
@@ -136,7 +142,7 @@ impl Engine {
             clients: Vec::new(),
             blocked: 0,
             outputs: VecDeque::new(),
-            spare_latch: Vec::new(),
+            spare: None,
             empty: Value::default(),
         }
     }
@@ -152,20 +158,15 @@ impl Engine {
             return self.outputs.push_back(Output::Close { client, reason });
         }
         // This request ends what the one before left open.
-        let mut latch = std::mem::take(&mut known.latch);
-        let claim = known.claim.take();
-        match self.answer(client, request, &latch) {
+        let keepsake = known.keepsake.take();
+        let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
+        match self.answer(client, request, latch) {
             Ok(Some(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
             Ok(None) => {}
             Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
         }
-        if latch.capacity() > 0 && latch.capacity() <= LATCH_KEEP {
-            latch.clear();
-            self.spare_latch = latch;
-        }
-        if let Some(queue) = claim {
-            self.queues.end_claim(&queue);
-            self.wake_for_items(&queue);
+        if let Some(keepsake) = keepsake {
+            self.discard(keepsake);
         }
     }
 
@@ -175,10 +176,21 @@ impl Engine {
         if known.generation != client.generation {
             return;
         }
-        known.latch = Vec::new();
         known.stored = false;
-        let claim = known.claim.take();
+        let keepsake = known.keepsake.take();
         self.unblock(client.index);
+        if let Some(keepsake) = keepsake {
+            self.discard(keepsake);
+        }
+    }
+
+    /// Ends what a wait left open.
+    fn discard(&mut self, mut keepsake: Box<Keepsake>) {
+        let claim = keepsake.claim.take();
+        if keepsake.latch.capacity() <= LATCH_KEEP {
+            keepsake.latch.clear();
+            self.spare = Some(keepsake);
+        }
         if let Some(queue) = claim {
             self.queues.end_claim(&queue);
             self.wake_for_items(&queue);
@@ -186,11 +198,13 @@ impl Engine {
     }
 
     /// The next thing to do, until `None`.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     /// Whether this client is blocked in a WAIT or BARRIER.
+    #[inline]
     pub fn is_blocked(&self, client: ClientId) -> bool {
         self.clients
             .get(client.index())
@@ -463,7 +477,7 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.map.set(key, Value::copied(value));
+            self.map.set_copy(key, value);
         }
         if self.waiters.len() > 0 {
             self.wake_for_pairs(pairs);
@@ -513,7 +527,8 @@ impl Engine {
     // ---- waiting ----
 
     fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Option<Reply>, Refusal> {
-        let mut latch = std::mem::take(&mut self.spare_latch);
+        let mut keepsake = self.spare.take().unwrap_or_default();
+        let latch = &mut keepsake.latch;
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
@@ -530,7 +545,10 @@ impl Engine {
             }
         }
         let known = &mut self.clients[client.index()];
-        known.latch = latch;
+        match keepsake.latch.is_empty() {
+            true => self.spare = Some(keepsake),
+            false => known.keepsake = Some(keepsake),
+        }
         if absent.is_empty() {
             return Ok(Some(Reply::Stop));
         }
@@ -566,7 +584,7 @@ impl Engine {
     /// A key has come: all who waited for it have seen it.
     fn wake(&mut self, key: &[u8], value: &Value) {
         while let Some((seen, key)) = self.waiters.take_oldest(key) {
-            self.clients[seen.client as usize].latch.push((key, value.clone()));
+            self.keepsake(seen.client).latch.push((key, value.clone()));
             if self.strike(&seen) {
                 self.release(seen.client);
             }
@@ -591,9 +609,13 @@ impl Engine {
             if self.strike(&seen) {
                 self.release(seen.client);
                 self.queues.claim(key);
-                self.clients[seen.client as usize].claim = Some(key.into());
+                self.keepsake(seen.client).claim = Some(key.into());
             }
         }
+    }
+
+    fn keepsake(&mut self, index: ClientIndex) -> &mut Keepsake {
+        self.clients[index as usize].keepsake.get_or_insert_default()
     }
 
     /// Notes that a waiter has seen one of its keys; whether it was the last.
@@ -614,17 +636,15 @@ impl Engine {
         self.outputs.push_back(Output::Reply { client, reply: Reply::Stop });
     }
 
-    /// A blocked request is given up, without a reply.
+    /// A blocked request is given up, without a reply. Its keepsake is with the caller: what half a wait has seen is not
+    /// for a later `get`.
     fn unblock(&mut self, index: ClientIndex) {
-        let known = &mut self.clients[index as usize];
-        match std::mem::take(&mut known.state) {
+        match std::mem::take(&mut self.clients[index as usize].state) {
             State::Free => return,
             State::Waiting(mut places) => self.waiters.cancel(&mut places),
             State::AtBarrier(arrival) => self.barriers.leave(arrival),
         }
         self.blocked -= 1;
-        // What half a wait has seen is not for a later `get`.
-        known.latch = Vec::new();
     }
 
     /// Panics if the index of waiters disagrees with the clients. For tests; it walks everything.

@@ -1,7 +1,7 @@
 //! The two resumable decoders: requests on the server's side, replies on the client's.
 //!
-//! Bytes are copied only when a message arrives in pieces, and then once: the decoder sets aside room as they arrive,
-//! never for what is merely announced.
+//! Bytes are copied only when a message arrives in pieces, and then about once: the decoder sets aside room as they
+//! arrive, never for what is merely announced.
 
 use bytes::Bytes;
 
@@ -94,20 +94,32 @@ struct Partial {
 impl Partial {
     /// Takes from `input` what belongs to this message. True once it is whole.
     fn fill(&mut self, input: &mut &[u8]) -> Result<bool, WireError> {
+        let all = *input;
+        let mut taken = 0;
         loop {
             match self.scan.advance(&self.bytes)? {
                 Progress::Whole(len) => {
-                    debug_assert_eq!(len, self.bytes.len());
+                    let follows = self.bytes.len() - len;
+                    *input = &all[taken - follows..];
+                    self.bytes.truncate(len);
+                    if follows > len {
+                        // A value that keeps its message must not keep the room of others.
+                        self.bytes.shrink_to_fit();
+                    }
                     return Ok(true);
                 }
                 Progress::Need { len, exact } => {
-                    let taken = input.len().min(len - self.bytes.len());
-                    if taken == 0 {
+                    // Up to its end if that is known. Else all there is, so that long lists are not copied string by
+                    // string; what turns out to follow the message is given back.
+                    let left = all.len() - taken;
+                    let more = if exact { left.min(len - self.bytes.len()) } else { left };
+                    if more == 0 {
+                        *input = &[];
                         return Ok(false);
                     }
-                    self.make_room(taken, exact.then_some(len));
-                    self.bytes.extend_from_slice(&input[..taken]);
-                    *input = &input[taken..];
+                    self.make_room(more, exact.then_some(len));
+                    self.bytes.extend_from_slice(&all[taken..taken + more]);
+                    taken += more;
                 }
             }
         }
@@ -134,7 +146,24 @@ impl RequestDecoder {
     /// The next whole request, taken off the front of `input`; `None` when `input` is used up.
     ///
     /// After an error the stream has no meaning any more and must be closed.
+    #[inline]
     pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+    ) -> Result<Option<Frame<'a>>, WireError> {
+        // Nearly always all of it is there.
+        if self.partial.is_none()
+            && let Some((request, len)) = Request::at_front(input, limits)
+        {
+            let (bytes, rest) = input.split_at(len);
+            *input = rest;
+            return Ok(Some(Frame(Repr::There(bytes, request))));
+        }
+        self.next_in_pieces(input, limits)
+    }
+
+    fn next_in_pieces<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
@@ -145,12 +174,6 @@ impl RequestDecoder {
             }
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return Ok(Some(Frame(Repr::Pieced(Bytes::from(whole)))));
-        }
-        // Nearly always all of it is there.
-        if let Some((request, len)) = Request::at_front(input, limits) {
-            let (bytes, rest) = input.split_at(len);
-            *input = rest;
-            return Ok(Some(Frame(Repr::There(bytes, request))));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;

@@ -197,6 +197,10 @@ impl Scan {
                 Field::Values(_) => false,
                 _ => true,
             };
+            if self.skip_string(bytes, key) {
+                left -= 1;
+                continue;
+            }
             let need = self.string(bytes, key, left == 1)?;
             if need.is_some() {
                 self.left = Some(left);
@@ -205,6 +209,21 @@ impl Scan {
             left -= 1;
         }
         Ok(None)
+    }
+
+    /// Goes past a string that is all there and within the limits, without saying what is wrong if it isn't.
+    fn skip_string(&mut self, bytes: &[u8], key: bool) -> bool {
+        let limit = if key { self.bounds.key } else { self.bounds.value };
+        let Some(len) = read_u64(bytes, self.pos).filter(|&len| len <= limit as u64) else { return false };
+        let end = (self.pos + 8).saturating_add(len as usize);
+        let fits = end <= bytes.len().min(self.bounds.frame);
+        if fits {
+            if key {
+                self.key = Some((self.pos + 8, end));
+            }
+            self.pos = end;
+        }
+        fits
     }
 
     /// Fails early if that many strings can't fit: each has at least its length.
