@@ -204,7 +204,9 @@ impl Connection {
                 }
                 Err(error) => {
                     self.input.clear();
-                    return Err(lost(&plain(&error), true));
+                    // A server that won't have a request may reset the connection as well as end it.
+                    let ended = error.kind() == ErrorKind::ConnectionReset;
+                    return Err(Broken::Lost { reason: plain(&error), sent: true, ended });
                 }
             }
         }
