@@ -224,6 +224,23 @@ pub(crate) fn garbage() -> impl Strategy<Value = Operation> {
     prop::sample::select(GARBAGE).prop_map(|bytes| Operation::Garbage(bytes.into()))
 }
 
+/// What one does with keys that come and go while others wait for them and then read them.
+pub(crate) fn waits() -> BoxedStrategy<Operation> {
+    let key = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
+    let keys = || prop::collection::vec(key(), 1..3);
+    prop_oneof![
+        6 => keys().prop_map(Operation::Wait),
+        3 => (key(), value()).prop_map(|(key, value)| Operation::Set(key, value)),
+        4 => prop::collection::vec((key(), value()), 1..5).prop_map(Operation::MultiSet),
+        2 => (key(), value()).prop_map(|(key, value)| Operation::Append(key, value)),
+        6 => key().prop_map(Operation::DeleteKey),
+        4 => key().prop_map(Operation::Get),
+        4 => keys().prop_map(Operation::MultiGet),
+        1 => Just(Operation::CancelWait),
+    ]
+    .boxed()
+}
+
 /// What one does with queues.
 pub(crate) fn queues() -> BoxedStrategy<Operation> {
     let queue = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
