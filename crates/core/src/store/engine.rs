@@ -13,7 +13,7 @@ use super::barriers::{Arrival, Barriers};
 use super::map::{Map, cost};
 use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
-use super::waiters::{ClientIndex, Places, Seen, Waiters};
+use super::waiters::{ClientIndex, Places, Seen, WAIT_OVERHEAD, Waiters};
 use crate::error::{Refusal, printable};
 use crate::limits::Limits;
 use crate::number::{Decimal, parse_prefix};
@@ -520,7 +520,8 @@ impl Engine {
             return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
         }
         self.queues.push(key, value.to_value());
-        self.wake_for_items(key);
+        // Always one, even if another was woken for an item that is gone: that one may be in no hurry.
+        self.wake_for_item(key);
         Ok(())
     }
 
@@ -543,6 +544,13 @@ impl Engine {
             if held + absent.len() > limit {
                 return Err(Refusal::TooManyAwaited { asked: absent.len(), held, limit });
             }
+        }
+        // Names of keys that nobody has set take room, too.
+        let asked: usize = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
+        let (held, limit) = (self.bytes() + self.waiters.bytes(), self.limits.store_bytes);
+        if asked > 0 && held + asked > limit {
+            let key = absent.first().map(|key| printable(key)).unwrap_or_default();
+            return Err(Refusal::StoreFull { op: Op::Wait, key, held, limit });
         }
         let known = &mut self.clients[client.index()];
         match keepsake.latch.is_empty() {
@@ -604,14 +612,20 @@ impl Engine {
 
     /// A queue has items: one waiter for each that nobody is on its way to.
     fn wake_for_items(&mut self, key: &[u8]) {
-        while self.queues.has_unclaimed(key) {
-            let Some((seen, _)) = self.waiters.take_oldest(key) else { return };
+        while self.queues.has_unclaimed(key) && self.wake_for_item(key) {}
+    }
+
+    /// A queue has an item: wakes the oldest who waits for nothing else. Whether there is one.
+    fn wake_for_item(&mut self, key: &[u8]) -> bool {
+        while let Some((seen, _)) = self.waiters.take_oldest(key) {
             if self.strike(&seen) {
                 self.release(seen.client);
                 self.queues.claim(key);
                 self.keepsake(seen.client).claim = Some(key.into());
+                return true;
             }
         }
+        false
     }
 
     fn keepsake(&mut self, index: ClientIndex) -> &mut Keepsake {

@@ -234,7 +234,7 @@ impl Simple {
                     return Err(Refused);
                 }
                 self.queues.entry(key.clone()).or_default().push_back(item);
-                self.wake_for_items(&key);
+                self.wake_for_item(&key);
                 none
             }
             Operation::QueuePop(key) => {
@@ -349,18 +349,26 @@ impl Simple {
     fn wake_for_items(&mut self, queue: &Text) {
         loop {
             let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
-            if self.queues.get(queue).map_or(0, VecDeque::len) <= claims {
+            let covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
+            if covered || !self.wake_for_item(queue) {
                 return;
             }
+        }
+    }
+
+    /// The oldest waiters see an item, until one of them has seen all it waits for.
+    fn wake_for_item(&mut self, queue: &Text) -> bool {
+        loop {
             let oldest = (0..self.clients.len())
                 .filter_map(|slot| match &self.clients[slot].blocked {
                     Some(Blocked::Wait { missing, since }) if missing.contains(queue) => Some((*since, slot)),
                     _ => None,
                 })
                 .min();
-            let Some((_, slot)) = oldest else { return };
+            let Some((_, slot)) = oldest else { return false };
             if self.see(slot, queue) {
                 self.clients[slot].claim = Some(queue.clone());
+                return true;
             }
         }
     }
