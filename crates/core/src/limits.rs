@@ -93,9 +93,12 @@ pub struct Limits {
     pub partial_grace: Duration = Duration::from_secs(30),
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
     pub partial_rate: usize = KIB,
-    /// Bytes of incomplete requests held for all connections together. Past it the largest incomplete request is cut
-    /// off, so a small one is never the victim of a large one. Torch: none (and an aborted upload leaks there).
+    /// Bytes of incomplete requests held for all connections together. From half of it on, large requests come in one
+    /// at a time; past it the largest incomplete request is cut off, so a small one is never the victim of a large
+    /// one. Torch: none (and an aborted upload leaks there).
     pub input_total: usize = 256 * MIB,
+    /// While others wait for that room, a large request that gets no byte for this long is cut off. Torch: none.
+    pub input_stall: Duration = Duration::from_secs(3),
     /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
     pub deferred_bytes: usize = MIB,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.

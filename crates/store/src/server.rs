@@ -3,6 +3,7 @@
 //! It can live in any program: start it, keep it, drop it to stop it.
 
 mod connection;
+mod crowd;
 mod event_loop;
 mod listen;
 mod offences;

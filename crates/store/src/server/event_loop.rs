@@ -17,6 +17,7 @@ use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
 use super::connection::Connection;
+use super::crowd::Crowd;
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
@@ -73,6 +74,7 @@ pub(super) struct EventLoop {
     arriving: HashSet<usize>,
     stalled: HashSet<usize>,
     input_held: usize,
+    crowd: Crowd,
     sweep_every: Duration,
     swept: Instant,
 }
@@ -115,6 +117,7 @@ impl EventLoop {
             arriving: HashSet::new(),
             stalled: HashSet::new(),
             input_held: 0,
+            crowd: Crowd::default(),
             sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Instant::now(),
             limits,
@@ -178,6 +181,9 @@ impl EventLoop {
                     }
                     self.settle();
                 }
+            }
+            if self.crowd.waiting() > 0 {
+                self.let_in();
             }
             let now = Instant::now();
             if now.duration_since(self.swept) >= self.sweep_every {
@@ -354,10 +360,13 @@ impl EventLoop {
                 self.queue(index);
                 break;
             }
-            let offered = match connection.session.partial() {
-                Some(held) if held >= GLANCE => SCRATCH,
-                _ => GLANCE,
-            };
+            let large = connection.session.partial().is_some_and(|held| held >= GLANCE);
+            if large && self.input_held > self.limits.input_total / 2 && !self.crowd.admits(connection.client)
+            {
+                connection.paused = true;
+                break;
+            }
+            let offered = if large { SCRATCH } else { GLANCE };
             match connection.stream.read(&mut scratch[..offered]) {
                 Ok(0) => {
                     connection.ended = true;
@@ -447,6 +456,28 @@ impl EventLoop {
         }
         if self.input_held > self.limits.input_total {
             self.cut_largest();
+        }
+    }
+
+    /// Lets large requests go on that waited for others.
+    fn let_in(&mut self) {
+        let room = self.input_held <= self.limits.input_total / 2;
+        let connections = &self.connections;
+        let is_arriving = |client: ClientId| {
+            connections
+                .get(client.index())
+                .is_some_and(|c| c.client == client && c.session.partial().is_some())
+        };
+        let mut next = Vec::new();
+        while let Some(client) = self.crowd.next(room, is_arriving) {
+            next.push(client);
+        }
+        for client in next {
+            if let Some(connection) = self.connections.get_mut(client.index()).filter(|c| c.client == client)
+            {
+                connection.paused = false;
+                self.queue(client.index());
+            }
         }
     }
 
@@ -552,13 +583,16 @@ impl EventLoop {
     }
 
     fn sweep_arriving(&mut self, now: Instant) {
-        let mut slow = Vec::new();
+        let (mut slow, mut in_vain) = (Vec::new(), Vec::new());
         let connections = &mut self.connections;
         let limits = &self.limits;
+        let crowded = self.crowd.waiting() > 0;
         self.arriving.retain(|&index| match connections.get_mut(index) {
             Some(connection) if connection.arriving.is_some() => {
                 if connection.is_too_slow(now, limits) {
                     slow.push(index);
+                } else if crowded && connection.holds_room_in_vain(now, GLANCE, limits) {
+                    in_vain.push(index);
                 }
                 true
             }
@@ -566,6 +600,15 @@ impl EventLoop {
         });
         for index in slow {
             let why = format!("a request arrives at less than {} bytes/s", self.limits.partial_rate);
+            self.punish(index, &why, |counters| &counters.slow_input);
+        }
+        for index in in_vain {
+            let (held, stall) = (self.connections[index].held, self.limits.input_stall);
+            let others = self.crowd.waiting();
+            let why = format!(
+                "nothing more of a request for {} s, with {held} bytes held and {others} others waiting",
+                stall.as_secs_f32()
+            );
             self.punish(index, &why, |counters| &counters.slow_input);
         }
     }
