@@ -28,7 +28,6 @@ const DEFERRED_OVERHEAD: usize = 64;
 pub struct Session {
     decoder: RequestDecoder,
     validated: bool,
-    arrived: u64,
     deferred: VecDeque<Kept>,
     deferred_bytes: usize,
     /// Cancels among the deferred that are still to be handed out.
@@ -69,7 +68,6 @@ impl Session {
         loop {
             self.check_first_byte(input)?;
             let Some(frame) = self.decoder.next(input, limits)? else { return Ok(None) };
-            self.arrived += 1;
             if !self.validated {
                 self.validate(frame.request())?;
                 continue;
@@ -155,9 +153,9 @@ impl Session {
         self.decoder.held().unwrap_or(0) + self.deferred_bytes
     }
 
-    /// How many requests have arrived whole: what tells one that is still arriving from the one after it.
-    pub fn arrived(&self) -> u64 {
-        self.arrived
+    /// How many requests have begun to arrive in pieces: what tells one that is arriving from the one after it.
+    pub fn begun(&self) -> u64 {
+        self.decoder.begun()
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.

@@ -261,3 +261,19 @@ fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
     let newer = crate::wire::Reply::Value(crate::Value::copied(b"newer"));
     assert_eq!(engine.poll_output(), Some(Output::Reply { client: other, reply: newer }));
 }
+
+#[test]
+fn a_request_that_begins_where_another_ends_is_another() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"value"[..].into() }]);
+    for hold in [Hold::No, Hold::Blocked, Hold::Congested] {
+        let mut session = validated();
+        let mut feed = |mut bytes: &[u8]| {
+            while session.next(&mut bytes, &Limits::default(), hold).unwrap().is_some() {}
+            (session.begun(), session.partial())
+        };
+        let (first, _) = feed(&set[..9]);
+        assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");
+        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next one");
+        assert_eq!(feed(&[&set[5..], &set[..]].concat()).1, None);
+    }
+}

@@ -140,6 +140,7 @@ impl Partial {
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     partial: Option<Box<Partial>>,
+    begun: u64,
 }
 
 impl RequestDecoder {
@@ -187,11 +188,17 @@ impl RequestDecoder {
             }
             Progress::Need { .. } => {
                 // The scan goes on over the copy just where it stopped over the original.
+                self.begun += 1;
                 self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec() }));
                 *input = &[];
                 Ok(None)
             }
         }
+    }
+
+    /// How many requests have begun to arrive in pieces.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.
