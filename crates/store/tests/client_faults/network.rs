@@ -1,13 +1,16 @@
-//! Another machine, as far as the network is concerned: a namespace with a cable to this one that can be pulled. It needs
-//! root and iproute2; without them there is none.
+//! Another machine, as far as the network is concerned: a namespace behind a switch in a namespace of its own, and a
+//! cable between them that can be pulled. It needs root and iproute2; without them there is none.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network namespace and the cable to it.
+/// A machine, the switch before it, and the cables.
 pub(crate) struct Machine {
     name: String,
+    switch: String,
+    /// This machine's end of the cable to the switch.
     near: String,
+    /// The switch's end of the cable to the other machine.
     far: String,
     /// Its address.
     pub(crate) address: String,
@@ -31,17 +34,24 @@ impl Machine {
         let block = 4 * (count & 63);
         let machine = Machine {
             name: format!("rally-{tag}"),
+            switch: format!("rally-switch-{tag}"),
             near: format!("rn{tag}"),
             far: format!("rf{tag}"),
             address: format!("{net}.{}", block + 2),
         };
-        let Machine { name, near, far, address } = &machine;
+        let Machine { name, switch, near, far, address } = &machine;
         let possible = ip(&format!("netns add {name}"))
-            && ip(&format!("link add {near} type veth peer name {far} netns {name}"))
+            && ip(&format!("netns add {switch}"))
+            && ip(&format!("-n {switch} link add switch type bridge"))
+            && ip(&format!("link add {near} type veth peer name near netns {switch}"))
+            && ip(&format!("-n {switch} link add {far} type veth peer name eth0 netns {name}"))
+            && ip(&format!("-n {switch} link set near master switch up"))
+            && ip(&format!("-n {switch} link set {far} master switch up"))
+            && ip(&format!("-n {switch} link set switch up"))
             && ip(&format!("address add {net}.{}/30 dev {near}", block + 1))
-            && ip(&format!("-n {name} address add {address}/30 dev {far}"))
             && ip(&format!("link set {near} up"))
-            && ip(&format!("-n {name} link set {far} up"))
+            && ip(&format!("-n {name} address add {address}/30 dev eth0"))
+            && ip(&format!("-n {name} link set eth0 up"))
             && ip(&format!("-n {name} link set lo up"));
         // If not, dropping it takes away what was made.
         possible.then_some(machine)
@@ -52,21 +62,21 @@ impl Machine {
         ["ip", "netns", "exec", &self.name]
     }
 
-    /// Pulls the cable at the other end: here, nothing seems to have happened.
+    /// From now on the switch passes on nothing, and neither end can see that.
     pub(crate) fn unplug(&self) {
-        assert!(ip(&format!("-n {} link set {} down", self.name, self.far)));
+        assert!(ip(&format!("-n {} link set {} nomaster", self.switch, self.far)));
     }
 
-    /// Puts it back.
     pub(crate) fn plug_in(&self) {
-        assert!(ip(&format!("-n {} link set {} up", self.name, self.far)));
+        assert!(ip(&format!("-n {} link set {} master switch", self.switch, self.far)));
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Either end takes the other with it.
+        // Either end of a cable takes the other with it.
         ip(&format!("link delete {}", self.near));
+        ip(&format!("netns delete {}", self.switch));
         ip(&format!("netns delete {}", self.name));
     }
 }
