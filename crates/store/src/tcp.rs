@@ -4,6 +4,7 @@
 //! is for [`StoreError`] to say.
 
 mod connection;
+mod known;
 mod link;
 mod operations;
 mod waiting;
@@ -126,6 +127,7 @@ impl TcpStore {
     /// Adds itself to the workers; the one with the server waits for the others.
     fn join(&self, world_size: u64, deadline: &Deadline) -> Result<()> {
         let mut joined = self.add_at(INIT_KEY, 1, deadline)?;
+        self.link.known().witness_steady(INIT_KEY);
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         while self.server.is_some() && joined < world_size as i64 {
             if deadline.has_passed() {
@@ -159,7 +161,7 @@ impl TcpStore {
 
     /// What the server says of itself (`version=… instance=… capabilities=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
-        self.link.identity()
+        self.link.known().identity().map(String::from)
     }
 
     /// Asks the server for a sign of life; how long it took.
