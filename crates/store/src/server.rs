@@ -51,7 +51,7 @@ impl TcpStoreServer {
         let listeners = listen::open(options.listen, &limits)?;
         let instance = random_name();
         let identity =
-            format!("version={} instance={instance} capabilities=in-order", env!("CARGO_PKG_VERSION"));
+            format!("version={} instance={instance} capabilities=in-order,stored", env!("CARGO_PKG_VERSION"));
         let counters = Arc::<Counters>::default();
         let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();

@@ -13,7 +13,7 @@ use super::barriers::{Arrival, Barriers};
 use super::map::{Map, cost};
 use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
-use super::waiters::{ClientIndex, Places, Seen, Waiters};
+use super::waiters::{ClientIndex, Places, Seen, WAIT_OVERHEAD, Waiters};
 use crate::error::{Refusal, printable};
 use crate::limits::Limits;
 use crate::number::{Decimal, parse_prefix};
@@ -24,6 +24,9 @@ use crate::wire::{KeyList, Op, PairList, Payload, Reply, Request};
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
 /// The read-only name under which a server says who it is. It is in no count and no list.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
+/// A name for CHECK alone: it is there if this connection's last COMPARE_SET stored what it desired. The reply to a
+/// COMPARE_SET can't say, for the value may have been held already.
+pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
 /// A connection, as the driver numbers them: a slot, and which of those who had that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +92,8 @@ struct Client {
     state: State,
     /// Apart, because few have one at a time and every request looks whether there is one.
     keepsake: Option<Box<Keepsake>>,
+    /// Whether its last COMPARE_SET stored.
+    stored: bool,
 }
 
 /// What a wait leaves its client until its next request.
@@ -171,6 +176,7 @@ impl Engine {
         if known.generation != client.generation {
             return;
         }
+        known.stored = false;
         let keepsake = known.keepsake.take();
         self.unblock(client.index);
         if let Some(keepsake) = keepsake {
@@ -189,6 +195,13 @@ impl Engine {
             self.queues.end_claim(&queue);
             self.wake_for_items(&queue);
         }
+    }
+
+    /// What [`Engine::poll_output`] gives next, where it lies: for a driver that takes from it what it needs, and
+    /// moves nothing else.
+    #[inline]
+    pub fn next_output(&mut self) -> Option<&mut Output> {
+        self.outputs.front_mut()
     }
 
     /// The next thing to do, until `None`.
@@ -214,6 +227,11 @@ impl Engine {
             awaited: self.waiters.len(),
             blocked: self.blocked,
         }
+    }
+
+    /// What a key holds.
+    pub fn value_of(&self, key: &[u8]) -> Option<&Value> {
+        self.map.get(key)
     }
 
     /// What this client is blocked in.
@@ -263,11 +281,15 @@ impl Engine {
                 None
             }
             Request::CompareSet { key, expected, desired } => {
-                Some(Reply::Value(self.compare_set(key, expected, desired)?))
+                Some(Reply::Value(self.compare_set(client, key, expected, desired)?))
             }
             Request::Get { key } => Some(Reply::Value(self.value(key, latch))),
             Request::Add { key, delta } => Some(Reply::Number(self.add(key, delta)?)),
-            Request::Check { keys } => Some(Reply::Checked(keys.iter().all(|key| self.is_present(key)))),
+            Request::Check { keys } => {
+                let stored = self.identity.is_some() && self.clients[client.index()].stored;
+                let stored = |key| stored && key == STORED_KEY;
+                Some(Reply::Checked(keys.iter().all(|key| self.is_present(key) || stored(key))))
+            }
             Request::Wait { keys } => self.wait(client, keys)?,
             Request::NumKeys => Some(Reply::Number(self.map.len() as i64)),
             Request::DeleteKey { key } => {
@@ -385,13 +407,21 @@ impl Engine {
         Ok(())
     }
 
-    fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
+    fn compare_set(
+        &mut self,
+        client: ClientId,
+        key: &[u8],
+        expected: &[u8],
+        desired: Payload<'_>,
+    ) -> Result<Value, Refusal> {
+        self.clients[client.index()].stored = false;
         // First, lest it seem absent to those who expect something there.
         self.writable(Op::CompareSet, key)?;
         let fits = match self.map.get_mut(key) {
             Some(held) if **held != *expected => return Ok(held.clone()),
             Some(held) => {
                 if held.overwrite(desired.bytes()) {
+                    self.clients[client.index()].stored = true;
                     return Ok(held.clone());
                 }
                 true
@@ -405,6 +435,7 @@ impl Engine {
         self.permit(Op::CompareSet, key, desired.bytes().len())?;
         let value = desired.to_value();
         self.put(key, value.clone());
+        self.clients[client.index()].stored = true;
         Ok(value)
     }
 
@@ -496,7 +527,8 @@ impl Engine {
             return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
         }
         self.queues.push(key, value.to_value());
-        self.wake_for_items(key);
+        // Always one, even if another was woken for an item that is gone: that one may be in no hurry.
+        self.wake_for_item(key);
         Ok(())
     }
 
@@ -519,6 +551,13 @@ impl Engine {
             if held + absent.len() > limit {
                 return Err(Refusal::TooManyAwaited { asked: absent.len(), held, limit });
             }
+        }
+        // Names of keys that nobody has set take room, too.
+        let asked: usize = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
+        let (held, limit) = (self.bytes() + self.waiters.bytes(), self.limits.store_bytes);
+        if asked > 0 && held + asked > limit {
+            let key = absent.first().map(|key| printable(key)).unwrap_or_default();
+            return Err(Refusal::StoreFull { op: Op::Wait, key, held, limit });
         }
         let known = &mut self.clients[client.index()];
         match keepsake.latch.is_empty() {
@@ -580,14 +619,20 @@ impl Engine {
 
     /// A queue has items: one waiter for each that nobody is on its way to.
     fn wake_for_items(&mut self, key: &[u8]) {
-        while self.queues.has_unclaimed(key) {
-            let Some((seen, _)) = self.waiters.take_oldest(key) else { return };
+        while self.queues.has_unclaimed(key) && self.wake_for_item(key) {}
+    }
+
+    /// A queue has an item: wakes the oldest who waits for nothing else. Whether there is one.
+    fn wake_for_item(&mut self, key: &[u8]) -> bool {
+        while let Some((seen, _)) = self.waiters.take_oldest(key) {
             if self.strike(&seen) {
                 self.release(seen.client);
                 self.queues.claim(key);
                 self.keepsake(seen.client).claim = Some(key.into());
+                return true;
             }
         }
+        false
     }
 
     fn keepsake(&mut self, index: ClientIndex) -> &mut Keepsake {

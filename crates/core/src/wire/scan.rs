@@ -218,6 +218,9 @@ impl Scan {
         let end = (self.pos + 8).saturating_add(len as usize);
         let fits = end <= bytes.len().min(self.bounds.frame);
         if fits {
+            if key {
+                self.key = Some((self.pos + 8, end));
+            }
             self.pos = end;
         }
         fits

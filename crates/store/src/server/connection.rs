@@ -43,7 +43,7 @@ pub(super) struct Connection {
 /// A request that comes in pieces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arriving {
-    /// Which of the connection's requests it is.
+    /// Which of those that came in pieces it is.
     request: u64,
     since: Instant,
     /// When its rate was last looked at, and how many bytes of it were there.
@@ -90,7 +90,7 @@ impl Connection {
 
     /// Notes which request is arriving, if one is. True if it has only begun to.
     pub(super) fn note_arriving(&mut self) -> bool {
-        let request = self.session.arrived();
+        let request = self.session.begun();
         match (self.session.partial(), self.arriving) {
             (None, _) => self.arriving = None,
             (Some(_), Some(arriving)) if arriving.request == request => {}
@@ -129,7 +129,7 @@ impl Connection {
             return false;
         }
         arriving.looked = (now, bytes);
-        ((bytes - before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+        (bytes.saturating_sub(before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
     }
 
     /// Whether it holds room for a large request, and has got no more of it for so long.

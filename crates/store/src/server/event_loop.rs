@@ -424,24 +424,25 @@ impl EventLoop {
 
     /// Hands the engine's outputs to their connections.
     fn take_outputs(&mut self, current: Option<usize>) {
-        while let Some(output) = self.engine.poll_output() {
-            let (Output::Reply { client, .. } | Output::Close { client, .. }) = output;
+        while let Some(output) = self.engine.next_output() {
+            let (Output::Reply { client, .. } | Output::Close { client, .. }) = *output;
             let index = client.index();
-            let Some(connection) =
-                self.connections.get_mut(index).filter(|connection| connection.client == client)
-            else {
-                continue;
-            };
-            match output {
-                Output::Reply { reply, .. } => {
+            let connection = self.connections.get_mut(index).filter(|connection| connection.client == client);
+            match (output, connection) {
+                (Output::Reply { reply, .. }, Some(connection)) => {
                     connection.outbox.push(reply, &mut self.buffers);
                     if current != Some(index) && !connection.touched {
                         connection.touched = true;
                         self.touched.push_back(index);
                     }
                 }
-                Output::Close { reason, .. } => self.punish(index, &reason, |counters| &counters.refusals),
+                (Output::Close { reason, .. }, Some(_)) => {
+                    let why = reason.to_string();
+                    self.punish(index, &why, |counters| &counters.refusals);
+                }
+                (_, None) => {}
             }
+            self.engine.poll_output();
         }
     }
 

@@ -70,26 +70,26 @@ impl Outbox {
         segments.sum::<usize>() + self.tail.len()
     }
 
-    /// Adds a reply.
-    pub(super) fn push(&mut self, reply: Reply, buffers: &mut Buffers) {
+    /// Adds a reply, and may leave an empty one behind.
+    pub(super) fn push(&mut self, reply: &mut Reply, buffers: &mut Buffers) {
         match reply {
             Reply::Value(value) if value.len() >= Value::SHARED_FROM => {
                 self.print(buffers, |out| out.extend_from_slice(&(value.len() as u64).to_le_bytes()));
-                self.hold(value);
+                self.hold(value.clone());
             }
             Reply::Popped { before, item: Some(item) } if item.len() >= Value::SHARED_FROM => {
                 self.print(buffers, |out| {
                     out.extend_from_slice(&before.to_le_bytes());
                     out.extend_from_slice(&(item.len() as u64).to_le_bytes());
                 });
-                self.hold(item);
+                self.hold(item.clone());
             }
             Reply::Values(values) => {
                 let len: usize = values.iter().map(|value| 8 + value.len()).sum();
                 if len <= PRINT_AT_ONCE {
-                    self.print(buffers, |out| Reply::Values(values).encode(out));
+                    self.print(buffers, |out| reply.encode(out));
                 } else {
-                    self.push_segment(Segment::Values(values, 0), len);
+                    self.push_segment(Segment::Values(std::mem::take(values), 0), len);
                 }
             }
             other => self.print(buffers, |out| other.encode(out)),
@@ -257,7 +257,7 @@ mod tests {
             let (mut outbox, mut buffers, mut expected) = (Outbox::default(), Buffers::default(), Vec::new());
             for reply in &replies {
                 reply.encode(&mut expected);
-                outbox.push(reply.clone(), &mut buffers);
+                outbox.push(&mut reply.clone(), &mut buffers);
             }
             assert_eq!(outbox.unsent(), expected.len());
             let mut socket = Narrow { taken: Vec::new(), a_call, calls: 0 };
@@ -274,7 +274,7 @@ mod tests {
     fn a_reply_nobody_reads_costs_no_copy_of_its_values() {
         let value = Value::copied(&vec![0; 8 << 20]);
         let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
-        outbox.push(Reply::Values(vec![value; 64]), &mut buffers);
+        outbox.push(&mut Reply::Values(vec![value; 64]), &mut buffers);
         assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
         assert!(outbox.own_bytes() < 64 * 1024, "{}", outbox.own_bytes());
     }
@@ -285,9 +285,9 @@ mod tests {
         let mut socket = Narrow { taken: Vec::new(), a_call: 8_000, calls: 0 };
         let mut expected = Vec::new();
         for number in 0..100_000i64 {
-            let reply = Reply::Number(number);
+            let mut reply = Reply::Number(number);
             reply.encode(&mut expected);
-            outbox.push(reply, &mut buffers);
+            outbox.push(&mut reply, &mut buffers);
             if number % 1_000 == 999 && number > 1_000 {
                 socket.calls = 1;
                 outbox.send(&mut socket, &mut buffers).unwrap();

@@ -215,3 +215,16 @@ fn what_is_no_longer_awaited_does_not_count() {
     store.ask(0, multi_set(&[(b"a", b""), (b"b", b"")]));
     store.tell(1, wait(&[b"c", b"d"]));
 }
+
+#[test]
+fn the_names_of_awaited_keys_take_room_too() {
+    let mut store = Store::with(Limits { store_bytes: 3_000, ..Limits::default() });
+    let long = [b'k'; 1_000];
+    store.tell(1, wait(&[&long, b"other"]));
+    let mine = [b'm'; 2_000];
+    assert!(matches!(refused(&mut store, wait(&[&mine])), Refusal::StoreFull { op: Op::Wait, .. }));
+    assert!(store.is_blocked(1));
+    store.leave(1);
+    store.tell(0, wait(&[&mine]));
+    assert!(store.is_blocked(0));
+}
