@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A server that is killed when the test is over, however it is.
 struct Serve {
     child: Child,
-    stdout: BufReader<ChildStdout>,
+    stdout: Option<BufReader<ChildStdout>>,
 }
 
 fn command(args: &[&str]) -> Command {
@@ -36,14 +36,14 @@ impl Serve {
     fn start(args: &[&str]) -> Serve {
         let mut child =
             command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
     }
 
     /// The next line it prints, which must name an address.
     fn address(&mut self) -> SocketAddr {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("its output");
+        self.stdout.as_mut().expect("a pipe").read_line(&mut line).expect("its output");
         let address = line.strip_prefix("listening on ").expect(&line).trim_end();
         address.parse().expect("an address")
     }
@@ -64,7 +64,9 @@ impl Serve {
             std::thread::sleep(Duration::from_millis(5));
         };
         let (mut rest, mut log) = (String::new(), String::new());
-        self.stdout.read_to_string(&mut rest).expect("its output");
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_to_string(&mut rest).expect("its output");
+        }
         self.child.stderr.take().expect("a pipe").read_to_string(&mut log).expect("its log");
         (status.code(), rest, log)
     }
@@ -116,8 +118,9 @@ fn address_in_table(text: &str) -> SocketAddr {
     (ip, u16::from_str_radix(port, 16).expect("digits")).into()
 }
 
-fn is_served(address: SocketAddr) -> bool {
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else { return false };
+/// A connection that has been answered.
+fn greeted(address: SocketAddr) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
     let mut bytes = Vec::new();
     Request::Validate { magic: MAGIC }.encode(&mut bytes);
@@ -125,7 +128,12 @@ fn is_served(address: SocketAddr) -> bool {
     stream.write_all(&bytes).expect("it takes it");
     let mut reply = [0; 4];
     stream.read_exact(&mut reply).expect("it answers");
-    u32::from_le_bytes(reply) == 77
+    assert_eq!(u32::from_le_bytes(reply), 77);
+    Some(stream)
+}
+
+fn is_served(address: SocketAddr) -> bool {
+    greeted(address).is_some()
 }
 
 fn has_ipv6() -> bool {
@@ -137,8 +145,7 @@ fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
         let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
         let address = serve.address();
-        assert!(is_served(address));
-        let mut client = TcpStream::connect(address).unwrap();
+        let mut client = greeted(address).unwrap();
         serve.signal(signal);
         let (code, rest, log) = serve.end();
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
@@ -242,7 +249,7 @@ fn unless_told_otherwise_it_is_for_this_machine_only() {
 fn it_can_come_back_at_once_on_the_port_it_had() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
     let address = serve.address();
-    let client = TcpStream::connect(address).unwrap();
+    let client = greeted(address).unwrap();
     serve.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
     let mut again = Serve::start(&["--listen", &address.to_string()]);
@@ -253,11 +260,15 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
 
 #[test]
 fn nobody_reading_its_output_does_not_stop_it() {
-    let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
-    let address = serve.address();
-    serve.stdout =
-        BufReader::new(Command::new("true").stdout(Stdio::piped()).spawn().unwrap().stdout.unwrap());
-    assert!(is_served(address));
+    let port = rallypoint_store::free_port().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut serve = Serve::start(&["--listen", &address.to_string()]);
+    serve.stdout = None;
+    let start = Instant::now();
+    while !is_served(address) {
+        assert!(start.elapsed() < Duration::from_secs(10), "it does not serve");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     serve.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
 }

@@ -22,7 +22,7 @@ impl Deadline {
     /// within 100 ms of a short one, with room for a busy machine.
     pub(crate) fn grace(&self) -> Deadline {
         let at = self.at.map(|at| {
-            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(80), Duration::from_secs(2));
+            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(60), Duration::from_secs(2));
             at + grace
         });
         Deadline { start: self.start, at }

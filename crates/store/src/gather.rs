@@ -89,9 +89,9 @@ impl<'a> Barrier<'a> {
 /// Waits until all have come.
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
+    check_rank(rank.unwrap_or(0), world_size, prefix)?;
     let deadline = Deadline::after(timeout);
     if let Some(rank) = rank {
-        check_rank(rank, world_size, prefix)?;
         // Torch's ranks leave this mark only after a time-out. Ours leave it when they come: who is missing is then
         // known at once.
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;

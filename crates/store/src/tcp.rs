@@ -64,12 +64,21 @@ impl TcpStoreOptions {
 ///
 /// It may be used from many threads; those that wait don't hold up the others. The server it started, if any, lives as
 /// long as it and its clones.
-#[derive(Debug)]
 pub struct TcpStore {
     link: Arc<Link>,
     /// In milliseconds.
     timeout: AtomicU64,
     server: Option<Arc<TcpStoreServer>>,
+}
+
+impl std::fmt::Debug for TcpStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpStore")
+            .field("endpoint", &self.link.endpoint().to_string())
+            .field("server", &self.server_identity())
+            .field("serves", &self.server.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The counter of workers that have come. Torch's own name for it, without the slash that users' keys have.

@@ -1,16 +1,19 @@
 //! The server's one thread: waits for sockets, reads, asks the session and the engine, writes. Each connection has its
 //! turn and no more than its share, so one that is slow, broken or hostile delays no other.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod accept;
+mod clocks;
+
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::{Hold, Limits, WireError};
@@ -21,12 +24,11 @@ use super::crowd::Crowd;
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
+use accept::raise_file_limit;
 
 const WAKE: Token = Token(0);
 /// Tokens from here on are connections; those below are listeners.
 const FIRST_CONNECTION: usize = 1024;
-/// Connections accepted before the others have their turn.
-const ACCEPTS_A_TURN: usize = 128;
 /// What `read` is offered in the midst of a large request.
 const SCRATCH: usize = 256 * 1024;
 /// What it is offered otherwise: what comes may be thousands of requests, and whatever is not for this turn is put
@@ -54,6 +56,8 @@ pub(super) struct EventLoop {
     queued_listeners: Vec<bool>,
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
+    /// Connections wait to be accepted for which there was no file, not even to refuse them.
+    starved: bool,
     connections: Slab<Connection>,
     generation: u32,
     most_connections: usize,
@@ -102,6 +106,7 @@ impl EventLoop {
             queued_listeners: vec![false; listeners.len()],
             listeners,
             spare_file: File::open("/dev/null").ok(),
+            starved: false,
             connections: Slab::new(),
             generation: 0,
             most_connections,
@@ -214,72 +219,6 @@ impl EventLoop {
 
     // ---- coming and going ----
 
-    fn accept(&mut self, listener: usize) {
-        if self.queued_listeners[listener] {
-            return;
-        }
-        let now = Instant::now();
-        for _ in 0..ACCEPTS_A_TURN {
-            match self.listeners[listener].accept() {
-                Ok((stream, peer)) => self.admit(stream, peer, now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_out_of_files(&error) => {
-                    if !self.accept_to_close(listener, now, &error) {
-                        return;
-                    }
-                }
-                // The peer went away while it waited to be accepted, or the like: its matter.
-                Err(_) => {}
-            }
-            self.settle();
-        }
-        self.queued_listeners[listener] = true;
-        self.ready.push_back(listener);
-    }
-
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) {
-        count(&self.counters.accepted);
-        if self.connections.len() >= self.most_connections {
-            count(&self.counters.refused);
-            return self.log(
-                now,
-                peer,
-                &format_args!("refused, {} connections are open", self.connections.len()),
-            );
-        }
-        if self.offences.is_refused(peer.ip(), now) {
-            return count(&self.counters.refused);
-        }
-        self.generation = self.generation.wrapping_add(1);
-        let slot = self.connections.vacant_entry();
-        let index = slot.key();
-        let client = ClientId::new(index as u32, self.generation);
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + index), interest).is_err() {
-            return count(&self.counters.refused);
-        }
-        slot.insert(Connection::new(stream, peer, client, now)).unread = true;
-        self.unvalidated.push_back(client);
-        self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
-        // The handshake is usually there already.
-        self.turn(index);
-    }
-
-    /// Without a file to spare nothing can be accepted, not even to refuse it: gives one up for the moment.
-    fn accept_to_close(&mut self, listener: usize, now: Instant, error: &io::Error) -> bool {
-        if self.spare_file.take().is_none() {
-            return false;
-        }
-        let accepted = self.listeners[listener].accept();
-        let peer = accepted.as_ref().ok().map(|(_, peer)| *peer);
-        drop(accepted);
-        self.spare_file = File::open("/dev/null").ok();
-        let Some(peer) = peer else { return false };
-        count(&self.counters.refused);
-        self.log(now, peer, &format_args!("refused, no file left: {error}"));
-        true
-    }
-
     /// Marks a connection to be closed, after a last try to send what it is owed.
     fn doom(&mut self, index: usize) {
         if let Some(connection) = self.connections.get_mut(index)
@@ -339,6 +278,10 @@ impl EventLoop {
         self.input_held -= connection.held;
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         self.engine.handle_disconnect(connection.client);
+        drop(connection);
+        if self.starved {
+            self.accept_again();
+        }
         self.take_outputs(None);
     }
 
@@ -535,120 +478,4 @@ impl EventLoop {
             self.doom(index);
         }
     }
-
-    // ---- clocks ----
-
-    fn sweep(&mut self, now: Instant) {
-        self.swept = now;
-        self.counters.keys.store(self.engine.snapshot().keys as u64, Ordering::Relaxed);
-        self.sweep_unvalidated(now);
-        self.sweep_arriving(now);
-        self.sweep_stalled(now);
-        self.offences.forget_old(now);
-        self.settle();
-    }
-
-    fn sweep_unvalidated(&mut self, now: Instant) {
-        let connections = &self.connections;
-        let unvalidated = |client: &ClientId| {
-            connections
-                .get(client.index())
-                .filter(|connection| connection.client == *client && !connection.session.is_validated())
-        };
-        self.unvalidated.retain(|client| unvalidated(client).is_some());
-        let mut too_many = Vec::new();
-        let mut per_address = HashMap::<IpAddr, usize>::new();
-        let mut total = 0;
-        // From the youngest stale one back, so that it is the oldest that are over the limit.
-        for client in self.unvalidated.iter().rev() {
-            let Some(connection) = unvalidated(client) else { continue };
-            let age = now.duration_since(connection.accepted);
-            if age < self.limits.stale_after {
-                continue;
-            }
-            let of_address = per_address.entry(connection.peer.ip()).or_default();
-            *of_address += 1;
-            total += 1;
-            if age >= self.limits.handshake
-                || total > self.limits.stale_total
-                || (*of_address > self.limits.stale_per_address
-                    && !connection.peer.ip().to_canonical().is_loopback())
-            {
-                too_many.push((client.index(), age));
-            }
-        }
-        for (index, age) in too_many {
-            let why = format!("no handshake after {} ms", age.as_millis());
-            self.punish(index, &why, |counters| &counters.no_handshake);
-        }
-    }
-
-    fn sweep_arriving(&mut self, now: Instant) {
-        let (mut slow, mut in_vain) = (Vec::new(), Vec::new());
-        let connections = &mut self.connections;
-        let limits = &self.limits;
-        let crowded = self.crowd.waiting() > 0;
-        self.arriving.retain(|&index| match connections.get_mut(index) {
-            Some(connection) if connection.arriving.is_some() => {
-                if connection.is_too_slow(now, limits) {
-                    slow.push(index);
-                } else if crowded && connection.holds_room_in_vain(now, GLANCE, limits) {
-                    in_vain.push(index);
-                }
-                true
-            }
-            _ => false,
-        });
-        for index in slow {
-            let why = format!("a request arrives at less than {} bytes/s", self.limits.partial_rate);
-            self.punish(index, &why, |counters| &counters.slow_input);
-        }
-        for index in in_vain {
-            let (held, stall) = (self.connections[index].held, self.limits.input_stall);
-            let others = self.crowd.waiting();
-            let why = format!(
-                "nothing more of a request for {} s, with {held} bytes held and {others} others waiting",
-                stall.as_secs_f32()
-            );
-            self.punish(index, &why, |counters| &counters.slow_input);
-        }
-    }
-
-    fn sweep_stalled(&mut self, now: Instant) {
-        let mut stuck = Vec::new();
-        let (connections, limit) = (&self.connections, self.limits.output_stall);
-        self.stalled.retain(|&index| {
-            match connections.get(index).and_then(|connection| connection.stalled) {
-                Some(since) if now.duration_since(since) >= limit => {
-                    stuck.push(index);
-                    false
-                }
-                Some(_) => true,
-                None => false,
-            }
-        });
-        for index in stuck {
-            let unsent = self.connections[index].outbox.unsent();
-            let why = format!("took none of {unsent} bytes of replies for {} s", limit.as_secs_f32());
-            self.punish(index, &why, |counters| &counters.slow_output);
-        }
-    }
-}
-
-fn is_out_of_files(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
-        || error.raw_os_error() == Some(Errno::NFILE.raw_os_error())
-}
-
-/// Lets this process open as many files as it may; how many that is.
-fn raise_file_limit() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }

@@ -22,7 +22,9 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
         let error = call().expect_err("there was nothing to come");
         let took = started.elapsed();
         assert!(took >= timeout, "took {took:?} with a time-out of {timeout:?}: {error}");
-        if took <= most {
+        // On a busy machine even the answer which keys were there may come too late.
+        let heard = !matches!(&error, StoreError::Timeout { keys, .. } if keys.present.is_none());
+        if took <= most && heard {
             return error;
         }
         assert!(tried < TRIES, "took {took:?} with a time-out of {timeout:?}: {error}");

@@ -1,6 +1,7 @@
 //! What passes a limit is refused, and leaves everything as it was. Rows V08, V09 and W11 of the robustness page.
 
 use super::*;
+use crate::store::map::cost;
 
 type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

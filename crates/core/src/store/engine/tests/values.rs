@@ -1,6 +1,7 @@
 //! Keys and values: what each operation answers and leaves behind. Rows V01 to V06 and C12 of the robustness page.
 
 use super::*;
+use crate::error::printable;
 
 #[test]
 fn a_value_set_is_the_value_got() {
