@@ -53,6 +53,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     }
+    give_memory_back();
     // Before the server's thread starts, so that it inherits the handling of signals.
     let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
@@ -91,4 +92,24 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Makes the system's allocator give back large memory when it is free.
+///
+/// Glibc's stops doing so once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A fixed
+/// threshold prevents it, and that is read from the environment at the start of a process only. So this one starts again,
+/// in the same place, with it; if that fails, it goes on as it is.
+fn give_memory_back() {
+    use std::os::unix::process::CommandExt;
+    const THRESHOLD: &str = "MALLOC_MMAP_THRESHOLD_";
+    if !cfg!(target_env = "gnu") || std::env::var_os(THRESHOLD).is_some() {
+        return;
+    }
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "rallypoint".into());
+    if let Ok(program) = std::env::current_exe() {
+        let error =
+            std::process::Command::new(program).arg0(name).args(args).env(THRESHOLD, "1048576").exec();
+        tracing::debug!("could not start again with {THRESHOLD}: {error}");
+    }
 }
