@@ -48,14 +48,21 @@ fn every_operation_returns_in_time_from_a_server_that_is_stopped_and_works_when_
 #[test]
 fn the_time_out_is_kept_whatever_its_length() {
     let server = Server::start();
-    let store = client(server.port(), SOON);
+    let timeouts = [1, 30, 150, 1000, 2500].map(Duration::from_millis);
+    let stores = timeouts.map(|_| [client(server.port(), SOON), client(server.port(), SOON)]);
     server.freeze();
-    for millis in [1, 30, 150, 1000, 2500] {
-        let timeout = Duration::from_millis(millis);
-        store.set_timeout(timeout);
-        fails_after(timeout, "get", || store.get("missing"));
-        fails_after(timeout, "add", || store.add("n", 1));
-    }
+    std::thread::scope(|scope| {
+        for (timeout, [waiting, asking]) in timeouts.iter().zip(&stores) {
+            scope.spawn(move || {
+                let store = waiting.with_timeout(*timeout);
+                fails_after(*timeout, "get", || store.get("missing"));
+            });
+            scope.spawn(move || {
+                let store = asking.with_timeout(*timeout);
+                fails_after(*timeout, "add", || store.add("n", 1));
+            });
+        }
+    });
 }
 
 /// The store's own time-out is long; the call's is not.

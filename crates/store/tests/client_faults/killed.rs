@@ -6,7 +6,7 @@ use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 
 use crate::child::Server;
 use crate::clock::{SOON, TRIES, client, eventually, fails_after, goes_on_for};
-use crate::operations::{all, prepare, waiting};
+use crate::operations::{all, at_once, prepare, waiting};
 
 /// How soon whoever waits must be told.
 const AT_ONCE: Duration = Duration::from_millis(50);
@@ -99,7 +99,7 @@ fn later_calls_try_again_until_their_time_is_up_and_say_that_nobody_listens() {
     prepare(&store);
     let port = server.port();
     server.kill();
-    for operation in all() {
+    at_once(all(), |operation| {
         let error = fails_after(timeout, operation.name, || (operation.call)(&store));
         let StoreError::Unreachable { endpoint, tried, waited } = &error else {
             panic!("{}: {error:?}", operation.name)
@@ -107,7 +107,7 @@ fn later_calls_try_again_until_their_time_is_up_and_say_that_nobody_listens() {
         assert_eq!(endpoint, &format!("127.0.0.1:{port}"));
         assert!(tried.iter().all(|(_, why)| why.contains("refused")), "{error}");
         assert!(*waited >= timeout, "{error}");
-    }
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rallypoint_store::{Store, StoreError};
 
 use crate::clock::{SOON, client, fails_after};
 use crate::fake::{Act, Fake, OURS, TORCHS};
-use crate::operations::{all, prepare};
+use crate::operations::{all, at_once, prepare};
 
 /// The request an operation is known by on the wire.
 fn wire_op(name: &str) -> Op {
@@ -97,10 +97,10 @@ fn what_was_not_sent_is_not_indeterminate() {
     let store = client(server.port(), timeout);
     store.set("k", b"v").unwrap();
     drop(server);
-    for operation in all() {
+    at_once(all(), |operation| {
         let error = fails_after(timeout, operation.name, || (operation.call)(&store));
         assert!(matches!(error, StoreError::Unreachable { .. }), "{}: {error:?}", operation.name);
-    }
+    });
 }
 
 /// A delete that is repeated and finds nothing can't know who did it; one that was never sent does.

@@ -18,6 +18,16 @@ pub(crate) fn prepare(store: &dyn Store) {
     }
 }
 
+/// Does something with each of them, all at the same time.
+pub(crate) fn at_once(operations: Vec<Operation>, act: impl Fn(&Operation) + Sync) {
+    std::thread::scope(|scope| {
+        for operation in &operations {
+            let act = &act;
+            scope.spawn(move || act(operation));
+        }
+    });
+}
+
 /// All of them, each such that a healthy server that was prepared answers at once.
 pub(crate) fn all() -> Vec<Operation> {
     let of = |name, repeatable, call| Operation { name, repeatable, call };
