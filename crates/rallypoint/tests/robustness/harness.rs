@@ -18,6 +18,9 @@ pub(crate) use server::Server;
 
 pub(crate) const KIB: usize = 1024;
 pub(crate) const MIB: usize = 1024 * KIB;
+/// What the C library takes from the system at a time for pieces of some mebibytes, once it has seen such. It gives that
+/// back only when nothing is left in it, so one small piece may keep all of it: once, not once more each time.
+pub(crate) const HEAP: usize = 64 * MIB;
 
 /// Waits until `holds`, and fails saying `what` if that takes longer than `limit`.
 pub(crate) fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::{KeyList, Op, Request};
 use rallypoint_store::Limits;
 
-use crate::harness::{Client, KIB, MIB, Server, alone, eventually, message, scaled};
+use crate::harness::{Client, HEAP, KIB, MIB, Server, alone, eventually, message, scaled};
 
 /// A SET of 8 MiB without its last byte.
 fn almost_an_upload() -> Vec<u8> {
@@ -30,34 +30,40 @@ fn r04_aborted_uploads_give_their_memory_back() {
 }
 
 #[test]
-fn r04_incomplete_requests_share_a_limit_and_the_largest_goes_first() {
+fn r04_incomplete_requests_share_a_limit_and_those_that_stop_make_room() {
     let _alone = alone();
-    assert_eq!(Limits::default().input_total, 256 * MIB);
-    let mut server = Server::start();
+    let limits = Limits::default();
+    assert_eq!((limits.input_total, limits.input_stall), (256 * MIB, Duration::from_secs(3)));
+    // A quarter of all: each that has stopped costs the one behind it the time it is given.
+    let (uploads, total) = (scaled(13, 50), scaled(64, 256));
+    let mut server = Server::with(&["input_stall=200ms", &format!("input_total={total}MiB")]);
     let upload = almost_an_upload();
     let mut small = server.connect();
     small.send(&upload[..1_000]);
-    let mut held: Vec<Client> = Vec::new();
-    let mut most = 0;
-    for _ in 0..50 {
-        let mut client = server.connect();
-        // The server may cut this very one off while it is being sent.
-        let _ = client.try_send(&upload);
-        held.push(client);
+    let mut held: Vec<(Client, usize)> = (0..uploads).map(|_| (server.connect(), 0)).collect();
+    let (mut most, start) = (0, Instant::now());
+    // All send on for as long as they are let, and then stop.
+    while start.elapsed() < Duration::from_secs(1) {
+        for (client, sent) in &mut held {
+            *sent += client.send_what_is_taken(&upload[*sent..]);
+        }
         most = most.max(server.growth());
     }
-    server.wait_until_idle();
-    println!("50 held uploads of 8 MiB: {} MiB at most", most / MIB);
-    assert!(most < (256 + 16) * MIB, "{most}");
-    let cut = held.iter_mut().filter_map(|client| client.has_ended().then_some(())).count();
-    assert!(cut >= 18, "{cut} of 50 were cut off");
+    println!("{uploads} held uploads of 8 MiB: {} MiB at most", most / MIB);
+    assert!(most > total / 4 * MIB && most < (total + 16) * MIB, "{most}");
+    // They have stopped. Who goes on gets through, whether it has begun or not.
+    let mut other = server.connect();
+    other.send(&upload);
+    other.send(&[1]);
+    other.ping();
     small.send(&upload[1_000..]);
     small.send(&[1]);
     small.ping();
-    assert_eq!(small.number(Request::DeleteKey { key: b"/k" }), 1, "the small one was let be");
-    drop((held, small));
+    assert_eq!(small.number(Request::DeleteKey { key: b"/k" }), 1);
+    assert!(server.offences()[0].contains("nothing more of a request"), "{:?}", server.offences());
+    drop((held, small, other));
     eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
-    server.assert_unharmed();
+    server.assert_unharmed_holding(HEAP);
 }
 
 #[test]
