@@ -70,7 +70,7 @@ fn goes_on(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl Fn
 /// A server on another machine, if there can be one.
 fn other_machine() -> Option<(Machine, Server)> {
     let machine = Machine::new()?;
-    let server = Server::at(&machine.run(), &machine.address, 0);
+    let server = Server::at(&machine.run(), &machine.address);
     Some((machine, server))
 }
 

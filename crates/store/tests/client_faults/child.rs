@@ -8,6 +8,7 @@ use rallypoint_store::TcpStoreServer;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::eventually;
+use crate::place::Place;
 
 /// Says what the child is to be, and with what arguments.
 const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
@@ -62,22 +63,32 @@ fn process() {
     }
 }
 
+/// Starts a server; its port.
+fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
+    let mut child = start(wrapper, &format!("serve {host} {port}"));
+    let port = heard(&mut child).parse().unwrap();
+    (child, port)
+}
+
 /// A server in a process of its own.
 pub(crate) struct Server {
     child: Child,
+    place: Place,
     port: u16,
 }
 
 impl Server {
-    /// On any free port of this machine.
+    /// On a port of this machine, which stays its own when it is restarted.
     pub(crate) fn start() -> Server {
-        Server::at(&[], "127.0.0.1", 0)
+        let place = Place::new();
+        let (child, port) = serve(&[], "127.0.0.1", place.port());
+        Server { child, place, port }
     }
 
-    pub(crate) fn at(wrapper: &[&str], host: &str, port: u16) -> Server {
-        let mut child = start(wrapper, &format!("serve {host} {port}"));
-        let port = heard(&mut child).parse().unwrap();
-        Server { child, port }
+    /// On another machine.
+    pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
+        let (child, port) = serve(wrapper, host, 0);
+        Server { child, place: Place::new(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -115,7 +126,7 @@ impl Server {
     /// Kills it and starts another on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        *self = Server::at(&[], "127.0.0.1", self.port);
+        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.port());
     }
 }
 
