@@ -261,6 +261,7 @@ impl Engine {
         self.map.bytes() + self.queues.bytes()
     }
 
+    #[inline]
     fn admit(&mut self, client: ClientId) -> &mut Client {
         let index = client.index();
         if index >= self.clients.len() {

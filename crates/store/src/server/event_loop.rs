@@ -350,7 +350,10 @@ impl EventLoop {
                 Ok(Some(frame)) => {
                     share.requests = share.requests.saturating_sub(1);
                     self.engine.handle_request(connection.client, frame.request());
-                    self.take_outputs(Some(index));
+                    // Many requests have no reply.
+                    if self.engine.next_output().is_some() {
+                        self.take_outputs(Some(index));
+                    }
                 }
                 Ok(None) => break,
                 Err(error @ WireError::BadMagic { .. }) => {
