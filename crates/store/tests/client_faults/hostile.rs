@@ -7,7 +7,7 @@ use rallypoint_core::WireError;
 use rallypoint_core::wire::{Op, Reply};
 use rallypoint_store::{Store, StoreError, TcpStore};
 
-use crate::clock::{SOON, client, fails_after, open};
+use crate::clock::{SOON, TRIES, client, fails_after, open};
 use crate::fake::{Act, Fake, OURS, TORCHS, bytes};
 
 /// A length with nothing behind it.
@@ -15,11 +15,10 @@ fn announced(len: u64) -> Vec<u8> {
     len.to_le_bytes().to_vec()
 }
 
-/// A client that is connected, over its first connection.
+/// A client that is connected.
 fn connected(server: &Fake) -> TcpStore {
     let store = client(server.port(), SOON);
     store.set("k", b"v").unwrap();
-    assert_eq!(server.connections(), 1);
     store
 }
 
@@ -110,20 +109,24 @@ fn a_bad_answer_to_a_cancel_is_a_violation() {
         Op::CancelWait => Act::Say(vec![9]),
         _ => Act::Answer,
     });
-    let store = connected(&server);
     let timeout = Duration::from_millis(50);
-    for error in [store.wait_for(&["missing"], timeout), store.barrier_for("b", 2, timeout)] {
-        let error = error.unwrap_err();
-        assert!(
-            matches!(
-                &error,
-                StoreError::Protocol { violation: WireError::BadReplyByte { found: 9, .. }, .. }
-            ),
-            "{error:?}"
-        );
+    let calls: [Call; 2] = [
+        |store| store.wait_for(&["missing"], Duration::from_millis(50)),
+        |store| store.barrier_for("b", 2, Duration::from_millis(50)),
+    ];
+    for call in calls {
+        let store = connected(&server);
+        let connections = server.connections();
+        // On a busy machine the answer may come too late to be looked at.
+        let heard = (0..TRIES).any(|_| match fails_after(timeout, "it", || call(&store)) {
+            StoreError::Protocol { violation: WireError::BadReplyByte { found: 9, .. }, .. } => true,
+            StoreError::Timeout { .. } | StoreError::Indeterminate { .. } => false,
+            other => panic!("{other:?}"),
+        });
+        assert!(heard);
+        assert_eq!(store.get("k").unwrap(), b"v");
+        assert!(server.connections() > connections);
     }
-    assert_eq!(store.get("k").unwrap(), b"v");
-    assert_eq!(server.connections(), 3);
 }
 
 #[test]
