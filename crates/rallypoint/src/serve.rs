@@ -74,11 +74,12 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         Ok(server) => server,
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
-            if matches!(error, StoreError::AddressInUse { .. } | StoreError::Listen { .. }) {
-                output::complain(
-                    "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",
-                );
-            }
+            output::complain(match error {
+                StoreError::Unresolvable { .. } => {
+                    "hint: check the spelling, or use an IP address of this machine"
+                }
+                _ => "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",
+            });
             return ExitCode::FAILURE;
         }
     };
