@@ -103,6 +103,8 @@ struct Client {
 struct Keepsake {
     /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
     latch: Vec<(Arc<[u8]>, Value)>,
+    /// What the latch is counted as.
+    bytes: usize,
     /// The queue it was woken for.
     claim: Option<Box<[u8]>>,
 }
@@ -121,6 +123,8 @@ pub struct Engine {
     outputs: VecDeque<Output>,
     /// An empty one with room, for whoever waits next.
     spare: Option<Box<Keepsake>>,
+    /// What all latches together are counted as.
+    latched: usize,
     empty: Value,
 }
 
@@ -145,6 +149,7 @@ impl Engine {
             blocked: 0,
             outputs: VecDeque::new(),
             spare: None,
+            latched: 0,
             empty: Value::default(),
         }
     }
@@ -189,6 +194,7 @@ impl Engine {
     /// Ends what a wait left open.
     fn discard(&mut self, mut keepsake: Box<Keepsake>) {
         let claim = keepsake.claim.take();
+        self.latched -= std::mem::take(&mut keepsake.bytes);
         if keepsake.latch.capacity() <= LATCH_KEEP {
             keepsake.latch.clear();
             self.spare = Some(keepsake);
@@ -255,6 +261,7 @@ impl Engine {
         self.map.bytes() + self.queues.bytes()
     }
 
+    #[inline]
     fn admit(&mut self, client: ClientId) -> &mut Client {
         let index = client.index();
         if index >= self.clients.len() {

@@ -66,12 +66,14 @@ fn c06_ten_thousand_bad_frames_a_second_disturb_nobody() {
         let start = Instant::now();
         sent = 0;
         while start.elapsed().as_secs_f64() < seconds {
-            // As many as the clock allows by now, if the machine allows it.
+            // As many as the clock allows by now; in between, the processor is for others.
             if f64::from(sent) < start.elapsed().as_secs_f64() * 10_000.0 {
                 let mut client = server.dial();
                 client.send(&frame);
                 drop(client);
                 sent += 1;
+            } else {
+                std::thread::sleep(Duration::from_micros(200));
             }
         }
     });

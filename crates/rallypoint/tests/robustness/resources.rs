@@ -113,10 +113,13 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
         served.iter_mut().for_each(Client::ping);
         // Whoever goes makes room for another, again and again.
         for _ in 0..20 {
-            let before = server.process().files();
             drop(served.pop());
-            eventually(Duration::from_secs(5), "the file is free", || server.process().files() < before);
-            served.push(server.connect());
+            let mut next = None;
+            eventually(Duration::from_secs(5), "the place is free", || {
+                next = Client::try_connect(server.address()).ok();
+                next.is_some()
+            });
+            served.extend(next);
         }
         assert!(server.offences()[0].contains("refused"), "{:?}", server.offences());
         drop(served);

@@ -135,6 +135,7 @@ impl EventLoop {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
+        let _ended = Ended(Arc::clone(&self.counters));
         let mut events = Events::with_capacity(1024);
         while !self.counters.stop_requested() {
             match self.poll.poll(&mut events, self.patience()) {
@@ -349,7 +350,10 @@ impl EventLoop {
                 Ok(Some(frame)) => {
                     share.requests = share.requests.saturating_sub(1);
                     self.engine.handle_request(connection.client, frame.request());
-                    self.take_outputs(Some(index));
+                    // Many requests have no reply.
+                    if self.engine.next_output().is_some() {
+                        self.take_outputs(Some(index));
+                    }
                 }
                 Ok(None) => break,
                 Err(error @ WireError::BadMagic { .. }) => {
@@ -452,7 +456,8 @@ impl EventLoop {
                         connection.stalled = Some(Instant::now());
                         self.stalled.insert(index);
                     }
-                    if connection.outbox.own_bytes() > self.limits.output_hard {
+                    // A long reply that is being taken is no offence, however long.
+                    if sent == 0 && connection.outbox.own_bytes() > self.limits.output_hard {
                         let why = format!("{} bytes of replies not taken", connection.outbox.unsent());
                         return self.punish(index, &why, |counters| &counters.slow_output);
                     }
@@ -477,5 +482,14 @@ impl EventLoop {
         if (connection.ended || unreadable) && idle && connection.outbox.unsent() == 0 {
             self.doom(index);
         }
+    }
+}
+
+/// Notes the end of the loop, however it comes.
+struct Ended(Arc<Counters>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.note_end();
     }
 }

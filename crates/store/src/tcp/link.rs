@@ -2,7 +2,7 @@
 //! that may or may not be repeated, and that may or may not wait.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
@@ -257,20 +257,8 @@ impl Link {
 
     /// The addresses, looked up in another thread where a name server is involved: it has its own idea of time.
     fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
-        let endpoint = self.endpoint.clone();
-        if endpoint.host.is_empty() || endpoint.host.parse::<std::net::IpAddr>().is_ok() {
-            return endpoint.resolve();
-        }
-        let host = endpoint.host.clone();
-        let (answer, answered) = mpsc::channel();
-        std::thread::spawn(move || answer.send(endpoint.resolve()));
-        let answer = match deadline.left() {
-            Some(left) => answered.recv_timeout(left).ok(),
-            None => answered.recv().ok(),
-        };
-        answer.unwrap_or_else(|| {
-            Err(StoreError::Unresolvable { host, reason: "the name server did not answer in time".into() })
-        })
+        let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
+        self.endpoint.resolve_within(left.unwrap_or_default())
     }
 
     fn put_back(&self, connection: Connection) {

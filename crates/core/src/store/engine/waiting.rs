@@ -13,10 +13,17 @@ impl Engine {
     pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Option<Reply>, Refusal> {
         let mut keepsake = self.spare.take().unwrap_or_default();
         let latch = &mut keepsake.latch;
+        let mut bytes = 0;
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
-                Some((key, value)) => latch.push((Arc::clone(key), value.clone())),
+                Some((key, value)) => {
+                    let cost = latch_cost(value);
+                    if self.latched + bytes + cost <= self.limits.latched_bytes {
+                        latch.push((Arc::clone(key), value.clone()));
+                        bytes += cost;
+                    }
+                }
                 None if self.is_present(key) => {}
                 None => absent.push(key),
             }
@@ -38,7 +45,11 @@ impl Engine {
         let known = &mut self.clients[client.index()];
         match keepsake.latch.is_empty() {
             true => self.spare = Some(keepsake),
-            false => known.keepsake = Some(keepsake),
+            false => {
+                keepsake.bytes = bytes;
+                self.latched += bytes;
+                known.keepsake = Some(keepsake);
+            }
         }
         if absent.is_empty() {
             return Ok(Some(Reply::Stop));
@@ -80,7 +91,13 @@ impl Engine {
     /// A key has come: all who waited for it have seen it.
     pub(super) fn wake(&mut self, key: &[u8], value: &Value) {
         while let Some((seen, key)) = self.waiters.take_oldest(key) {
-            self.keepsake(seen.client).latch.push((key, value.clone()));
+            let cost = latch_cost(value);
+            if self.latched + cost <= self.limits.latched_bytes {
+                self.latched += cost;
+                let keepsake = self.keepsake(seen.client);
+                keepsake.bytes += cost;
+                keepsake.latch.push((key, value.clone()));
+            }
             if self.strike(&seen) {
                 self.release(seen.client);
             }
@@ -148,4 +165,9 @@ impl Engine {
         }
         self.blocked -= 1;
     }
+}
+
+/// What latching a value may cost: all of it, if the store lets go of it meanwhile.
+fn latch_cost(value: &Value) -> usize {
+    value.len() + size_of::<(Arc<[u8]>, Value)>()
 }
