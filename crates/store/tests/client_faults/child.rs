@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 use rallypoint_store::TcpStoreServer;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::clock::eventually;
 use crate::place::Place;
@@ -49,18 +49,28 @@ pub(crate) fn say(line: &str) {
 #[ignore = "is another process of the other tests"]
 fn process() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    // Also when it is stopped and whoever started it was killed, it must not stay behind.
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
         ["serve", host, port] => {
             let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
             say(&server.port().to_string());
-            // Its other end is closed by whoever started it, or with them.
-            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            wait_for_end();
+        }
+        ["hold"] => {
+            say("held");
+            wait_for_end();
         }
         ["read", port] => crate::memory::read_and_say_what_it_took(port.parse().unwrap()),
         ["resolve", host, millis] => crate::names::resolve_and_say_how_long(host, millis.parse().unwrap()),
         _ => panic!("no such role: {role}"),
     }
+}
+
+/// The other end of the input is closed by whoever started this process, or with them.
+fn wait_for_end() {
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// Starts a server; its port.
