@@ -4,7 +4,9 @@
 //!
 //! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and what it is made of
 //! - [`pickle`]: state ⇄ the bytes torch writes; a closed codec that never executes anything
+//! - [`cell`]: those bytes ⇄ the value of the store's key
 
+pub mod cell;
 mod error;
 mod node;
 pub mod pickle;
