@@ -106,6 +106,8 @@ pub struct Limits {
     pub output_stall: Duration = Duration::from_secs(30),
     /// Bytes read from one connection before the next has its turn.
     pub turn_bytes: usize = 256 * KIB,
+    /// Requests of one connection handled before the next has its turn: a request may be a single byte.
+    pub turn_requests: usize = 4096,
     /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
     pub offences_per_second: u32 = 20,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::error::WireError;
 use crate::limits::Limits;
-use crate::wire::{Frame, MAGIC, Op, Request, RequestDecoder};
+use crate::wire::{Frame, Kept, MAGIC, Op, Request, RequestDecoder};
 
 /// Why requests are held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Hold {
     No,
     /// An earlier request is blocked in the engine. A CANCEL_WAIT still goes through.
     Blocked,
-    /// The peer doesn't take its replies. Nothing goes through.
+    /// The peer doesn't take its replies, or it is others' turn. Nothing goes through.
     Congested,
 }
 
@@ -28,7 +28,8 @@ const DEFERRED_OVERHEAD: usize = 64;
 pub struct Session {
     decoder: RequestDecoder,
     validated: bool,
-    deferred: VecDeque<Frame<'static>>,
+    arrived: u64,
+    deferred: VecDeque<Kept>,
     deferred_bytes: usize,
     /// Cancels among the deferred that are still to be handed out.
     cancels: usize,
@@ -53,6 +54,7 @@ impl Session {
         loop {
             self.check_first_byte(input)?;
             let Some(frame) = self.decoder.next(input, limits)? else { return Ok(None) };
+            self.arrived += 1;
             if !self.validated {
                 self.validate(frame.request())?;
                 continue;
@@ -63,7 +65,7 @@ impl Session {
                 Hold::Blocked | Hold::Congested => {
                     self.deferred_bytes += frame.bytes().len() + DEFERRED_OVERHEAD;
                     self.cancels += usize::from(frame.op() == Op::CancelWait);
-                    self.deferred.push_back(frame.into_owned());
+                    self.deferred.push_back(frame.keep());
                 }
             }
         }
@@ -71,10 +73,10 @@ impl Session {
 
     /// The oldest request held back.
     fn pop_deferred(&mut self) -> Option<Frame<'static>> {
-        let frame = self.take_front()?;
-        self.cancels -= usize::from(frame.op() == Op::CancelWait);
+        let kept = self.take_front()?;
+        self.cancels -= usize::from(kept.is_cancel());
         self.drop_overtaken();
-        Some(frame)
+        Some(kept.into_frame())
     }
 
     /// The oldest cancel held back, past whatever waits before it: that waits for the request to be cancelled.
@@ -87,16 +89,16 @@ impl Session {
 
     /// Lets go of what was handed out already once it is at the front.
     fn drop_overtaken(&mut self) {
-        while self.overtaken > 0 && self.deferred.front().is_some_and(|frame| frame.op() == Op::CancelWait) {
+        while self.overtaken > 0 && self.deferred.front().is_some_and(Kept::is_cancel) {
             self.take_front();
             self.overtaken -= 1;
         }
     }
 
-    fn take_front(&mut self) -> Option<Frame<'static>> {
-        let frame = self.deferred.pop_front()?;
-        self.deferred_bytes -= frame.bytes().len() + DEFERRED_OVERHEAD;
-        Some(frame)
+    fn take_front(&mut self) -> Option<Kept> {
+        let kept = self.deferred.pop_front()?;
+        self.deferred_bytes -= kept.len() + DEFERRED_OVERHEAD;
+        Some(kept)
     }
 
     /// Before a whole request is there, its first byte may already be wrong.
@@ -136,6 +138,11 @@ impl Session {
     /// Bytes held of requests that can't go on: incomplete, or waiting behind an earlier one.
     pub fn held(&self) -> usize {
         self.decoder.held().unwrap_or(0) + self.deferred_bytes
+    }
+
+    /// How many requests have arrived whole: what tells one that is still arriving from the one after it.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.

@@ -34,6 +34,16 @@ impl Value {
         Value(Repr::Shared(Box::new(bytes)))
     }
 
+    /// Puts these bytes in the place of those held, if they are as long and few, and nobody else holds them.
+    pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
+        match &mut self.0 {
+            Repr::Own(own) if own.len() == bytes.len() && bytes.len() < Value::SHARED_FROM => {
+                Arc::get_mut(own).map(|own| own.copy_from_slice(bytes)).is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// Puts bytes after these. Many appends cost what the result is long, unless somebody holds on to each.
     pub(crate) fn append(&mut self, more: &[u8]) {
         if let Repr::Grown(grown) = &mut self.0
@@ -139,6 +149,18 @@ mod tests {
             assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
             assert_eq!(value.to_bytes(), &b"abc"[..]);
         }
+    }
+
+    #[test]
+    fn what_is_as_long_and_held_by_nobody_else_is_overwritten_in_place() {
+        let mut value = Value::copied(b"abc");
+        let place = value.as_ptr();
+        assert!(value.overwrite(b"xyz"));
+        assert_eq!((&*value, value.as_ptr()), (&b"xyz"[..], place));
+        assert!(!value.overwrite(b"longer"));
+        let held = value.clone();
+        assert!(!value.overwrite(b"uvw"));
+        assert_eq!((&*value, &*held), (&b"xyz"[..], &b"xyz"[..]));
     }
 
     #[test]

@@ -7,11 +7,12 @@
 mod decoder;
 mod list;
 mod op;
+mod parse;
 mod reply;
 mod request;
 mod scan;
 
-pub use decoder::{Frame, ReplyDecoder, RequestDecoder};
+pub use decoder::{Frame, Kept, ReplyDecoder, RequestDecoder};
 pub use list::{KeyList, PairList};
 pub use op::Op;
 pub use reply::{Reply, ReplyKind};

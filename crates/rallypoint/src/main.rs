@@ -1,5 +1,6 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
+mod bench;
 mod serve;
 mod store;
 mod waiting;
@@ -19,6 +20,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::BenchArgs),
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
     /// Prints a completion script for a shell
@@ -32,6 +34,7 @@ enum Command {
 fn main() -> ExitCode {
     start_log();
     match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {

@@ -22,7 +22,7 @@ impl Deadline {
     /// enough for one answer after a short one.
     pub(crate) fn grace(&self) -> Deadline {
         let at = self.at.map(|at| {
-            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(20), Duration::from_secs(2));
+            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(80), Duration::from_secs(2));
             at + grace
         });
         Deadline { start: self.start, at }

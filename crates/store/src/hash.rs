@@ -60,20 +60,20 @@ impl HashStore {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out requests that don't block, one after the other with nothing in between.
-    fn call<const N: usize>(&self, requests: [Request<'_>; N]) -> Result<Option<Reply>> {
-        let mut state = self.state();
+    /// Carries out a request that doesn't block.
+    fn call(&self, request: Request<'_>) -> Result<Option<Reply>> {
+        self.ask(&mut self.state(), request)
+    }
+
+    /// Carries out a request that doesn't block. Nothing comes in between those asked under one lock.
+    fn ask(&self, state: &mut State, request: Request<'_>) -> Result<Option<Reply>> {
         let client = state.enter();
-        let mut last = Ok(None);
-        for request in requests {
-            state.engine.handle_request(client, request);
-            if self.deliver(&mut state) {
-                last = state.answers.remove(&client).transpose();
-            }
-        }
+        state.engine.handle_request(client, request);
+        self.deliver(state);
+        let answer = state.answers.remove(&client).transpose();
         state.leave(client);
-        self.deliver(&mut state);
-        last.map_err(|refusal| refused(requests.last().map(Request::op), refusal))
+        self.deliver(state);
+        answer.map_err(|refusal| refused(request.op(), refusal))
     }
 
     /// Carries out a request that may block, and `then` at the moment it ends. `None` when the time is up.
@@ -110,7 +110,7 @@ impl HashStore {
         }
         state.leave(client);
         self.deliver(&mut state);
-        answer.transpose().map_err(|refusal| refused(Some(op), refusal))
+        answer.transpose().map_err(|refusal| refused(op, refusal))
     }
 
     /// Hands out what the engine has answered. Whether there was anything.
@@ -130,10 +130,20 @@ impl HashStore {
     }
 
     fn number(&self, request: Request<'_>) -> Result<i64> {
-        match self.call([request])? {
+        match self.call(request)? {
             Some(Reply::Number(number)) => Ok(number),
             other => unreachable!("{:?} was answered {other:?}", request.op()),
         }
+    }
+
+    /// Whether there is a key of this name, whatever queue there is.
+    fn is_key(&self, name: &[u8]) -> Result<bool> {
+        let keys = [name];
+        let mut state = self.state();
+        let present = Request::Check { keys: KeyList::new(&keys) };
+        let present = self.ask(&mut state, present)? == Some(Reply::Checked(true));
+        let items = self.ask(&mut state, Request::QueueLen { key: name })?;
+        Ok(present && items == Some(Reply::Number(0)))
     }
 
     fn timed_out(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> StoreError {
@@ -142,7 +152,7 @@ impl HashStore {
             .map(|key| {
                 let keys = [*key];
                 let request = Request::Check { keys: KeyList::new(&keys) };
-                matches!(self.call([request]), Ok(Some(Reply::Checked(true))))
+                matches!(self.call(request), Ok(Some(Reply::Checked(true))))
             })
             .collect();
         StoreError::Timeout {
@@ -197,7 +207,7 @@ impl State {
 
 impl Store for HashStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call([Request::Set { key: key.as_bytes(), value: value.into() }]).map(drop)
+        self.call(Request::Set { key: key.as_bytes(), value: value.into() }).map(drop)
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
@@ -211,7 +221,7 @@ impl Store for HashStore {
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         self.number(Request::Add { key: key.as_bytes(), delta }).map_err(|error| match error {
             StoreError::NotANumber { key: name, .. } => {
-                let held = match self.call([Request::Get { key: key.as_bytes() }]) {
+                let held = match self.call(Request::Get { key: key.as_bytes() }) {
                     Ok(Some(Reply::Value(value))) => printable(&value),
                     _ => "what is not a number".into(),
                 };
@@ -223,7 +233,7 @@ impl Store for HashStore {
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
         let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
-        Ok(self.call([Request::Check { keys: KeyList::new(&keys) }])? == Some(Reply::Checked(true)))
+        Ok(self.call(Request::Check { keys: KeyList::new(&keys) })? == Some(Reply::Checked(true)))
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
@@ -233,7 +243,7 @@ impl Store for HashStore {
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         let request = Request::CompareSet { key: key.as_bytes(), expected, desired: desired.into() };
-        match self.call([request])? {
+        match self.call(request)? {
             Some(Reply::Value(held)) => Ok(held.to_vec()),
             other => unreachable!("compare_set was answered {other:?}"),
         }
@@ -248,7 +258,7 @@ impl Store for HashStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call([Request::Append { key: key.as_bytes(), value: value.into() }]).map(drop)
+        self.call(Request::Append { key: key.as_bytes(), value: value.into() }).map(drop)
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
@@ -262,24 +272,32 @@ impl Store for HashStore {
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
         let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), *value)).collect();
-        self.call([Request::MultiSet { pairs: PairList::new(&pairs) }]).map(drop)
+        self.call(Request::MultiSet { pairs: PairList::new(&pairs) }).map(drop)
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call([Request::QueuePush { key: key.as_bytes(), value: value.into() }]).map(drop)
+        self.call(Request::QueuePush { key: key.as_bytes(), value: value.into() }).map(drop)
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let name = key.as_bytes();
-        // Waking and taking are one step here, so what was waited for is there; unless a key of that name ended the wait.
-        match self.wait_then(Op::QueuePop, &[name], Some(Request::QueuePop { key: name }), self.timeout())? {
-            Reply::Popped { item: Some(item), .. } => Ok(item.to_vec()),
-            _ => Err(StoreError::QueueEmpty { key: key.into() }),
+        let deadline = Deadline::after(self.timeout());
+        let wanted = [name];
+        loop {
+            let wait = Request::Wait { keys: KeyList::new(&wanted) };
+            match self.block(wait, Some(Request::QueuePop { key: name }), &deadline)? {
+                Some(Reply::Popped { item: Some(item), .. }) => return Ok(item.to_vec()),
+                None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
+                // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
+                // ended its wait was a key of that name.
+                Some(_) if self.is_key(name)? => return Err(StoreError::QueueEmpty { key: key.into() }),
+                Some(_) => {}
+            }
         }
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        match self.call([Request::QueuePop { key: key.as_bytes() }])? {
+        match self.call(Request::QueuePop { key: key.as_bytes() })? {
             Some(Reply::Popped { item: Some(item), .. }) => Ok(item.to_vec()),
             _ => Err(StoreError::QueueEmpty { key: key.into() }),
         }
@@ -290,7 +308,7 @@ impl Store for HashStore {
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        match self.call([Request::ListKeys])? {
+        match self.call(Request::ListKeys)? {
             Some(Reply::Keys(keys)) => {
                 Ok(keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
             }
@@ -337,7 +355,7 @@ impl Store for HashStore {
 }
 
 /// What the engine refuses, as a store says it.
-fn refused(op: Option<Op>, refusal: Refusal) -> StoreError {
+fn refused(op: Op, refusal: Refusal) -> StoreError {
     match refusal {
         Refusal::NotANumber { key } => StoreError::NotANumber { key, delta: 0, held: String::new() },
         Refusal::Overflow { key, held, delta } => {
@@ -346,8 +364,6 @@ fn refused(op: Option<Op>, refusal: Refusal) -> StoreError {
         Refusal::BadWorldSize { key, world_size } => {
             StoreError::BadWorldSize { what: format!("barrier {key}"), world_size }
         }
-        other => {
-            StoreError::Refused { op: op.unwrap_or(Op::Ping), keys: Vec::new(), reason: other.to_string() }
-        }
+        other => StoreError::Refused { op, keys: Vec::new(), reason: other.to_string() },
     }
 }

@@ -6,6 +6,7 @@
 mod connection;
 mod link;
 mod operations;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -178,7 +179,8 @@ impl TcpStore {
 
     fn store_timeout(&self, timeout: Duration) {
         // Less than a millisecond must not become "without end".
-        let millis = if timeout.is_zero() { 0 } else { (timeout.as_millis() as u64).max(1) };
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let millis = if timeout.is_zero() { 0 } else { millis.max(1) };
         self.timeout.store(millis, Ordering::Relaxed);
     }
 }

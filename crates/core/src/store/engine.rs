@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io::Write as _;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -17,7 +16,7 @@ use super::snapshot::{Snapshot, Waiting};
 use super::waiters::{ClientIndex, Places, Seen, Waiters};
 use crate::error::{Refusal, printable};
 use crate::limits::Limits;
-use crate::number::parse_prefix;
+use crate::number::{Decimal, parse_prefix};
 use crate::value::Value;
 use crate::wire::{KeyList, Op, PairList, Payload, Reply, Request};
 
@@ -107,12 +106,14 @@ pub struct Engine {
     clients: Vec<Client>,
     blocked: usize,
     outputs: VecDeque<Output>,
+    /// An empty one with room, for whoever waits next.
+    spare_latch: Vec<(Arc<[u8]>, Value)>,
     empty: Value,
 }
 
 /// Latches longer than this are looked up through a table.
 const LATCH_SCAN: usize = 16;
-/// Room a client keeps for its next latch.
+/// Room kept for the next latch.
 const LATCH_KEEP: usize = 4;
 
 impl Engine {
@@ -130,6 +131,7 @@ impl Engine {
             clients: Vec::new(),
             blocked: 0,
             outputs: VecDeque::new(),
+            spare_latch: Vec::new(),
             empty: Value::default(),
         }
     }
@@ -154,10 +156,7 @@ impl Engine {
         }
         if latch.capacity() > 0 && latch.capacity() <= LATCH_KEEP {
             latch.clear();
-            let known = &mut self.clients[client.index()];
-            if known.latch.is_empty() {
-                known.latch = latch;
-            }
+            self.spare_latch = latch;
         }
         if let Some(queue) = claim {
             self.queues.end_claim(&queue);
@@ -246,8 +245,7 @@ impl Engine {
             Request::Validate { .. } => None,
             Request::Ping { nonce } => Some(Reply::Nonce(nonce)),
             Request::Set { key, value } => {
-                self.permit(Op::Set, key, value.bytes().len())?;
-                self.put(key, value.to_value());
+                self.set(key, value)?;
                 None
             }
             Request::CompareSet { key, expected, desired } => {
@@ -363,12 +361,27 @@ impl Engine {
         self.wake(key, &value);
     }
 
+    fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+        // Nobody waits for a key that is there, and what is as long takes no more room.
+        if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
+            return Ok(());
+        }
+        self.permit(Op::Set, key, value.bytes().len())?;
+        self.put(key, value.to_value());
+        Ok(())
+    }
+
     fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
         // First, lest it seem absent to those who expect something there.
         self.writable(Op::CompareSet, key)?;
-        let fits = match self.map.get(key) {
-            Some(held) if **held == *expected => true,
-            Some(held) => return Ok(held.clone()),
+        let fits = match self.map.get_mut(key) {
+            Some(held) if **held != *expected => return Ok(held.clone()),
+            Some(held) => {
+                if held.overwrite(desired.bytes()) {
+                    return Ok(held.clone());
+                }
+                true
+            }
             None => expected.is_empty(),
         };
         if !fits {
@@ -382,19 +395,19 @@ impl Engine {
     }
 
     fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Refusal> {
-        let held = match self.map.get(key) {
+        let mut place = self.map.get_mut(key);
+        let held = match &place {
             None => 0,
             Some(value) => parse_prefix(value).ok_or_else(|| Refusal::NotANumber { key: printable(key) })?,
         };
         let sum =
             held.checked_add(delta).ok_or_else(|| Refusal::Overflow { key: printable(key), held, delta })?;
-        let mut text = [0; 20];
-        let mut rest = &mut text[..];
-        write!(rest, "{sum}").expect("twenty bytes hold every i64");
-        let left = rest.len();
-        let len = text.len() - left;
-        self.permit(Op::Add, key, len)?;
-        self.put(key, Value::copied(&text[..len]));
+        let sum_text = Decimal::of(sum);
+        if place.as_mut().is_some_and(|value| value.overwrite(sum_text.text())) {
+            return Ok(sum);
+        }
+        self.permit(Op::Add, key, sum_text.text().len())?;
+        self.put(key, Value::copied(sum_text.text()));
         Ok(sum)
     }
 
@@ -476,7 +489,7 @@ impl Engine {
     // ---- waiting ----
 
     fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Option<Reply>, Refusal> {
-        let mut latch = std::mem::take(&mut self.clients[client.index()].latch);
+        let mut latch = std::mem::take(&mut self.spare_latch);
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {

@@ -65,6 +65,12 @@ impl Map {
         self.shards[shard].find(hash, |entry| *entry.key == *key).map(|entry| (&entry.key, &entry.value))
     }
 
+    /// The value of a key, to be [overwritten](Value::overwrite) by one that is as long.
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Value> {
+        let (shard, hash) = self.hash(key);
+        self.shards[shard].find_mut(hash, |entry| *entry.key == *key).map(|entry| &mut entry.value)
+    }
+
     /// Puts a value in the place of what was there.
     pub(super) fn set(&mut self, key: &[u8], value: Value) {
         let (shard, hash) = self.hash(key);

@@ -13,6 +13,8 @@ use slab::Slab;
 pub(super) type ClientIndex = u32;
 
 const NONE: u32 = u32::MAX;
+/// Registrations for which room is kept when there are none.
+const KEPT: usize = 16 * 1024;
 
 /// One client waiting for one key.
 #[derive(Debug)]
@@ -161,7 +163,17 @@ impl Waiters {
             }
             self.awaited.remove(gone.awaited as usize);
         }
+        if self.registrations.is_empty() {
+            self.give_back();
+        }
         gone
+    }
+
+    /// Nobody waits any more. What a crowd needed is not kept for the next few.
+    fn give_back(&mut self) {
+        if self.registrations.capacity() > KEPT {
+            (self.registrations, self.awaited, self.by_key) = (Slab::new(), Slab::new(), HashTable::new());
+        }
     }
 }
 
@@ -264,5 +276,18 @@ mod tests {
         register(&mut waiters, 1, &keys);
         assert!(keys.iter().all(|key| take_all(&mut waiters, key) == [1]));
         assert!(is_empty(&waiters));
+    }
+
+    #[test]
+    fn the_room_of_a_crowd_is_given_back_when_it_is_gone() {
+        let mut waiters = waiters();
+        let names: Vec<[u8; 4]> = (0..100_000u32).map(u32::to_le_bytes).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+        let mut places = register(&mut waiters, 1, &keys);
+        waiters.cancel(&mut places);
+        let room = (waiters.registrations.capacity(), waiters.awaited.capacity(), waiters.by_key.capacity());
+        assert!(room.0.max(room.1).max(room.2) <= KEPT, "{room:?}");
+        register(&mut waiters, 2, &[b"k"]);
+        assert_eq!(take_all(&mut waiters, b"k"), [2]);
     }
 }

@@ -18,14 +18,15 @@ pub struct Frame<'a>(Repr<'a>);
 
 #[derive(Debug)]
 enum Repr<'a> {
-    There(&'a [u8]),
+    /// With the request in it, which finding its end has read already.
+    There(&'a [u8], Request<'a>),
     Pieced(Bytes),
 }
 
 impl Frame<'static> {
     /// A CANCEL_WAIT; they are all alike.
     pub(crate) fn cancel_wait() -> Frame<'static> {
-        Frame(Repr::There(&[Op::CancelWait as u8]))
+        Frame(Repr::There(&[Op::CancelWait as u8], Request::CancelWait))
     }
 }
 
@@ -33,7 +34,7 @@ impl Frame<'_> {
     /// The bytes, operation code first.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Repr::There(bytes) => bytes,
+            Repr::There(bytes, _) => bytes,
             Repr::Pieced(bytes) => bytes,
         }
     }
@@ -45,19 +46,41 @@ impl Frame<'_> {
 
     /// The request in it.
     pub fn request(&self) -> Request<'_> {
-        let owner = match &self.0 {
-            Repr::There(_) => None,
-            Repr::Pieced(bytes) => Some(bytes),
-        };
-        Request::parse(self.bytes(), owner).expect("the decoder hands out whole requests only")
+        match &self.0 {
+            Repr::There(_, request) => *request,
+            Repr::Pieced(bytes) => {
+                Request::parse(bytes, Some(bytes)).expect("the decoder hands out whole requests only")
+            }
+        }
     }
 
-    /// The frame to keep, apart from the bytes it came in.
-    pub fn into_owned(self) -> Frame<'static> {
-        Frame(Repr::Pieced(match self.0 {
-            Repr::There(bytes) => Bytes::copy_from_slice(bytes),
+    /// The request to keep, apart from the bytes it came in.
+    pub fn keep(self) -> Kept {
+        Kept(match self.0 {
+            Repr::There(bytes, _) => Bytes::copy_from_slice(bytes),
             Repr::Pieced(bytes) => bytes,
-        }))
+        })
+    }
+}
+
+/// A whole request put by for later.
+#[derive(Debug)]
+pub struct Kept(Bytes);
+
+impl Kept {
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is a CANCEL_WAIT.
+    pub(crate) fn is_cancel(&self) -> bool {
+        self.0.first() == Some(&(Op::CancelWait as u8))
+    }
+
+    /// As a frame again.
+    pub fn into_frame(self) -> Frame<'static> {
+        Frame(Repr::Pieced(self.0))
     }
 }
 
@@ -123,14 +146,21 @@ impl RequestDecoder {
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return Ok(Some(Frame(Repr::Pieced(Bytes::from(whole)))));
         }
+        // Nearly always all of it is there.
+        if let Some((request, len)) = Request::at_front(input, limits) {
+            let (bytes, rest) = input.split_at(len);
+            *input = rest;
+            return Ok(Some(Frame(Repr::There(bytes, request))));
+        }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
         let mut scan = Scan::request(op, limits);
         match scan.advance(input)? {
             Progress::Whole(len) => {
-                let (frame, rest) = input.split_at(len);
+                let (bytes, rest) = input.split_at(len);
                 *input = rest;
-                Ok(Some(Frame(Repr::There(frame))))
+                let request = Request::parse(bytes, None).expect("a whole request was found");
+                Ok(Some(Frame(Repr::There(bytes, request))))
             }
             Progress::Need { .. } => {
                 // The scan goes on over the copy just where it stopped over the original.

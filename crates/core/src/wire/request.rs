@@ -4,7 +4,6 @@ use bytes::Bytes;
 
 use super::list::{KeyList, PairList};
 use super::op::Op;
-use super::scan::{read_u32, read_u64};
 use crate::value::Value;
 
 /// A value inside a request.
@@ -16,6 +15,11 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
+    /// A value that is a part of `owner`, if there is one.
+    pub(super) fn within(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Payload<'a> {
+        Payload { bytes, owner }
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -141,49 +145,6 @@ impl<'a> Request<'a> {
             }
             Request::NumKeys | Request::CancelWait | Request::ListKeys => {}
         }
-    }
-
-    /// Reads a whole request. `None` if `bytes` isn't one, which the decoder has ruled out.
-    pub(super) fn parse(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Option<Request<'a>> {
-        let op = Op::from_code(*bytes.first()?)?;
-        let mut at = 1;
-        let mut string = || {
-            let len = usize::try_from(read_u64(bytes, at)?).ok()?;
-            let string = bytes.get(at + 8..at + 8 + len)?;
-            at += 8 + len;
-            Some(string)
-        };
-        let payload = |bytes: &'a [u8]| Payload { bytes, owner };
-        Some(match op {
-            Op::Validate => Request::Validate { magic: read_u32(bytes, 1)? },
-            Op::Ping => Request::Ping { nonce: read_u32(bytes, 1)? },
-            Op::Set => Request::Set { key: string()?, value: payload(string()?) },
-            Op::Append => Request::Append { key: string()?, value: payload(string()?) },
-            Op::QueuePush => Request::QueuePush { key: string()?, value: payload(string()?) },
-            Op::CompareSet => {
-                Request::CompareSet { key: string()?, expected: string()?, desired: payload(string()?) }
-            }
-            Op::Get => Request::Get { key: string()? },
-            Op::DeleteKey => Request::DeleteKey { key: string()? },
-            Op::QueuePop => Request::QueuePop { key: string()? },
-            Op::QueueLen => Request::QueueLen { key: string()? },
-            Op::Add => Request::Add { key: string()?, delta: read_u64(bytes, at)? as i64 },
-            Op::Barrier => Request::Barrier { key: string()?, world_size: read_u64(bytes, at)? as i64 },
-            Op::Check | Op::Wait | Op::MultiGet => {
-                let keys = KeyList::from_wire(read_u64(bytes, 1)? as usize, bytes.get(9..)?);
-                match op {
-                    Op::Check => Request::Check { keys },
-                    Op::Wait => Request::Wait { keys },
-                    _ => Request::MultiGet { keys },
-                }
-            }
-            Op::MultiSet => Request::MultiSet {
-                pairs: PairList::from_wire(read_u64(bytes, 1)? as usize, bytes.get(9..)?),
-            },
-            Op::NumKeys => Request::NumKeys,
-            Op::CancelWait => Request::CancelWait,
-            Op::ListKeys => Request::ListKeys,
-        })
     }
 }
 

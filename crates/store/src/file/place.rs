@@ -38,6 +38,8 @@ pub(super) enum Access {
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) file: Arc<File>,
+    /// As it was when the lock was there.
+    pub(super) metadata: Metadata,
 }
 
 impl Drop for Locked {
@@ -89,11 +91,14 @@ impl Place {
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Err(FileObstacle::Locked)),
             Err(error) => return Err(self.failed("lock", error.into())),
         }
-        let locked = Locked { file: Arc::new(file) };
+        let mut locked = Locked { file: Arc::new(file), metadata: opened };
         // The last one out may have removed the file between our opening and locking it: then the lock is that of a
         // file nobody will ever see again.
         match std::fs::symlink_metadata(&self.path) {
-            Ok(now) if identity(&now) == identity(&opened) => Ok(Ok(locked)),
+            Ok(now) if identity(&now) == identity(&locked.metadata) => {
+                locked.metadata = now;
+                Ok(Ok(locked))
+            }
             Ok(_) => Ok(Err(FileObstacle::Locked)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Err(FileObstacle::Missing)),
             Err(error) => Err(self.failed("look up", error)),

@@ -85,10 +85,13 @@ impl View {
         limits: &Limits,
         call: &Call,
     ) -> Result<()> {
-        let failed = |error| place.failed("read", error);
-        let metadata = locked.file.metadata().map_err(failed)?;
-        if !self.is_of(&metadata) || self.end_at(&locked.file).map_err(failed)? != self.end {
-            let file = Some((Arc::clone(&locked.file), identity(&metadata)));
+        let (metadata, failed) = (&locked.metadata, |error| place.failed("read", error));
+        if self.covers(metadata) {
+            self.len = metadata.len();
+            return Ok(());
+        }
+        if !self.is_of(metadata) || self.end_at(&locked.file).map_err(failed)? != self.end {
+            let file = Some((Arc::clone(&locked.file), identity(metadata)));
             *self = View { file, edition: self.edition + 1, ..View::new(limits) };
         }
         self.len = metadata.len();
@@ -164,6 +167,7 @@ impl View {
     /// Puts records at the end of the file, with one write: whoever is killed meanwhile leaves a torn tail at most, and
     /// nearly always not even that.
     pub(super) fn append(&mut self, locked: &Locked, place: &Place, records: Vec<Record>) -> Result<()> {
+        debug_assert_eq!(self.torn(), 0, "a torn tail is cut off before anything is put behind it");
         let mut bytes = Vec::with_capacity(records.iter().map(Record::encoded_len).sum());
         records.iter().for_each(|record| record.encode_into(&mut bytes));
         if bytes.is_empty() {

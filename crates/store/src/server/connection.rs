@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) hung_up: bool,
     /// Is on the list of those to be flushed.
     pub(super) touched: bool,
+    /// Is on the list of those with work left. Once is enough: twice would be two turns.
+    pub(super) queued: bool,
     /// What the loop last counted as held for it.
     pub(super) held: usize,
     /// Since when a request has been arriving.
@@ -39,9 +41,11 @@ pub(super) struct Connection {
 /// A request that comes in pieces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arriving {
-    pub(super) since: Instant,
+    /// Which of the connection's requests it is.
+    request: u64,
+    since: Instant,
     /// When its rate was last looked at, and how many bytes of it were there.
-    pub(super) looked: (Instant, usize),
+    looked: (Instant, usize),
 }
 
 impl Connection {
@@ -58,6 +62,7 @@ impl Connection {
             unread: false,
             hung_up: false,
             touched: false,
+            queued: false,
             held: 0,
             arriving: None,
             stalled: None,
@@ -77,11 +82,32 @@ impl Connection {
             && self.session.deferred_bytes() <= limits.deferred_bytes
     }
 
+    /// Notes which request is arriving, if one is. True if it has only begun to.
+    pub(super) fn note_arriving(&mut self) -> bool {
+        let request = self.session.arrived();
+        match (self.session.partial(), self.arriving) {
+            (None, _) => self.arriving = None,
+            (Some(_), Some(arriving)) if arriving.request == request => {}
+            (Some(bytes), _) => {
+                let now = Instant::now();
+                self.arriving = Some(Arriving { request, since: now, looked: (now, bytes) });
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether the request that is arriving comes too slowly. Remembers what it saw.
     pub(super) fn is_too_slow(&mut self, now: Instant, limits: &Limits) -> bool {
+        let reading = self.wants_input(limits);
         let (Some(arriving), Some(bytes)) = (&mut self.arriving, self.session.partial()) else {
             return false;
         };
+        // What we don't read can't arrive; its time begins when we do.
+        if !reading {
+            (arriving.since, arriving.looked) = (now, (now, bytes));
+            return false;
+        }
         let (looked, before) = arriving.looked;
         if now.duration_since(arriving.since) < limits.partial_grace {
             arriving.looked = (now, bytes);

@@ -16,7 +16,7 @@ use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
-use super::connection::{Arriving, Connection};
+use super::connection::Connection;
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
@@ -26,14 +26,31 @@ const WAKE: Token = Token(0);
 const FIRST_CONNECTION: usize = 1024;
 /// Connections accepted before the others have their turn.
 const ACCEPTS_A_TURN: usize = 128;
-/// What `read` is offered. Its size is also what tells a drained socket from one with more to come.
+/// What `read` is offered in the midst of a large request.
 const SCRATCH: usize = 256 * 1024;
+/// What it is offered otherwise: what comes may be thousands of requests, and whatever is not for this turn is put
+/// aside.
+const GLANCE: usize = 32 * 1024;
+
+/// What is left of a connection's turn.
+struct Share {
+    bytes: usize,
+    requests: usize,
+}
+
+impl Share {
+    fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.requests == 0
+    }
+}
 
 /// The loop and all it owns.
 pub(super) struct EventLoop {
     poll: Poll,
     waker: Arc<Waker>,
     listeners: Vec<TcpListener>,
+    /// Which of them are on the list of those with work left.
+    queued_listeners: Vec<bool>,
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
     connections: Slab<Connection>,
@@ -80,6 +97,7 @@ impl EventLoop {
         Ok(EventLoop {
             poll,
             waker,
+            queued_listeners: vec![false; listeners.len()],
             listeners,
             spare_file: File::open("/dev/null").ok(),
             connections: Slab::new(),
@@ -129,11 +147,16 @@ impl EventLoop {
                             self.flush(index);
                         }
                         if event.is_readable() || event.is_read_closed() || event.is_error() {
+                            let mut queued = false;
                             if let Some(connection) = self.connections.get_mut(index) {
                                 connection.unread = true;
                                 connection.hung_up |= event.is_read_closed() || event.is_error();
+                                queued = connection.queued;
                             }
-                            self.turn(index);
+                            // Who is to have a turn anyway has no second one because more has come.
+                            if !queued {
+                                self.turn(index);
+                            }
                         }
                         self.settle();
                     }
@@ -142,8 +165,16 @@ impl EventLoop {
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     match index.checked_sub(FIRST_CONNECTION) {
-                        Some(index) => self.turn(index),
-                        None => self.accept(index),
+                        Some(index) => {
+                            if let Some(connection) = self.connections.get_mut(index) {
+                                connection.queued = false;
+                                self.turn(index);
+                            }
+                        }
+                        None => {
+                            self.queued_listeners[index] = false;
+                            self.accept(index);
+                        }
                     }
                     self.settle();
                 }
@@ -165,9 +196,22 @@ impl EventLoop {
         }
     }
 
+    /// Lets a connection have a turn of which no event will tell.
+    fn queue(&mut self, index: usize) {
+        if let Some(connection) = self.connections.get_mut(index)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.ready.push_back(FIRST_CONNECTION + index);
+        }
+    }
+
     // ---- coming and going ----
 
     fn accept(&mut self, listener: usize) {
+        if self.queued_listeners[listener] {
+            return;
+        }
         let now = Instant::now();
         for _ in 0..ACCEPTS_A_TURN {
             match self.listeners[listener].accept() {
@@ -183,6 +227,7 @@ impl EventLoop {
             }
             self.settle();
         }
+        self.queued_listeners[listener] = true;
         self.ready.push_back(listener);
     }
 
@@ -264,12 +309,14 @@ impl EventLoop {
             if let Some(index) = self.touched.pop_front() {
                 let Some(connection) = self.connections.get_mut(index) else { continue };
                 connection.touched = false;
+                // What was held back has its own turn, not this one; its replies then go out with this one.
                 if connection.session.has_deferred() {
-                    self.feed(index, &[]);
+                    self.queue(index);
+                    continue;
                 }
                 self.flush(index);
                 if self.connections[index].unread && self.connections[index].wants_input(&self.limits) {
-                    self.ready.push_back(FIRST_CONNECTION + index);
+                    self.queue(index);
                 }
             } else if let Some(index) = self.doomed.pop() {
                 self.close(index);
@@ -293,31 +340,35 @@ impl EventLoop {
 
     /// Reads and handles what one connection sent, up to its share.
     fn turn(&mut self, index: usize) {
-        let mut share = self.limits.turn_bytes;
+        let mut share = Share { bytes: self.limits.turn_bytes, requests: self.limits.turn_requests };
         let mut scratch = std::mem::take(&mut self.scratch);
         // What was held back goes first.
         if self.connections.get(index).is_some_and(|connection| connection.session.has_deferred()) {
-            self.feed(index, &[]);
+            self.feed(index, &[], &mut share);
         }
         while let Some(connection) = self.connections.get_mut(index) {
             if !connection.unread || !connection.wants_input(&self.limits) {
                 break;
             }
-            if share == 0 {
-                self.ready.push_back(FIRST_CONNECTION + index);
+            if share.is_spent() {
+                self.queue(index);
                 break;
             }
-            match connection.stream.read(&mut scratch) {
+            let offered = match connection.session.partial() {
+                Some(held) if held >= GLANCE => SCRATCH,
+                _ => GLANCE,
+            };
+            match connection.stream.read(&mut scratch[..offered]) {
                 Ok(0) => {
                     connection.ended = true;
                     connection.unread = false;
                 }
                 Ok(len) => {
-                    share = share.saturating_sub(len);
+                    share.bytes = share.bytes.saturating_sub(len);
                     // Less than was offered means drained: what comes later raises a new event. Only the end of the
                     // stream may have been told of already.
-                    connection.unread = len == scratch.len() || connection.hung_up;
-                    self.feed(index, &scratch[..len]);
+                    connection.unread = len == offered || connection.hung_up;
+                    self.feed(index, &scratch[..len], &mut share);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.unread = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -331,19 +382,20 @@ impl EventLoop {
         self.flush(index);
     }
 
-    /// Handles bytes of one connection.
-    fn feed(&mut self, index: usize, bytes: &[u8]) {
+    /// Handles bytes of one connection. Those that its share does not reach for are held back for another turn.
+    fn feed(&mut self, index: usize, bytes: &[u8], share: &mut Share) {
         let mut input = bytes;
         while let Some(connection) = self.connections.get_mut(index).filter(|connection| !connection.doomed) {
-            let hold = if connection.is_congested(&self.limits) {
-                Hold::Congested
-            } else if self.engine.is_blocked(connection.client) {
+            let hold = if self.engine.is_blocked(connection.client) {
                 Hold::Blocked
+            } else if share.requests == 0 || connection.is_congested(&self.limits) {
+                Hold::Congested
             } else {
                 Hold::No
             };
             match connection.session.next(&mut input, &self.limits, hold) {
                 Ok(Some(frame)) => {
+                    share.requests = share.requests.saturating_sub(1);
                     self.engine.handle_request(connection.client, frame.request());
                     self.take_outputs(Some(index));
                 }
@@ -354,6 +406,9 @@ impl EventLoop {
                 }
                 Err(error) => self.punish(index, &error, |counters| &counters.protocol_errors),
             }
+        }
+        if share.requests == 0 && self.connections.get(index).is_some_and(|c| c.session.has_deferred()) {
+            self.queue(index);
         }
         self.count_held(index);
     }
@@ -387,14 +442,8 @@ impl EventLoop {
         let held = connection.session.held();
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
-        match (connection.session.partial(), connection.arriving) {
-            (None, _) => connection.arriving = None,
-            (Some(_), Some(_)) => {}
-            (Some(bytes), None) => {
-                let now = Instant::now();
-                connection.arriving = Some(Arriving { since: now, looked: (now, bytes) });
-                self.arriving.insert(index);
-            }
+        if connection.note_arriving() {
+            self.arriving.insert(index);
         }
         if self.input_held > self.limits.input_total {
             self.cut_largest();
@@ -436,15 +485,22 @@ impl EventLoop {
                 Ok(_) => connection.stalled = None,
             }
             if congested && !connection.is_congested(&self.limits) {
-                self.ready.push_back(FIRST_CONNECTION + index);
+                self.queue(index);
             }
         }
-        if connection.ended {
-            let answered = connection.outbox.unsent() == 0 && !connection.session.has_deferred();
-            // Whoever sends no more can't cancel either: a wait is dropped.
-            if answered || self.engine.is_blocked(connection.client) {
-                self.doom(index);
-            }
+        self.end_if_answered(index);
+    }
+
+    /// Closes a connection whose peer sends no more, once it has all its answers.
+    fn end_if_answered(&mut self, index: usize) {
+        let Some(connection) = self.connections.get(index).filter(|c| c.ended || c.hung_up) else { return };
+        // Too much is held back behind a wait to read up to the end of the stream, but the end is there.
+        let unreadable = connection.hung_up && !connection.wants_input(&self.limits);
+        let blocked = self.engine.is_blocked(connection.client);
+        // Whoever sends no more can't cancel either: a wait is dropped, with what stands behind it.
+        let idle = blocked || (connection.ended && !connection.session.has_deferred());
+        if (connection.ended || unreadable) && idle && connection.outbox.unsent() == 0 {
+            self.doom(index);
         }
     }
 

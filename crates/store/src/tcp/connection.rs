@@ -25,6 +25,16 @@ pub(super) enum Broken {
     WrongNonce { sent: u32, found: u32 },
 }
 
+impl Broken {
+    /// The same, of a step after which the request itself has not been sent yet, or has been answered.
+    pub(super) fn before_sending(self) -> Broken {
+        match self {
+            Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: false },
+            other => other,
+        }
+    }
+}
+
 /// A connection with its handshake done.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -266,13 +276,20 @@ fn new_timeout(set: Option<Duration>, deadline: &Deadline) -> Result<Option<Opti
     match deadline.left() {
         None => Ok(set.is_some().then_some(None)),
         Some(Duration::ZERO) => Err(Broken::Silent),
-        Some(left) => match set {
-            Some(set) if set >= left && set - left <= left / 100 => Ok(None),
-            // Up by half a percent, so that the next call with the same time-out finds it good enough.
-            _ => Ok(Some(Some((left + left / 200).max(Duration::from_millis(1))))),
-        },
+        Some(left) => {
+            // A little more than is left, so that the next call with the same time-out finds it good enough; but never so
+            // much that the grace after a time-out is slept away.
+            let slack = (left / 200).min(SLACK);
+            match set {
+                Some(set) if set >= left && set - left <= slack * 2 => Ok(None),
+                _ => Ok(Some(Some((left + slack).max(Duration::from_millis(1))))),
+            }
+        }
     }
 }
+
+/// How much later than asked a socket may wake.
+const SLACK: Duration = Duration::from_millis(10);
 
 fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
@@ -290,5 +307,33 @@ fn plain(error: &std::io::Error) -> String {
         ErrorKind::TimedOut => "no answer to the connection attempt".into(),
         ErrorKind::BrokenPipe => "the server closed the connection".into(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_time_out_is_not_overslept_past_its_grace() {
+        for seconds in [1, 10, 300, 600, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            let deadline = Deadline::after(timeout);
+            let set = new_timeout(None, &deadline).unwrap().unwrap().unwrap();
+            assert!(set <= timeout + 2 * SLACK, "{set:?} for {timeout:?}");
+            // It serves for the next call, and what was set for a longer call does not.
+            assert_eq!(new_timeout(Some(set), &Deadline::after(timeout)).unwrap(), None);
+            assert!(new_timeout(Some(timeout + 5 * SLACK), &deadline).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn a_socket_has_no_time_out_only_where_the_call_has_none() {
+        let never = Deadline::after(Duration::ZERO);
+        assert_eq!(new_timeout(None, &never).unwrap(), None);
+        assert_eq!(new_timeout(Some(Duration::from_secs(1)), &never).unwrap(), Some(None));
+        let over = Deadline::after(Duration::from_nanos(1));
+        while !over.has_passed() {}
+        assert!(matches!(new_timeout(None, &over), Err(Broken::Silent)));
     }
 }

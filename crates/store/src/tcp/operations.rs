@@ -10,19 +10,8 @@ use super::TcpStore;
 use super::connection::{Broken, Connection};
 use super::link::user_key;
 use crate::deadline::Deadline;
-use crate::error::{KeyStates, Result, StoreError};
+use crate::error::{Result, StoreError};
 use crate::store::Store;
-
-/// How a wait ended.
-enum Waited<T> {
-    /// All came.
-    Came(T),
-    /// The time ran out; which keys are there, if the server said.
-    TimedOut(Option<Vec<bool>>),
-}
-
-/// Keys whose state is asked for after a time-out.
-const STATES: usize = 16 * 1024;
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -139,25 +128,8 @@ impl Store for TcpStore {
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let wire = self.wire_key(key)?;
-        let deadline = self.deadline();
-        loop {
-            // Another may take the item between our waking and our asking; then we wait again.
-            let left = deadline.left().map(|left| left.max(Duration::from_nanos(1))).unwrap_or_default();
-            self.wait_then(Op::QueuePop, &[&wire], None, left).map_err(|error| match error {
-                StoreError::Timeout { op, store, keys, .. } => {
-                    StoreError::Timeout { op, store, keys, waited: deadline.waited() }
-                }
-                other => other,
-            })?;
-            if let Some(item) = self.pop(&wire, &deadline)? {
-                return Ok(item);
-            }
-            // A key of the queue's name would make the wait end at once each time.
-            if deadline.has_passed() || self.check(&[key])? && self.queue_len(key)? == 0 {
-                return Err(StoreError::QueueEmpty { key: key.into() });
-            }
-        }
+        self.wait_then_pop(&self.wire_key(key)?, &self.deadline())?
+            .ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
@@ -325,30 +297,6 @@ impl TcpStore {
         }
     }
 
-    /// Waits for keys, then asks for what they hold. On a server that answers in order both travel together.
-    fn wait_then(
-        &self,
-        op: Op,
-        keys: &[&[u8]],
-        then: Option<(Request<'_>, ReplyKind)>,
-        timeout: Duration,
-    ) -> Result<Option<Reply>> {
-        let deadline = Deadline::after(timeout);
-        let together = self.link.answers_in_order();
-        let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
-            wait_then(connection, keys, then, together, deadline)
-        })?;
-        match waited {
-            Waited::Came(reply) => Ok(reply),
-            Waited::TimedOut(present) => Err(StoreError::Timeout {
-                op,
-                store: self.describe(),
-                waited: deadline.waited(),
-                keys: KeyStates { keys: keys.iter().map(|key| user_key(key)).collect(), present },
-            }),
-        }
-    }
-
     // ---- what the caller may ask for ----
 
     /// Torch's clients put a slash before every key of their users.
@@ -388,72 +336,15 @@ impl TcpStore {
 }
 
 /// Sends one request and reads its reply.
-fn one(connection: &mut Connection, request: &Request<'_>, deadline: &Deadline) -> Result<Reply, Broken> {
+pub(super) fn one(
+    connection: &mut Connection,
+    request: &Request<'_>,
+    deadline: &Deadline,
+) -> Result<Reply, Broken> {
     let kind = request.reply_kind().expect("asked only of requests that are answered");
     connection.queue(request);
     connection.send(deadline)?;
     connection.receive(kind, deadline)
-}
-
-fn wait_then(
-    connection: &mut Connection,
-    keys: &[&[u8]],
-    then: Option<(Request<'_>, ReplyKind)>,
-    together: bool,
-    deadline: &Deadline,
-) -> Result<Waited<Option<Reply>>, Broken> {
-    connection.queue(&Request::Wait { keys: KeyList::new(keys) });
-    let behind = then.filter(|_| together);
-    if let Some((request, _)) = &behind {
-        connection.queue(request);
-    }
-    connection.send(deadline)?;
-    match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
-        Ok(_) => {}
-        Err(Broken::Silent) => {
-            return Ok(match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &deadline.grace()) {
-                Ok((true, reply)) if behind.is_some() || then.is_none() => Waited::Came(reply),
-                Ok(_) => Waited::TimedOut(states(connection, keys, &deadline.grace())),
-                // No time is left to find out more; the connection is dropped, and with it the wait.
-                Err(_) => {
-                    connection.spoil();
-                    Waited::TimedOut(None)
-                }
-            });
-        }
-        Err(broken) => return Err(broken),
-    }
-    match then {
-        None => Ok(Waited::Came(None)),
-        Some((request, kind)) => {
-            if behind.is_none() {
-                connection.queue(&request);
-                connection.send(deadline)?;
-            }
-            connection.receive(kind, deadline).map(|reply| Waited::Came(Some(reply)))
-        }
-    }
-}
-
-/// Which of the keys are there now.
-fn states(connection: &mut Connection, keys: &[&[u8]], deadline: &Deadline) -> Option<Vec<bool>> {
-    if keys.len() > STATES {
-        return None;
-    }
-    for key in keys {
-        connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
-    }
-    let mut ask = || {
-        connection.send(deadline)?;
-        keys.iter()
-            .map(|_| Ok(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true)))
-            .collect::<Result<Vec<_>, Broken>>()
-    };
-    let states = ask();
-    if states.is_err() {
-        connection.spoil();
-    }
-    states.ok()
 }
 
 fn as_slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {

@@ -9,7 +9,7 @@ use rallypoint_store::{FileObstacle, Store, StoreError};
 
 use super::bed::{Bed, push, record, timed};
 
-const TIMEOUT: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Every way in which a record can be cut short, after a whole one.
 fn torn_tails() -> Vec<Vec<u8>> {

@@ -1,1 +1,223 @@
+//! Many processes and threads on one file: they agree on the order of what was written, and one that is killed takes
+//! nothing with it but what it had not finished.
+//!
+//! The other processes are this test program itself, started again for the one test that is a child when it is told to be.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{FileStore, FileStoreOptions, Store};
+use rustix::fs::{FlockOperation, flock};
+
+use super::bed::{Bed, Held, SOON, record};
+
+/// Says what the child is to do.
+const ROLE: &str = "FILE_STORE_CHILD_ROLE";
+/// Says on which file.
+const PATH: &str = "FILE_STORE_CHILD_PATH";
+/// Says which child it is.
+const NAME: &str = "FILE_STORE_CHILD_NAME";
+
+/// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
+const SAYS: &str = "child says ";
+
+fn start(role: &str, path: &Path, name: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "many::child", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(PATH, path)
+        .env(NAME, name)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+/// What a child said until it ended.
+fn said(child: &mut Child) -> Vec<String> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.filter_map(|line| Some(line.unwrap().split_once(SAYS)?.1.to_owned())).collect()
+}
+
+#[test]
+#[ignore = "not a test but the other process of those below"]
+fn child() {
+    let (Ok(role), Ok(path), Ok(name)) = (std::env::var(ROLE), std::env::var(PATH), std::env::var(NAME))
+    else {
+        return;
+    };
+    let path = Path::new(&path);
+    match role.as_str() {
+        "agree" => agree(path, &name),
+        "set" => set_until_killed(path),
+        "pieces" => write_in_pieces_until_killed(path),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+fn say(what: impl std::fmt::Display) {
+    // One write for the whole line: a child that is killed says it all or not at all.
+    std::io::stdout().lock().write_all(format!("{SAYS}{what}\n").as_bytes()).unwrap();
+}
+
+fn open(path: &Path) -> FileStore {
+    FileStoreOptions::new(path).timeout(SOON).open().unwrap()
+}
+
+const ROUNDS: usize = 60;
+const PROCESSES: usize = 3;
+const THREADS: usize = 2;
+
+/// Adds to a counter and to a log, and says which numbers it got and which logs it saw.
+fn agree(path: &Path, name: &str) {
+    let store = open(path);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let number = store.add("counter", 1).unwrap();
+                    store.append("log", format!("{name}.{thread}.{round};").as_bytes()).unwrap();
+                    let log = String::from_utf8(store.get("log").unwrap()).unwrap();
+                    say(format_args!("{number} {log}"));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn all_processes_and_threads_agree_on_one_order() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let mut children: Vec<_> = (0..PROCESSES).map(|n| start("agree", &bed.path(), &n.to_string())).collect();
+    let mut numbers = BTreeSet::new();
+    let mut logs = Vec::new();
+    for child in &mut children {
+        for line in said(child) {
+            let (number, log) = line.split_once(' ').unwrap();
+            assert!(numbers.insert(number.parse::<usize>().unwrap()), "{number} was given twice");
+            logs.push(log.to_owned());
+        }
+        assert!(child.wait().unwrap().success());
+    }
+    let all = PROCESSES * THREADS * ROUNDS;
+    assert_eq!(numbers, (1..=all).collect());
+    assert_eq!(store.get("counter").unwrap(), all.to_string().as_bytes());
+    let end = String::from_utf8(store.get("log").unwrap()).unwrap();
+    assert_eq!(end.matches(';').count(), all);
+    for log in logs {
+        assert!(end.starts_with(&log), "a log that is no beginning of the last one: {log}");
+    }
+    // The file itself says the same as whoever read it bit by bit.
+    let last = bed.records().into_iter().rfind(|(key, _)| key == "/log").unwrap().1;
+    assert_eq!(last, end);
+    assert_eq!(bed.open().get("log").unwrap(), end.as_bytes());
+}
+
+fn set_until_killed(path: &Path) {
+    let store = open(path);
+    for n in 0.. {
+        store.set(&format!("key {n}"), &[b'x'; 5000]).unwrap();
+        say(n);
+    }
+}
+
+/// Writes as torch does: a record in four writes, any of which may be its last.
+fn write_in_pieces_until_killed(path: &Path) {
+    let mut file = File::options().append(true).open(path).unwrap();
+    for n in 0.. {
+        let bytes = record(&format!("/key {n}"), &"x".repeat(5000));
+        let key = bytes.len() - 5000 - 4;
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        for piece in [&bytes[..4], &bytes[4..key], &bytes[key..key + 4], &bytes[key + 4..]] {
+            file.write_all(piece).unwrap();
+            // So long that most of the moments to be killed in are those between two pieces.
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        flock(&file, FlockOperation::Unlock).unwrap();
+        say(n);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// Kills a writer after `pause`; then all that it had finished is there, and others go on at once. Whether it left a torn
+/// record.
+fn kill_a_writer(role: &str, pause: Duration) -> bool {
+    let bed = Bed::new();
+    let store = bed.open();
+    let mut child = start(role, &bed.path(), "victim");
+    // It has begun once its first key is there; from then on any moment may be its last.
+    store.wait(&["key 0"]).unwrap();
+    std::thread::sleep(pause);
+    child.kill().unwrap();
+    let finished = said(&mut child).len();
+    child.wait().unwrap();
+
+    store.set_timeout(Duration::from_secs(2));
+    let started = Instant::now();
+    let names: Vec<_> = (0..finished).map(|n| format!("key {n}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    assert!(store.multi_get(&names).unwrap().iter().all(|value| value == &[b'x'; 5000]));
+    let torn = !is_whole(&bed);
+    store.set("after", b"1").unwrap();
+    assert!(is_whole(&bed));
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    // At most the one record is lost or there that it had no time to tell of.
+    let keys = bed.open().list_keys().unwrap().len() - 1;
+    assert!((finished..=finished + 1).contains(&keys), "{finished} finished, {keys} there");
+    torn
+}
+
+fn is_whole(bed: &Bed) -> bool {
+    let _lock = Held::shared(&bed.path());
+    let bytes = bed.bytes();
+    let mut rest = &bytes[..];
+    while let Some(behind) = behind_text(rest).and_then(behind_text) {
+        rest = behind;
+    }
+    rest.is_empty()
+}
+
+/// What comes behind a length and so many bytes.
+fn behind_text(bytes: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.get(u32::from_le_bytes(*len) as usize..)
+}
+
+#[test]
+fn a_writer_killed_at_any_moment_loses_at_most_what_it_had_not_finished() {
+    for n in 0..12 {
+        kill_a_writer("set", Duration::from_micros(n * 977));
+    }
+}
+
+#[test]
+fn a_writer_in_pieces_killed_at_any_moment_blocks_nobody() {
+    let torn = (0..12).filter(|n| kill_a_writer("pieces", Duration::from_micros(n * 977))).count();
+    assert!(torn > 0, "none was killed within a record, so nothing was tested");
+}
+
+#[test]
+fn threads_of_one_store_and_many_stores_of_one_process_count_together() {
+    let bed = Bed::new();
+    let shared = bed.open();
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let (shared, bed) = (&shared, &bed);
+            scope.spawn(move || {
+                let own = bed.open();
+                let store = if n % 2 == 0 { shared } else { &own };
+                for _ in 0..100 {
+                    store.add("counter", 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(shared.add("counter", 0).unwrap(), 400);
+}

@@ -8,7 +8,7 @@ use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, Store
 
 use super::bed::{Bed, Held, record, timed};
 
-const TIMEOUT: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(250);
 
 type Operation = (&'static str, fn(&FileStore) -> Result<()>);
 

@@ -322,7 +322,7 @@ fn a_frame_to_keep_reads_as_the_one_it_was_made_of() {
     for request in every_request() {
         let bytes = encoded(&request);
         let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
-        let kept = frame.into_owned();
+        let kept = frame.keep().into_frame();
         assert_eq!(kept.request(), request);
     }
 }

@@ -254,3 +254,12 @@ fn names_that_merely_resemble_the_reserved_are_free() {
     }
     assert_eq!(store.reply(0, Request::NumKeys), Reply::Number(3));
 }
+
+#[test]
+fn a_store_without_an_identity_reserves_no_name() {
+    let mut store = Store(Engine::new(Limits::default(), 7, None));
+    assert_eq!(store.value(SERVER_KEY), None);
+    store.tell(0, set(SERVER_KEY, b"v"));
+    assert_eq!(store.value(SERVER_KEY), Some(b"v".to_vec()));
+    assert_eq!(store.reply(0, delete(SERVER_KEY)), Reply::Number(1));
+}

@@ -1,0 +1,61 @@
+"""The workloads that are compared, and what ours is to reach of torch's on each. It runs nothing."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    group: str
+    """The row of the requirements it belongs to."""
+    target: float
+    """Ours is to reach so many times torch's throughput."""
+    in_flight: int = 1
+    limit: float | None = None
+    """And so much of the limit server's, which has fixed replies and knows the small operations only."""
+    redis: str | None = None
+    """The test of redis-benchmark that comes nearest."""
+    p99: bool = False
+    """Its p99 is to be no worse than torch's."""
+    arguments: tuple[str, ...] = ()
+    gathering: bool = False
+    """Many clients do one thing once; the others are kept up for a time."""
+
+    @property
+    def title(self) -> str:
+        return self.name if self.in_flight == 1 else f"{self.name}, {self.in_flight} in flight"
+
+
+ONE = "one request in flight, 64 connections"
+MANY = "32 requests in flight, 64 connections"
+LARGE = "one request with 10,000 keys, 64 connections"
+GATHERING = "many clients, once"
+VALUE = "8 MiB values, 64 connections"
+
+WORKLOADS = [
+    *(
+        Workload(name, ONE, 1.1, limit=0.9, p99=True)
+        for name in ("add", "get", "set", "check", "wait", "compare_set")
+    ),
+    Workload("add", MANY, 10, in_flight=32, limit=0.5, redis="incr"),
+    Workload("get", MANY, 10, in_flight=32, limit=0.5, redis="get"),
+    Workload("check", MANY, 10, in_flight=32, limit=0.5),
+    Workload("wait", MANY, 10, in_flight=32, limit=0.5),
+    Workload("compare_set", MANY, 10, in_flight=32, limit=0.5),
+    Workload("set", MANY, 1.5, in_flight=32, limit=0.5, redis="set"),
+    Workload("multi_get-10000", LARGE, 30),
+    Workload("wait-10000", LARGE, 30),
+    Workload("multi_set-10000", LARGE, 100),
+    Workload("cancel-2000", GATHERING, 100, gathering=True),
+    Workload("connect-10000", GATHERING, 5, gathering=True),
+    Workload("bootstrap-1024", GATHERING, 2.5, gathering=True),
+    Workload("barrier-10000", GATHERING, 1.0, gathering=True),
+    Workload("get-8MiB", VALUE, 1.0),
+    Workload("set-8MiB", VALUE, 1.0),
+]
+
+REST_MIB = 10
+"""A server with no connections may take so much memory,"""
+IDLE_KIB = 4
+"""and so much more for each idle one of"""
+IDLE_CONNECTIONS = 10_000

@@ -1,0 +1,274 @@
+//! Random orders of everything: many clients, bytes cut anywhere, requests pipelined, cancelled and half sent,
+//! connections that end, against a simple model and against invariants read off the history.
+//!
+//! | invariant | held by |
+//! |---|---|
+//! | S1, S4, S5, S6, S7, S13: one order, sums, chains, waits, counts | `every_reply_is_the_models`, in both forms |
+//! | S2: half a request does nothing | `a_request_that_never_ends_changes_nothing` |
+//! | S3: a multi_set is atomic | the model stores all of it or none |
+//! | S8: one reply per request, in order | `requests_are_answered_one_by_one_in_their_order` |
+//! | S9, S10: no registration outlives its wait | registrations are counted beside the model's after each turn |
+//! | S11: queues | `items_come_out_once_and_in_order_and_a_push_wakes_one` |
+//! | S12: barriers | `a_barrier_lets_go_of_so_many_who_are_still_there` |
+//! | S14: the store stays within its bytes | `a_refused_request_changes_nothing` |
+//! | S16: nobody notices another's misbehaviour | `what_one_connection_breaks_no_other_notices` |
+//! | S17: prefixes | `clients_under_one_prefix_notice_nothing_of_those_under_another` |
+//! | S18: codec and cuts | `what_was_encoded_is_decoded_however_it_is_cut`, `any_cut_of_the_streams_gives_the_same_replies` |
+//!
+//! S7 and S10 are also asserted inside the engine after each single request. S15, the work, is in `work.rs`.
+
+mod history;
+mod operation;
+mod scenario;
+mod server;
+mod simple;
+
+use proptest::prelude::*;
+use rallypoint_core::Limits;
+use rallypoint_core::wire::{ReplyDecoder, RequestDecoder};
+
+use operation::{Operation, Text, any_operation, any_reply, barriers, garbage, large_operation, queues};
+use scenario::{Play, SLOTS, Split, Turn, turns};
+use server::validate;
+
+/// Limits that a few requests reach.
+fn tight() -> Limits {
+    let mut limits = Limits::default();
+    (limits.keys, limits.queue_items) = (3, 2);
+    (limits.awaited_per_client, limits.awaited_total) = (3, 4);
+    limits.value_len = 20;
+    limits
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(8000))]
+
+    #[test]
+    fn every_reply_is_the_models(turns in turns(any_operation(), 40)) {
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(3000))]
+
+    #[test]
+    fn every_reply_is_the_models_within_tight_limits(turns in turns(any_operation(), 40)) {
+        let mut play = Play::beside_the_model(tight(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1000))]
+
+    #[test]
+    fn requests_are_answered_one_by_one_in_their_order(turns in turns(any_operation(), 40)) {
+        let mut play = Play::new(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+        for (at, transcript) in play.server.transcripts.iter().enumerate() {
+            history::assert_answered_in_order(transcript);
+            history::assert_carried_out_in_order(transcript, play.sent.get(&at).map_or(&[], |sent| sent));
+        }
+    }
+
+    #[test]
+    fn items_come_out_once_and_in_order_and_a_push_wakes_one(turns in turns(queues(), 40)) {
+        let mut turns = turns;
+        number_the_items(&mut turns);
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+        history::assert_queues_are_fair(&play.server.history);
+    }
+
+    #[test]
+    fn a_barrier_lets_go_of_so_many_who_are_still_there(turns in turns(barriers(), 40)) {
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+        history::assert_barriers_count_the_living(&play.server.history);
+    }
+
+    #[test]
+    fn a_request_that_never_ends_changes_nothing(
+        turns in turns(any_operation(), 12),
+        half in any_operation(),
+        part in any::<u8>(),
+        splits in any::<bool>(),
+    ) {
+        let split = if splits { Split::Bytewise } else { Split::AsDrawn };
+        let mut play = Play::new(Limits::default(), split);
+        turns.iter().for_each(|turn| play.turn(turn));
+        // Without whatever its client waits for or has deferred.
+        hang_up_if_open(&mut play, 0);
+        let before = play.everything();
+        let (operations, ahead, cuts) = (vec![], Some((half, part)), vec![]);
+        play.turn(&Turn { slot: 0, operations, ahead, cuts, is_congested: false, hangs_up: false });
+        assert_eq!(play.everything(), before);
+        play.server.hang_up(0);
+        assert_eq!(play.everything(), before);
+    }
+
+    #[test]
+    fn a_refused_request_changes_nothing(operations in prop::collection::vec(any_operation(), 1..40)) {
+        let mut limits = tight();
+        limits.store_bytes = 450;
+        let mut play = Play::new(limits.clone(), Split::Whole);
+        for operation in operations {
+            let before = play.everything();
+            let turn = Turn {
+                slot: 0,
+                operations: vec![operation],
+                ahead: None,
+                cuts: vec![],
+                is_congested: false,
+                hangs_up: false,
+            };
+            play.turn(&turn);
+            let after = play.everything();
+            assert!(after.0.bytes <= limits.store_bytes);
+            match (play.server.is_open(0), play.server.is_blocked(0)) {
+                (false, _) => assert_eq!(after, before),
+                (true, true) => play.server.hang_up(0),
+                (true, false) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn any_cut_of_the_streams_gives_the_same_replies(turns in turns(any_operation(), 25)) {
+        let mut plays = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Play::new(Limits::default(), split));
+        for turn in &turns {
+            plays.iter_mut().for_each(|play| play.turn(turn));
+            assert_eq!(plays[0].replies, plays[1].replies, "as drawn and whole");
+            assert_eq!(plays[0].replies, plays[2].replies, "as drawn and bytewise");
+        }
+        let [drawn, whole, bytewise] = plays.map(|mut play| play.everything());
+        assert_eq!((&drawn, &drawn), (&whole, &bytewise));
+    }
+
+    #[test]
+    fn what_one_connection_breaks_no_other_notices(
+        turns in turns(any_operation(), 25),
+        offences in prop::collection::vec(offence(), 25),
+    ) {
+        const OFFENDER: usize = SLOTS - 1;
+        let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: turn.slot % OFFENDER, ..turn }).collect();
+        let mut alone = Play::new(Limits::default(), Split::AsDrawn);
+        let mut beside = Play::new(Limits::default(), Split::AsDrawn);
+        for (turn, (bytes, hangs_up)) in turns.iter().zip(&offences) {
+            alone.turn(turn);
+            // Always a new connection: what it adds to half a request of its own might make that a write.
+            hang_up_if_open(&mut beside, OFFENDER);
+            beside.server.connect(OFFENDER);
+            beside.server.deliver(OFFENDER, bytes);
+            if *hangs_up {
+                hang_up_if_open(&mut beside, OFFENDER);
+            }
+            beside.turn(turn);
+            assert_eq!(alone.replies[..OFFENDER], beside.replies[..OFFENDER]);
+        }
+        hang_up_if_open(&mut beside, OFFENDER);
+        assert_eq!(alone.everything(), beside.everything());
+    }
+
+    #[test]
+    fn clients_under_one_prefix_notice_nothing_of_those_under_another(turns in turns(any_operation(), 25)) {
+        let is_first = |turn: &Turn| turn.slot < SLOTS / 2;
+        let mut turns = turns;
+        for turn in &mut turns {
+            let prefix = if is_first(turn) { &b"p/"[..] } else { b"q/" };
+            let operations = turn.operations.iter_mut().chain(turn.ahead.iter_mut().map(|(ahead, _)| ahead));
+            operations.for_each(|operation| operation.put_under(prefix));
+        }
+        let mut all = Play::new(Limits::default(), Split::AsDrawn);
+        let mut first = Play::new(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| all.turn(turn));
+        turns.iter().filter(|turn| is_first(turn)).for_each(|turn| first.turn(turn));
+        assert_eq!(all.replies[..SLOTS / 2], first.replies[..SLOTS / 2]);
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded_however_it_is_cut(
+        operations in prop::collection::vec(large_operation(), 1..6),
+        piece in 1..300usize,
+    ) {
+        let stream: Vec<u8> = operations.iter().flat_map(Operation::encode).collect();
+        let mut decoder = RequestDecoder::default();
+        let mut decoded = Vec::new();
+        for mut input in stream.chunks(piece) {
+            while let Some(frame) = decoder.next(&mut input, &Limits::default()).unwrap() {
+                decoded.push(Operation::from(frame.request()));
+            }
+        }
+        assert_eq!(decoded, operations);
+        assert_eq!(decoder.held(), None);
+    }
+
+    #[test]
+    fn what_was_answered_is_decoded_however_it_is_cut(
+        replies in prop::collection::vec(any_reply(), 1..6),
+        piece in 1..300usize,
+    ) {
+        let mut stream = Vec::new();
+        replies.iter().for_each(|(_, reply)| reply.encode(&mut stream));
+        let mut pieces = stream.chunks(piece);
+        let mut decoder = ReplyDecoder::default();
+        let mut input = &[][..];
+        for (kind, reply) in replies {
+            let decoded = loop {
+                match decoder.next(kind, &mut input, &Limits::default()).unwrap() {
+                    Some(decoded) => break decoded,
+                    None => input = pieces.next().expect("a reply for each kind"),
+                }
+            };
+            assert_eq!(decoded, reply);
+        }
+    }
+}
+
+fn hang_up_if_open(play: &mut Play, slot: usize) {
+    if play.server.is_open(slot) {
+        play.server.hang_up(slot);
+    }
+}
+
+/// Makes each item that is pushed the only one of its kind.
+fn number_the_items(turns: &mut [Turn]) {
+    let mut number = 0u32;
+    for turn in turns {
+        for operation in turn.operations.iter_mut().chain(turn.ahead.iter_mut().map(|(ahead, _)| ahead)) {
+            if let Operation::QueuePush(_, item) = operation {
+                *item = Text(number.to_string().into_bytes());
+                number += 1;
+            }
+        }
+    }
+}
+
+/// What a connection of no good sends, and whether it then ends. None of it is a write, and what it waits for is
+/// nobody else's.
+fn offence() -> impl Strategy<Value = (Vec<u8>, bool)> {
+    let private = |operation: Operation| [validate(), operation.encode()].concat();
+    let wait = Operation::Wait(vec![Text(b"private".to_vec()); 3]);
+    let barrier = Operation::Barrier(Text(b"private".to_vec()), 2);
+    let bytes = prop_oneof![
+        prop::collection::vec(1..=255u8, 0..40),
+        garbage().prop_map(move |garbage| [validate(), garbage.encode()].concat()),
+        (any_operation(), any::<u8>()).prop_map(|(operation, part)| {
+            let bytes = operation.encode();
+            let cut = bytes.len() * usize::from(part) / 256;
+            [&validate(), &bytes[..cut]].concat()
+        }),
+        Just(private(wait)),
+        Just(private(barrier)),
+        Just(b"\x00\xce\xf7\x85\x3d\x07".to_vec()),
+        Just(b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        Just(b"\x16\x03\x01\x02\x00\x01\x00".to_vec()),
+    ];
+    (bytes, any::<bool>())
+}

@@ -1,0 +1,197 @@
+//! What clients do, in one global order: turns of requests, cut anywhere, pipelined, half sent, cancelled, given up.
+//! A scenario plays against the server, and beside it, if asked, against the model.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rallypoint_core::Limits;
+use rallypoint_core::store::Snapshot;
+
+use crate::operation::{KEYS, Operation, Text, garbage};
+use crate::server::{Server, validate};
+use crate::simple::Simple;
+
+/// How many clients there are at a time.
+pub(crate) const SLOTS: usize = 4;
+
+/// One more, who only looks.
+const OBSERVER: usize = SLOTS;
+
+/// One client's turn.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub(crate) slot: usize,
+    /// Requests that arrive whole, after the rest of what was left half sent.
+    pub(crate) operations: Vec<Operation>,
+    /// A request of which only this part of 256 arrives in this turn; the rest comes with the client's next turn.
+    pub(crate) ahead: Option<(Operation, u8)>,
+    /// Where the bytes are cut, in parts of 256.
+    pub(crate) cuts: Vec<u8>,
+    /// Whether the client takes no replies, from now on.
+    pub(crate) is_congested: bool,
+    /// Whether the connection ends with this turn.
+    pub(crate) hangs_up: bool,
+}
+
+/// Turns made of these operations.
+pub(crate) fn turns(operation: BoxedStrategy<Operation>, most: usize) -> impl Strategy<Value = Vec<Turn>> {
+    let sent = prop_oneof![60 => operation.clone(), 1 => garbage()];
+    let ahead = prop::option::weighted(0.2, (operation, any::<u8>()));
+    let turn = (
+        0..SLOTS,
+        prop::collection::vec(sent, 0..4),
+        ahead,
+        prop::collection::vec(any::<u8>(), 0..4),
+        prop::bool::weighted(0.06),
+        prop::bool::weighted(0.06),
+    );
+    let turn = turn.prop_map(|(slot, operations, ahead, cuts, is_congested, hangs_up)| Turn {
+        slot,
+        operations,
+        ahead,
+        cuts,
+        is_congested,
+        hangs_up,
+    });
+    // Whoever was just woken may be gone before it does anything.
+    let sudden_end = (0..SLOTS).prop_map(|slot| Turn {
+        slot,
+        operations: vec![],
+        ahead: None,
+        cuts: vec![],
+        is_congested: false,
+        hangs_up: true,
+    });
+    prop::collection::vec(prop_oneof![12 => turn, 1 => sudden_end], 1..most)
+}
+
+/// How the bytes of a turn come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// As the scenario has it.
+    AsDrawn,
+    /// Each turn in one piece, and nothing ahead of its time.
+    Whole,
+    /// Each byte by itself.
+    Bytewise,
+}
+
+/// A scenario on its way.
+pub(crate) struct Play {
+    pub(crate) server: Server,
+    model: Option<Simple>,
+    split: Split,
+    /// What each client has half sent: the request, and how many of its bytes.
+    halves: Vec<Option<(Operation, usize)>>,
+    /// All replies to each slot, over all its connections.
+    pub(crate) replies: Vec<Vec<u8>>,
+    /// What was wholly sent over each connection, as the server numbers their transcripts.
+    pub(crate) sent: BTreeMap<usize, Vec<Operation>>,
+}
+
+impl Play {
+    pub(crate) fn new(limits: Limits, split: Split) -> Play {
+        Play {
+            server: Server::new(limits, SLOTS + 1, 0x5eed),
+            model: None,
+            split,
+            halves: vec![None; SLOTS],
+            replies: vec![Vec::new(); SLOTS],
+            sent: BTreeMap::new(),
+        }
+    }
+
+    /// Compares everything with the model after each turn.
+    pub(crate) fn beside_the_model(limits: Limits, split: Split) -> Play {
+        let model = Some(Simple::new(limits.clone(), SLOTS));
+        Play { model, ..Play::new(limits, split) }
+    }
+
+    pub(crate) fn turn(&mut self, turn: &Turn) {
+        let slot = turn.slot;
+        let mut bytes = Vec::new();
+        if !self.server.is_open(slot) {
+            self.halves[slot] = None;
+            self.server.connect(slot);
+            self.model.iter_mut().for_each(|model| model.connect(slot));
+            bytes.extend(validate());
+        }
+        self.server.congest(slot, turn.is_congested);
+        self.model.iter_mut().for_each(|model| model.congest(slot, turn.is_congested));
+
+        let half = self.halves[slot].take();
+        let operations: Vec<&Operation> = half.iter().map(|(half, _)| half).chain(&turn.operations).collect();
+        let sent = half.as_ref().map_or(0, |(_, sent)| *sent);
+        let whole: Vec<u8> = operations.iter().flat_map(|operation| operation.encode()).collect();
+        bytes.extend(&whole[sent..]);
+        if let Some((ahead, part)) = &turn.ahead {
+            let encoded = ahead.encode();
+            let sent = if self.split == Split::Whole { 0 } else { encoded.len() * usize::from(*part) / 256 };
+            bytes.extend(&encoded[..sent]);
+            self.halves[slot] = Some((ahead.clone(), sent));
+        }
+        let sent = self.sent.entry(self.server.transcript(slot)).or_default();
+        sent.extend(operations.iter().copied().cloned());
+        for piece in self.pieces(&bytes, &turn.cuts) {
+            self.server.deliver(slot, piece);
+        }
+        if let Some(model) = &mut self.model {
+            operations.iter().for_each(|operation| model.arrive(slot, operation));
+        }
+        if turn.hangs_up && self.server.is_open(slot) {
+            self.server.hang_up(slot);
+            self.model.iter_mut().for_each(|model| model.hang_up(slot));
+        }
+        self.compare();
+    }
+
+    /// All that anybody could see of the store.
+    pub(crate) fn everything(&mut self) -> (Snapshot, Vec<u8>) {
+        if !self.server.is_open(OBSERVER) {
+            self.server.connect(OBSERVER);
+            self.server.deliver(OBSERVER, &validate());
+        }
+        let keys: Vec<Text> = KEYS.iter().copied().map(Text::from).collect();
+        self.server.deliver(OBSERVER, &Operation::ListKeys.encode());
+        self.server.deliver(OBSERVER, &Operation::MultiGet(keys.clone()).encode());
+        for key in keys {
+            self.server.deliver(OBSERVER, &Operation::QueueLen(key).encode());
+        }
+        (self.server.snapshot(), self.server.take_replies(OBSERVER))
+    }
+
+    fn pieces<'a>(&self, bytes: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
+        match self.split {
+            Split::Whole => vec![bytes],
+            Split::Bytewise => bytes.chunks(1).collect(),
+            Split::AsDrawn => {
+                let mut ends: Vec<usize> =
+                    cuts.iter().map(|&cut| bytes.len() * usize::from(cut) / 256).collect();
+                ends.push(bytes.len());
+                ends.sort();
+                let mut start = 0;
+                ends.into_iter().map(|end| &bytes[std::mem::replace(&mut start, end)..end]).collect()
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        for slot in 0..SLOTS {
+            let replies = self.server.take_replies(slot);
+            if let Some(model) = &mut self.model {
+                assert_eq!(replies, model.take_replies(slot), "the replies to client {slot}");
+                assert_eq!(self.server.is_open(slot), model.is_open(slot), "client {slot} is connected");
+                assert_eq!(self.server.is_blocked(slot), model.is_blocked(slot), "client {slot} is blocked");
+            }
+            self.replies[slot].extend(replies);
+        }
+        if let Some(model) = &self.model {
+            let shot = self.server.snapshot();
+            assert_eq!(
+                (shot.keys, shot.queue_items, shot.awaited, shot.blocked),
+                (model.len(), model.queue_items(), model.awaited(), model.blocked()),
+                "keys, items, registrations, blocked clients"
+            );
+        }
+    }
+}

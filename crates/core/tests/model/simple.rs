@@ -1,0 +1,417 @@
+//! The store as one would explain it: sorted maps, and lists that are searched from end to end. It shares no code with
+//! the engine and takes no short cut; where the two disagree, one of them is wrong.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rallypoint_core::Limits;
+use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY};
+
+use crate::operation::{Operation, Text};
+
+/// What the reserved name reads as.
+pub(crate) const IDENTITY: &[u8] = b"the identity";
+
+/// What a client is blocked in, and since which step.
+#[derive(Debug)]
+enum Blocked {
+    /// The keys that have not come, as often as they were named.
+    Wait {
+        missing: Vec<Text>,
+        since: usize,
+    },
+    Barrier {
+        key: Text,
+        world_size: i64,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    is_open: bool,
+    is_congested: bool,
+    was_blocked: bool,
+    /// Requests that have come and not been carried out.
+    pending: VecDeque<Operation>,
+    blocked: Option<Blocked>,
+    /// What its wait has seen, for its next request.
+    latch: BTreeMap<Text, Text>,
+    /// The queue it was woken for, until its next request.
+    claim: Option<Text>,
+    replies: Vec<u8>,
+}
+
+/// The whole store.
+pub(crate) struct Simple {
+    limits: Limits,
+    keys: BTreeMap<Text, Text>,
+    queues: BTreeMap<Text, VecDeque<Text>>,
+    clients: Vec<Client>,
+    released: VecDeque<usize>,
+    steps: usize,
+}
+
+/// A request that ends the connection it came over.
+struct Refused;
+
+impl Simple {
+    pub(crate) fn new(limits: Limits, slots: usize) -> Simple {
+        Simple {
+            limits,
+            keys: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            clients: (0..slots).map(|_| Client::default()).collect(),
+            released: VecDeque::new(),
+            steps: 0,
+        }
+    }
+
+    // ---- connections: what comes when ----
+
+    pub(crate) fn connect(&mut self, slot: usize) {
+        let replies = std::mem::take(&mut self.clients[slot].replies);
+        self.clients[slot] = Client { is_open: true, replies, ..Client::default() };
+    }
+
+    /// A whole request has come.
+    pub(crate) fn arrive(&mut self, slot: usize, operation: &Operation) {
+        if !self.clients[slot].is_open {
+            return;
+        }
+        if let Operation::Garbage(_) = operation {
+            return self.hang_up(slot);
+        }
+        self.clients[slot].pending.push_back(operation.clone());
+        self.serve(slot);
+    }
+
+    pub(crate) fn congest(&mut self, slot: usize, is_congested: bool) {
+        self.clients[slot].is_congested = is_congested;
+        self.serve(slot);
+    }
+
+    pub(crate) fn hang_up(&mut self, slot: usize) {
+        self.close(slot);
+        self.go_on();
+    }
+
+    fn serve(&mut self, slot: usize) {
+        while let Some(operation) = self.next(slot) {
+            self.ask(slot, operation);
+            self.go_on();
+        }
+    }
+
+    fn go_on(&mut self) {
+        while let Some(slot) = self.released.pop_front() {
+            while let Some(operation) = self.next(slot) {
+                self.ask(slot, operation);
+            }
+        }
+    }
+
+    /// In order; but one who is blocked can only cancel.
+    fn next(&mut self, slot: usize) -> Option<Operation> {
+        let client = &mut self.clients[slot];
+        if !client.is_open || client.is_congested {
+            return None;
+        }
+        match client.blocked {
+            None => client.pending.pop_front(),
+            Some(_) => {
+                let cancel = client.pending.iter().position(|pending| *pending == Operation::CancelWait)?;
+                client.pending.remove(cancel)
+            }
+        }
+    }
+
+    fn ask(&mut self, slot: usize, operation: Operation) {
+        self.steps += 1;
+        let latch = std::mem::take(&mut self.clients[slot].latch);
+        let claim = self.clients[slot].claim.take();
+        let answered = self.answer(slot, operation, latch);
+        if let Some(queue) = claim {
+            self.wake_for_items(&queue);
+        }
+        self.note_released();
+        match answered {
+            Ok(reply) => self.clients[slot].replies.extend(reply),
+            Err(Refused) => self.close(slot),
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        let replies = std::mem::take(&mut self.clients[slot].replies);
+        let gone = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
+        if let Some(queue) = gone.claim {
+            self.wake_for_items(&queue);
+        }
+        self.note_released();
+    }
+
+    fn note_released(&mut self) {
+        for (slot, client) in self.clients.iter_mut().enumerate() {
+            if client.was_blocked && client.blocked.is_none() {
+                self.released.push_back(slot);
+            }
+            client.was_blocked = client.blocked.is_some();
+        }
+    }
+
+    // ---- operations: what each does ----
+
+    fn answer(
+        &mut self,
+        slot: usize,
+        operation: Operation,
+        latch: BTreeMap<Text, Text>,
+    ) -> Result<Vec<u8>, Refused> {
+        let none = Ok(vec![]);
+        let number = |number: i64| Ok(number.to_le_bytes().to_vec());
+        match operation {
+            Operation::Set(key, value) => {
+                self.store(vec![(key, value)])?;
+                none
+            }
+            Operation::MultiSet(pairs) => {
+                self.store(pairs)?;
+                none
+            }
+            Operation::CompareSet(key, expected, desired) => {
+                writable(&key)?;
+                let answer = match self.keys.get(&key) {
+                    None if expected.is_empty() => desired.clone(),
+                    None => return Ok(string(&expected)),
+                    Some(held) if *held == expected => desired.clone(),
+                    Some(held) => return Ok(string(held)),
+                };
+                self.store(vec![(key, desired)])?;
+                Ok(string(&answer))
+            }
+            Operation::Get(key) => Ok(string(&self.read(&key, &latch))),
+            Operation::MultiGet(keys) => {
+                Ok(keys.iter().flat_map(|key| string(&self.read(key, &latch))).collect())
+            }
+            Operation::Add(key, delta) => {
+                let held = match self.keys.get(&key) {
+                    None => 0,
+                    Some(value) => leading_number(value).ok_or(Refused)?,
+                };
+                let sum = held.checked_add(delta).ok_or(Refused)?;
+                self.store(vec![(key, Text(sum.to_string().into_bytes()))])?;
+                number(sum)
+            }
+            Operation::Append(key, more) => {
+                let mut value = self.keys.get(&key).cloned().unwrap_or_default();
+                value.0.extend_from_slice(&more);
+                if value.len() > self.limits.value_len {
+                    return Err(Refused);
+                }
+                self.store(vec![(key, value)])?;
+                none
+            }
+            Operation::Check(keys) => Ok(vec![u8::from(!keys.iter().all(|key| self.is_present(key)))]),
+            Operation::NumKeys => number(self.keys.len() as i64),
+            Operation::ListKeys => {
+                let mut reply = (self.keys.len() as i64).to_le_bytes().to_vec();
+                self.keys.keys().for_each(|key| reply.extend(string(key)));
+                Ok(reply)
+            }
+            Operation::DeleteKey(key) => {
+                writable(&key)?;
+                number(i64::from(self.keys.remove(&key).is_some()))
+            }
+            Operation::Ping(nonce) => Ok(nonce.to_le_bytes().to_vec()),
+            Operation::QueuePush(key, item) => {
+                writable(&key)?;
+                if self.queue_items() >= self.limits.queue_items {
+                    return Err(Refused);
+                }
+                self.queues.entry(key.clone()).or_default().push_back(item);
+                self.wake_for_items(&key);
+                none
+            }
+            Operation::QueuePop(key) => {
+                let queue = self.queues.entry(key).or_default();
+                let mut reply = (queue.len() as i64).to_le_bytes().to_vec();
+                reply.extend(queue.pop_front().iter().flat_map(|item| string(item)));
+                Ok(reply)
+            }
+            Operation::QueueLen(key) => number(self.queues.get(&key).map_or(0, VecDeque::len) as i64),
+            Operation::Wait(keys) => self.wait(slot, keys),
+            Operation::Barrier(key, world_size) => self.barrier(slot, key, world_size),
+            Operation::CancelWait => {
+                self.clients[slot].blocked = None;
+                self.clients[slot].latch.clear();
+                Ok(vec![1])
+            }
+            Operation::Garbage(_) => unreachable!("garbage is no request"),
+        }
+    }
+
+    fn is_present(&self, key: &Text) -> bool {
+        self.keys.contains_key(key)
+            || self.queues.get(key).is_some_and(|q| !q.is_empty())
+            || **key == *SERVER_KEY
+    }
+
+    fn read(&self, key: &Text, latch: &BTreeMap<Text, Text>) -> Text {
+        match self.keys.get(key).or_else(|| latch.get(key)) {
+            Some(value) => value.clone(),
+            None if **key == *SERVER_KEY => IDENTITY.into(),
+            None => Text::default(),
+        }
+    }
+
+    /// All of these pairs or none of them; then whoever waited has seen what is there.
+    fn store(&mut self, pairs: Vec<(Text, Text)>) -> Result<(), Refused> {
+        let mut after = self.keys.clone();
+        for (key, value) in &pairs {
+            writable(key)?;
+            after.insert(key.clone(), value.clone());
+        }
+        if after.len() > self.limits.keys.max(self.keys.len()) {
+            return Err(Refused);
+        }
+        self.keys = after;
+        for (key, _) in &pairs {
+            for slot in 0..self.clients.len() {
+                self.see(slot, key);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: usize, keys: Vec<Text>) -> Result<Vec<u8>, Refused> {
+        let (present, missing): (Vec<Text>, Vec<Text>) =
+            keys.into_iter().partition(|key| self.is_present(key));
+        if missing.len() > self.limits.awaited_per_client
+            || missing.len() + self.awaited() > self.limits.awaited_total
+        {
+            return Err(Refused);
+        }
+        for key in present {
+            if let Some(value) = self.keys.get(&key) {
+                self.clients[slot].latch.insert(key, value.clone());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(vec![0]);
+        }
+        self.clients[slot].blocked = Some(Blocked::Wait { missing, since: self.steps });
+        Ok(vec![])
+    }
+
+    fn barrier(&mut self, slot: usize, key: Text, world_size: i64) -> Result<Vec<u8>, Refused> {
+        if world_size < 1 {
+            return Err(Refused);
+        }
+        self.clients[slot].blocked = Some(Blocked::Barrier { key: key.clone(), world_size });
+        let here: Vec<usize> = (0..self.clients.len())
+            .filter(|&slot| match &self.clients[slot].blocked {
+                Some(Blocked::Barrier { key: at, world_size: of }) => *at == key && *of == world_size,
+                _ => false,
+            })
+            .collect();
+        if here.len() as i64 == world_size {
+            here.into_iter().for_each(|slot| self.release(slot));
+        }
+        Ok(vec![])
+    }
+
+    // ---- waking ----
+
+    /// If this client waits for this key it has seen it now; whether it was the last it waited for.
+    fn see(&mut self, slot: usize, key: &Text) -> bool {
+        let client = &mut self.clients[slot];
+        let Some(Blocked::Wait { missing, .. }) = &mut client.blocked else { return false };
+        if !missing.contains(key) {
+            return false;
+        }
+        missing.retain(|other| other != key);
+        let is_over = missing.is_empty();
+        if let Some(value) = self.keys.get(key) {
+            client.latch.insert(key.clone(), value.clone());
+        }
+        if is_over {
+            self.release(slot);
+        }
+        is_over
+    }
+
+    /// While there are more items than clients on their way to them, the oldest waiter sees one.
+    fn wake_for_items(&mut self, queue: &Text) {
+        loop {
+            let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
+            if self.queues.get(queue).map_or(0, VecDeque::len) <= claims {
+                return;
+            }
+            let oldest = (0..self.clients.len())
+                .filter_map(|slot| match &self.clients[slot].blocked {
+                    Some(Blocked::Wait { missing, since }) if missing.contains(queue) => Some((*since, slot)),
+                    _ => None,
+                })
+                .min();
+            let Some((_, slot)) = oldest else { return };
+            if self.see(slot, queue) {
+                self.clients[slot].claim = Some(queue.clone());
+            }
+        }
+    }
+
+    fn release(&mut self, slot: usize) {
+        self.clients[slot].blocked = None;
+        self.clients[slot].replies.push(0);
+    }
+
+    // ---- looking ----
+
+    pub(crate) fn is_open(&self, slot: usize) -> bool {
+        self.clients[slot].is_open
+    }
+
+    pub(crate) fn is_blocked(&self, slot: usize) -> bool {
+        self.clients[slot].blocked.is_some()
+    }
+
+    pub(crate) fn take_replies(&mut self, slot: usize) -> Vec<u8> {
+        std::mem::take(&mut self.clients[slot].replies)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn queue_items(&self) -> usize {
+        self.queues.values().map(VecDeque::len).sum()
+    }
+
+    pub(crate) fn awaited(&self) -> usize {
+        let missing = |client: &Client| match &client.blocked {
+            Some(Blocked::Wait { missing, .. }) => missing.len(),
+            _ => 0,
+        };
+        self.clients.iter().map(missing).sum()
+    }
+
+    pub(crate) fn blocked(&self) -> usize {
+        self.clients.iter().filter(|client| client.blocked.is_some()).count()
+    }
+}
+
+fn writable(key: &Text) -> Result<(), Refused> {
+    if key.starts_with(RESERVED_PREFIX) { Err(Refused) } else { Ok(()) }
+}
+
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+/// What C++'s `stoll` makes of it.
+fn leading_number(text: &[u8]) -> Option<i64> {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
+    let digits = text.trim_start_matches(['+', '-']);
+    let sign = text.len() - digits.len();
+    let len = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    if sign > 1 { None } else { text[..sign + len].parse().ok() }
+}

@@ -1,0 +1,194 @@
+//! Bytes recorded between torch's own client and server, decoded and encoded again.
+//!
+//! The recording, and how to read it, is `tests/interop/record_transcripts.py`'s. Only the codec is asked here; what the
+//! answers mean is the engine's affair.
+
+use rallypoint_core::Limits;
+use rallypoint_core::wire::{Op, Reply, ReplyDecoder, ReplyKind, Request, RequestDecoder};
+
+const RECORDED: &str = include_str!("../../../tests/transcripts/torch-2.15.0-libuv.txt");
+
+/// One recorded connection.
+#[derive(Debug, Default)]
+struct Conversation {
+    name: &'static str,
+    /// Operations by name, written down by the one who recorded, not read off the bytes.
+    ops: Vec<&'static str>,
+    client: Vec<u8>,
+    server: Vec<u8>,
+    /// The server ended it.
+    closed: bool,
+}
+
+fn conversations() -> Vec<Conversation> {
+    let mut all: Vec<Conversation> = Vec::new();
+    for line in RECORDED.lines().filter(|line| !line.is_empty()) {
+        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if mark == "@" {
+            all.push(Conversation { name: rest, ..Conversation::default() });
+            continue;
+        }
+        match (mark, all.last_mut()) {
+            ("#", _) => {}
+            ("=", Some(last)) => last.ops = rest.split(' ').collect(),
+            (">", Some(last)) => last.client.extend(unhex(rest)),
+            ("<", Some(last)) => last.server.extend(unhex(rest)),
+            ("<!", Some(last)) => last.closed = true,
+            _ => panic!("not a line of a transcript: {line}"),
+        }
+    }
+    assert!(all.len() > 20, "the recording has shrunk to {}", all.len());
+    all
+}
+
+fn unhex(text: &str) -> impl Iterator<Item = u8> + '_ {
+    assert!(text.len().is_multiple_of(2), "half a byte in {text}");
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))
+}
+
+/// Feeds the pieces one after the other and hands each whole request to `see`. Fails if bytes are left.
+fn for_each_request<'a>(
+    name: &str,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    mut see: impl FnMut(&Request<'_>),
+) {
+    let limits = Limits::default();
+    let mut decoder = RequestDecoder::default();
+    for mut piece in pieces {
+        while let Some(frame) =
+            decoder.next(&mut piece, &limits).unwrap_or_else(|error| panic!("{name}: {error}"))
+        {
+            see(&frame.request());
+        }
+        assert!(piece.is_empty(), "{name}: bytes left over without an error");
+    }
+    assert_eq!(decoder.held(), None, "{name}: ends in the middle of a request");
+}
+
+fn encoded_again<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for_each_request(name, pieces, |request| request.encode(&mut out));
+    out
+}
+
+/// The kinds of answer the client of this conversation expects, in order.
+fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
+    let mut kinds = Vec::new();
+    for_each_request(conversation.name, [&conversation.client[..]], |request| {
+        kinds.extend(request.reply_kind());
+    });
+    kinds
+}
+
+/// Decodes the pieces as answers of these kinds. An answer that a cancel took away is skipped, as the client does.
+fn replies<'a>(
+    conversation: &Conversation,
+    kinds: &[ReplyKind],
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Vec<Reply> {
+    let name = conversation.name;
+    let limits = Limits::default();
+    let mut decoder = ReplyDecoder::default();
+    let mut kinds = kinds.iter().copied().peekable();
+    let mut replies = Vec::new();
+    for mut piece in pieces {
+        while let Some(&kind) = kinds.peek() {
+            let reply =
+                decoder.next(kind, &mut piece, &limits).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let Some(reply) = reply else { break };
+            kinds.next();
+            if reply == Reply::Canceled && kind != ReplyKind::Waited(Op::CancelWait) {
+                // The cancel came before the wake-up: one byte answers both.
+                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: never cancelled");
+            }
+            replies.push(reply);
+        }
+        assert!(piece.is_empty(), "{name}: the server says more than was asked");
+    }
+    assert!(!decoder.is_mid_reply(), "{name}: ends in the middle of a reply");
+    let missing: Vec<_> = kinds.collect();
+    // A request that got the connection closed got no answer; MULTI_GET of nothing has an empty one.
+    match conversation.closed {
+        true => assert_eq!(missing.len(), 1, "{name}: unanswered {missing:?}"),
+        false => assert!(missing.is_empty(), "{name}: unanswered {missing:?}"),
+    }
+    replies
+}
+
+#[test]
+fn every_operation_is_recorded() {
+    let recorded = conversations();
+    for op in Op::ALL {
+        assert!(
+            recorded.iter().any(|conversation| conversation.ops.contains(&op.name())),
+            "{op} is in no conversation"
+        );
+    }
+}
+
+#[test]
+fn the_requests_are_those_the_client_was_made_to_send() {
+    for conversation in conversations() {
+        let mut seen = Vec::new();
+        for_each_request(conversation.name, [&conversation.client[..]], |request| {
+            seen.push(request.op().name());
+        });
+        assert_eq!(seen, conversation.ops, "{}", conversation.name);
+    }
+}
+
+#[test]
+fn recorded_requests_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+    for conversation in conversations() {
+        let bytes = &conversation.client[..];
+        for cut in 0..=bytes.len() {
+            let (first, second) = bytes.split_at(cut);
+            assert_eq!(
+                encoded_again(conversation.name, [first, second]),
+                bytes,
+                "{} cut at {cut}",
+                conversation.name
+            );
+        }
+        assert_eq!(
+            encoded_again(conversation.name, bytes.chunks(1)),
+            bytes,
+            "{} byte by byte",
+            conversation.name
+        );
+    }
+}
+
+#[test]
+fn recorded_replies_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+    for conversation in conversations() {
+        let bytes = &conversation.server[..];
+        let kinds = expected_kinds(&conversation);
+        let check = |pieces: &[&[u8]], how: &str| {
+            let mut out = Vec::new();
+            replies(&conversation, &kinds, pieces.iter().copied())
+                .iter()
+                .for_each(|reply| reply.encode(&mut out));
+            assert_eq!(out, bytes, "{} {how}", conversation.name);
+        };
+        for cut in 0..=bytes.len() {
+            let (first, second) = bytes.split_at(cut);
+            check(&[first, second], &format!("cut at {cut}"));
+        }
+        check(&bytes.chunks(1).collect::<Vec<_>>(), "byte by byte");
+    }
+}
+
+#[test]
+fn a_cancelled_wait_is_answered_once_and_a_crossed_one_twice() {
+    let waits = |name: &str| {
+        let recorded = conversations();
+        let conversation = recorded.iter().find(|it| it.name == name).expect("it is in the recording");
+        let kinds = expected_kinds(conversation);
+        let all = replies(conversation, &kinds, [&conversation.server[..]]);
+        all.into_iter().filter(|it| matches!(it, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()
+    };
+    assert_eq!(waits("a_wait_that_times_out"), [Reply::Canceled]);
+    assert_eq!(waits("a_barrier_that_times_out"), [Reply::Canceled]);
+    assert_eq!(waits("a_wake_up_that_crosses_the_cancel"), [Reply::Stop, Reply::Canceled]);
+}

@@ -1,0 +1,184 @@
+//! `rallypoint bench`: load on any TCPStore server, and how fast it answers. It measures; it judges nothing.
+
+mod connection;
+mod control;
+mod error;
+mod exchange;
+mod fleet;
+mod gathering;
+mod keys;
+mod latencies;
+mod report;
+mod run;
+mod steady;
+mod watch;
+mod workload;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Args;
+use rallypoint_core::Quantity;
+use rallypoint_store::Endpoint;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use error::BenchError;
+use report::{Outcome, Report};
+use run::Bench;
+use steady::Until;
+use workload::Workload;
+
+/// Puts load on a TCPStore server, torch's or ours, and tells its throughput and latencies.
+///
+/// Workloads: add, get, set, check, wait (on keys that are there), compare_set, each over --connections with
+/// --in-flight requests sent together; get-8MiB and set-8MiB with another value size; wait-10000, check-10000,
+/// multi_get-10000 and multi_set-10000 with that many keys in one request; and gatherings of many clients: cancel-2000
+/// (each waits for 64 absent keys, all cancel), connect-10000 (all connect at once), bootstrap-1024 (each sets its key
+/// and gets everybody's), barrier-10000 (all count themselves, the last one lets them go). `all` is all of them.
+///
+/// What gets no reply (set, multi_set) counts as done when a PING sent behind it is answered, one PING for all requests
+/// sent together. A latency is the time from sending requests together to the last of their replies.
+///
+/// The keys it makes begin with /rallypoint-bench/ and are deleted afterwards.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  rallypoint bench --endpoint 127.0.0.1:29400
+  rallypoint bench -e node0:29400 --workload get,set --in-flight 1 --seconds 10
+  rallypoint bench -e node0:29400 --workload connect-1000,barrier-1000 --json
+  rallypoint bench -e [::1]:29400 --workload all          heavy: not for a server that others need
+
+Exit codes:
+  0    measured
+  1    the server answered wrongly, or is no TCPStore
+  2    wrong usage
+  4    a workload was not done in time
+  5    the server could not be reached, or a connection was lost
+  130  interrupted")]
+pub(crate) struct BenchArgs {
+    /// The server
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
+    endpoint: Endpoint,
+    /// What to do, with commas between; may be given several times
+    #[arg(long, value_name = "NAME[,NAME...]", default_value = workload::DEFAULT)]
+    workload: Vec<String>,
+    /// Connections of the workloads that are not gatherings
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    connections: u32,
+    /// Requests a connection sends together; every workload is run with each of these numbers
+    #[arg(long, value_name = "N[,N...]", default_value = "1,32", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    in_flight: Vec<u32>,
+    /// How long each workload that is not a gathering is kept up
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    seconds: Duration,
+    /// How many requests each of them makes, instead of --seconds
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Length of the values
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
+    value_bytes: u32,
+    /// Keys over which the requests go
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=999_999))]
+    keys: u32,
+    /// After this long a workload is given up (10s, 5min)
+    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    timeout: Duration,
+    /// Prints JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(86_400)).contains(time))
+        .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    match Duration::read(text) {
+        Ok(Duration::ZERO) => Err("a workload needs some time".into()),
+        Ok(time) => Ok(time),
+        Err(why) => Err(format!("it must be {why}")),
+    }
+}
+
+pub(crate) fn run(args: BenchArgs) -> ExitCode {
+    let mut workloads = Vec::new();
+    for names in &args.workload {
+        match Workload::list(names) {
+            Ok(list) => workloads.extend(list),
+            Err(why) => {
+                eprintln!("rallypoint bench: {why}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Without it Ctrl-C still ends the run, only the keys stay.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
+    }
+    let mut bench = match Bench::begin(&args, interrupted) {
+        Ok(bench) => bench,
+        Err(error) => return fail(&error),
+    };
+    if !args.json {
+        say(&report::head());
+    }
+    let mut outcomes = Vec::new();
+    let mut code = 0;
+    'all: for workload in workloads {
+        for in_flight in bench.flights(workload) {
+            let mut outcome = bench.blank(workload, in_flight);
+            let ended = bench.measure(workload, in_flight, &mut outcome);
+            if let Err(error) = &ended {
+                outcome.errors = outcome.errors.max(1);
+                outcome.error = Some(error.to_string());
+                if code == 0 {
+                    code = error.exit_code();
+                }
+            }
+            if !args.json {
+                say(&report::row(&outcome));
+            }
+            outcomes.push(outcome);
+            if let Err(error) = ended {
+                fail(&error);
+                if error.ends_the_run() {
+                    break 'all;
+                }
+            }
+        }
+    }
+    if args.json {
+        print_json(&args, &outcomes);
+    }
+    ExitCode::from(code)
+}
+
+fn print_json(args: &BenchArgs, outcomes: &[Outcome]) {
+    let report = Report { endpoint: &args.endpoint.to_string(), results: outcomes };
+    say(&serde_json::to_string_pretty(&report).expect("plain numbers and strings print"));
+}
+
+/// A line to standard output. Nobody reading it is no reason to stop before the keys are deleted.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+fn fail(error: &BenchError) -> ExitCode {
+    eprintln!("rallypoint bench: {error}");
+    eprintln!("hint: {}", error.hint());
+    ExitCode::from(error.exit_code())
+}
+
+impl BenchArgs {
+    fn until(&self) -> Until {
+        self.requests.map_or(Until::After(self.seconds), Until::Requests)
+    }
+}

@@ -1,0 +1,138 @@
+//! The connection beside the load: finds the server, puts keys there before, takes them away after. It may block, with
+//! a deadline; nothing is measured on it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::Request;
+use rallypoint_store::{Endpoint, StoreError};
+
+use super::error::{BenchError, Trouble};
+use super::exchange::{Exchange, Expected};
+use super::keys::Keys;
+
+/// Keys set or deleted before their acknowledgement is awaited.
+const CHUNK: usize = 1000;
+/// A server that answers a PING so quickly, so many times in a row, has nothing else to do.
+const IDLE: Duration = Duration::from_millis(2);
+const IDLE_TIMES: usize = 5;
+
+/// A blocking connection.
+#[derive(Debug)]
+pub(super) struct Control {
+    stream: TcpStream,
+    address: SocketAddr,
+    timeout: Duration,
+}
+
+impl Control {
+    /// Connects to the first address that answers as a store does.
+    pub(super) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
+        let started = Instant::now();
+        let mut tried = Vec::new();
+        for address in endpoint.resolve()? {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Err(error) => tried.push((address.to_string(), error.to_string())),
+                Ok(stream) => {
+                    let mut control = Control { stream, address, timeout };
+                    return match control.handshake() {
+                        Ok(()) => Ok(control),
+                        Err(trouble) => Err(BenchError::NotAStore { peer: address.to_string(), trouble }),
+                    };
+                }
+            }
+        }
+        let waited = started.elapsed();
+        Err(StoreError::Unreachable { endpoint: endpoint.to_string(), waited, tried }.into())
+    }
+
+    fn handshake(&mut self) -> Result<(), Trouble> {
+        let prepared = self.stream.set_nodelay(true);
+        prepared.map_err(|source| Trouble::Failed { during: "connect", source })?;
+        self.exchange(&Exchange::handshake())
+    }
+
+    /// Where it is connected to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stores the same value under each of these keys.
+    pub(super) fn set(&mut self, keys: &[Vec<u8>], value: &[u8]) -> Result<(), Trouble> {
+        for keys in keys.chunks(CHUNK) {
+            let mut chunk = Exchange::named("set");
+            for key in keys {
+                chunk = chunk.unanswered(Request::Set { key, value: value.into() });
+            }
+            self.exchange(&chunk.ping())?;
+        }
+        Ok(())
+    }
+
+    /// Deletes these keys, whether they are there or not.
+    pub(super) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), Trouble> {
+        for keys in keys.names(0, count).chunks(CHUNK) {
+            let mut chunk = Exchange::named("delete_key");
+            for key in keys {
+                chunk = chunk.numbered(Request::DeleteKey { key });
+            }
+            self.exchange(&chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the server has worked through what others sent it: until it answers at once.
+    pub(super) fn await_idle(&mut self) -> Result<(), Trouble> {
+        let ping = Exchange::named("ping").ping();
+        let started = Instant::now();
+        let mut quick = 0;
+        while quick < IDLE_TIMES && started.elapsed() < self.timeout {
+            let asked = Instant::now();
+            self.exchange(&ping)?;
+            quick = if asked.elapsed() < IDLE { quick + 1 } else { 0 };
+            std::thread::sleep(IDLE);
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, exchange: &Exchange) -> Result<(), Trouble> {
+        let during = exchange.name;
+        let started = Instant::now();
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Trouble::Silent { during, waited: started.elapsed() }
+            }
+            io::ErrorKind::UnexpectedEof => Trouble::Closed { during },
+            _ => Trouble::Failed { during, source },
+        };
+        self.stream.set_write_timeout(Some(self.timeout)).map_err(failed)?;
+        self.stream.set_read_timeout(Some(self.timeout)).map_err(failed)?;
+        self.stream.write_all(&exchange.request).map_err(failed)?;
+        let mut reply = vec![0; exchange.reply.len()];
+        let mut received = 0;
+        while received < reply.len() {
+            // A peer that dribbles is cut off too, not only a silent one.
+            if started.elapsed() > self.timeout {
+                return Err(Trouble::Silent { during, waited: started.elapsed() });
+            }
+            match self.stream.read(&mut reply[received..]) {
+                Ok(0) => return Err(Trouble::Closed { during }),
+                Ok(len) => received += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        match &exchange.reply {
+            Expected::Exactly(expected) => {
+                match reply.iter().zip(expected).position(|(found, expected)| found != expected) {
+                    None => Ok(()),
+                    Some(at) => {
+                        Err(Trouble::WrongReply { during, at, found: reply[at], expected: expected[at] })
+                    }
+                }
+            }
+            Expected::Numbers(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a measurement can end in, with the exit code of each and a hint what to do.
+
+use std::io;
+use std::time::Duration;
+
+use rallypoint_store::StoreError;
+
+/// Why a workload, or the whole run, ended early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BenchError {
+    #[error("{0}")]
+    Unreachable(#[from] StoreError),
+    #[error("{peer} does not answer as a TCPStore server does: {trouble}")]
+    NotAStore { peer: String, trouble: Trouble },
+    #[error("{during}: {trouble} ({lost} of {connections} connections)")]
+    Lost { during: String, trouble: Trouble, lost: u64, connections: usize },
+    #[error("{during}: not done after {} s, {done} of {total} {unit}", .waited.as_secs_f32())]
+    TimedOut { during: String, waited: Duration, done: u64, total: u64, unit: &'static str },
+    #[error("{needed} connections are asked for, but this process may open only {limit} files")]
+    TooFewFiles { needed: usize, limit: usize },
+    #[error("cannot wait for sockets: {0}")]
+    Poll(#[from] io::Error),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What went wrong on one connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error("the server closed the connection during {during}")]
+    Closed { during: &'static str },
+    #[error("the connection failed during {during}: {source}")]
+    Failed { during: &'static str, source: io::Error },
+    #[error("wrong reply to {during}: byte {at} is {found:#04x}, expected {expected:#04x}")]
+    WrongReply { during: &'static str, at: usize, found: u8, expected: u8 },
+    #[error("{bytes} bytes came that were not asked for, after {after}")]
+    Unasked { after: &'static str, bytes: usize },
+    #[error("no answer to {during} within {} s", .waited.as_secs_f32())]
+    Silent { during: &'static str, waited: Duration },
+}
+
+impl BenchError {
+    /// As the help lists them.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            BenchError::NotAStore { .. } | BenchError::Poll(_) => 1,
+            BenchError::Lost { trouble: Trouble::WrongReply { .. } | Trouble::Unasked { .. }, .. } => 1,
+            BenchError::TooFewFiles { .. } => 2,
+            BenchError::TimedOut { .. } | BenchError::Lost { trouble: Trouble::Silent { .. }, .. } => 4,
+            BenchError::Unreachable(_) | BenchError::Lost { .. } => 5,
+            BenchError::Interrupted => 130,
+        }
+    }
+
+    /// What to do about it.
+    pub(super) fn hint(&self) -> &'static str {
+        match self {
+            BenchError::Unreachable(_) => {
+                "is the server running there? `rallypoint serve --listen HOST:PORT` starts one, and prints its port"
+            }
+            BenchError::NotAStore { .. } => {
+                "the port of a TCPStore is the job's MASTER_PORT or rendezvous endpoint; another program may have it"
+            }
+            BenchError::Lost { .. } => "the server's log may say why; fewer --connections may pass",
+            BenchError::TimedOut { .. } => {
+                "a larger --timeout, or a smaller size such as cancel-200, lets a slow server finish"
+            }
+            BenchError::TooFewFiles { .. } => {
+                "raise the hard limit (`ulimit -Hn`), or ask for fewer, such as connect-1000"
+            }
+            BenchError::Poll(_) => "this is not the server's doing",
+            BenchError::Interrupted => "keys that were made have been deleted",
+        }
+    }
+
+    /// Whether the workloads after this one can be tried.
+    pub(super) fn ends_the_run(&self) -> bool {
+        matches!(self, BenchError::Unreachable(_) | BenchError::Interrupted | BenchError::Poll(_))
+    }
+}

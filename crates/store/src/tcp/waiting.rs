@@ -1,0 +1,183 @@
+//! Requests that wait on the server: sent, waited for, and taken back when the time is up.
+
+use std::time::Duration;
+
+use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
+
+use super::TcpStore;
+use super::connection::{Broken, Connection};
+use super::link::user_key;
+use super::operations::one;
+use crate::deadline::Deadline;
+use crate::error::{KeyStates, Result, StoreError};
+
+/// How a wait ended.
+enum Waited<T> {
+    /// All came.
+    Came(T),
+    /// The time ran out; which keys are there, if the server said.
+    TimedOut(Option<Vec<bool>>),
+}
+
+/// What a pop found when its wait had ended.
+enum Popped {
+    Item(Vec<u8>),
+    /// Another was faster.
+    Stolen,
+    /// What ended the wait was a key of the queue's name.
+    Key,
+}
+
+/// Keys whose state is asked for after a time-out.
+const STATES: usize = 16 * 1024;
+
+impl TcpStore {
+    /// Waits for keys, then asks for what they hold. On a server that answers in order both travel together.
+    pub(super) fn wait_then(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        then: Option<(Request<'_>, ReplyKind)>,
+        timeout: Duration,
+    ) -> Result<Option<Reply>> {
+        let deadline = Deadline::after(timeout);
+        let together = self.link.answers_in_order();
+        let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
+            wait_then(connection, keys, then, together, deadline)
+        })?;
+        match waited {
+            Waited::Came(reply) => Ok(reply),
+            Waited::TimedOut(present) => Err(self.timed_out(op, keys, present, &deadline)),
+        }
+    }
+
+    /// Takes the item at the head of a queue, waiting until there is one; `None` if there is only a key of that name.
+    pub(super) fn wait_then_pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let keys = [key];
+        loop {
+            let waited = self.link.call(Op::QueuePop, &keys, false, deadline, |connection, deadline| {
+                wait_then_pop(connection, key, deadline)
+            })?;
+            match waited {
+                Waited::Came(Popped::Item(item)) => return Ok(Some(item)),
+                Waited::Came(Popped::Key) => return Ok(None),
+                Waited::Came(Popped::Stolen) if deadline.has_passed() => {
+                    return Err(self.timed_out(Op::QueuePop, &keys, Some(vec![false]), deadline));
+                }
+                Waited::Came(Popped::Stolen) => {}
+                Waited::TimedOut(present) => {
+                    return Err(self.timed_out(Op::QueuePop, &keys, present, deadline));
+                }
+            }
+        }
+    }
+
+    fn timed_out(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        present: Option<Vec<bool>>,
+        deadline: &Deadline,
+    ) -> StoreError {
+        StoreError::Timeout {
+            op,
+            store: self.describe(),
+            waited: deadline.waited(),
+            keys: KeyStates { keys: keys.iter().map(|key| user_key(key)).collect(), present },
+        }
+    }
+}
+
+fn wait_then(
+    connection: &mut Connection,
+    keys: &[&[u8]],
+    then: Option<(Request<'_>, ReplyKind)>,
+    together: bool,
+    deadline: &Deadline,
+) -> Result<Waited<Option<Reply>>, Broken> {
+    connection.queue(&Request::Wait { keys: KeyList::new(keys) });
+    let behind = then.filter(|_| together);
+    if let Some((request, _)) = &behind {
+        connection.queue(request);
+    }
+    let grace = deadline.grace();
+    // It goes out even if the time is up by now: the cancel that follows then tells whether all keys were there.
+    connection.send(&grace)?;
+    match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
+        Ok(_) => {}
+        Err(Broken::Silent) => match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace) {
+            Ok((true, reply)) if behind.is_some() => return Ok(Waited::Came(reply)),
+            Ok((true, _)) => {}
+            Ok((false, _)) => return Ok(Waited::TimedOut(states(connection, keys, &grace))),
+            // No time is left to find out more; the connection is dropped, and with it the wait.
+            Err(Broken::Silent | Broken::Lost { .. }) => {
+                connection.spoil();
+                return Ok(Waited::TimedOut(None));
+            }
+            Err(broken) => return Err(broken),
+        },
+        Err(broken) => return Err(broken),
+    }
+    match then {
+        None => Ok(Waited::Came(None)),
+        Some((request, kind)) => {
+            if behind.is_none() {
+                connection.queue(&request);
+                connection.send(&grace)?;
+            }
+            connection.receive(kind, &grace).map(|reply| Waited::Came(Some(reply)))
+        }
+    }
+}
+
+/// Waits and pops over one connection: our servers keep an item for the connection that was woken for it, until that
+/// connection's next request.
+fn wait_then_pop(
+    connection: &mut Connection,
+    key: &[u8],
+    deadline: &Deadline,
+) -> Result<Waited<Popped>, Broken> {
+    match wait_then(connection, &[key], None, false, deadline).map_err(Broken::before_sending)? {
+        Waited::Came(_) => {}
+        Waited::TimedOut(present) => return Ok(Waited::TimedOut(present)),
+    }
+    let grace = deadline.grace();
+    if let Reply::Popped { item: Some(item), .. } = one(connection, &Request::QueuePop { key }, &grace)? {
+        return Ok(Waited::Came(Popped::Item(item.to_vec())));
+    }
+    // A key of that name would end the wait each time. Asked in one message, so that nothing comes in between: a queue
+    // that fills and empties must not look like a key.
+    connection.queue(&Request::QueueLen { key });
+    connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
+    connection.queue(&Request::QueueLen { key });
+    let mut look = || {
+        connection.send(&grace)?;
+        let before = connection.receive(ReplyKind::Number, &grace)?;
+        let present = connection.receive(ReplyKind::Checked, &grace)?;
+        let after = connection.receive(ReplyKind::Number, &grace)?;
+        Ok([before, after] == [Reply::Number(0), Reply::Number(0)] && present == Reply::Checked(true))
+    };
+    let is_key = look().map_err(Broken::before_sending)?;
+    Ok(Waited::Came(if is_key { Popped::Key } else { Popped::Stolen }))
+}
+
+/// Which of the keys are there now.
+fn states(connection: &mut Connection, keys: &[&[u8]], deadline: &Deadline) -> Option<Vec<bool>> {
+    if keys.len() > STATES {
+        return None;
+    }
+    for key in keys {
+        connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
+    }
+    let mut ask = || {
+        connection.send(deadline)?;
+        keys.iter()
+            .map(|_| Ok(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true)))
+            .collect::<Result<Vec<_>, Broken>>()
+    };
+    let states = ask();
+    if states.is_err() {
+        connection.spoil();
+    }
+    states.ok()
+}

@@ -1,0 +1,88 @@
+//! Compare-and-set: the whole matrix, and that it is one step.
+
+use std::time::Duration;
+
+use rallypoint_store::{Exchange, Store, StoreError};
+
+use crate::clock::times_out_after;
+use crate::stores::World;
+
+/// What is held, what is expected, what is desired; what torch answers, what it means, what is held afterwards.
+type Case = (Option<&'static str>, &'static str, &'static str, &'static str, Exchange, Option<&'static str>);
+
+fn matrix() -> Vec<Case> {
+    let held = |value: &str| Exchange::Held(value.as_bytes().to_vec());
+    vec![
+        (None, "", "new", "new", Exchange::Stored, Some("new")),
+        (None, "", "", "", Exchange::Stored, Some("")),
+        // The one answer that is not what is held: torch's own code relies on it.
+        (None, "x", "new", "x", Exchange::Absent, None),
+        (None, "x", "", "x", Exchange::Absent, None),
+        (Some("y"), "y", "new", "new", Exchange::Stored, Some("new")),
+        (Some("y"), "y", "", "", Exchange::Stored, Some("")),
+        (Some("y"), "y", "y", "y", Exchange::Stored, Some("y")),
+        (Some("y"), "x", "new", "y", held("y"), Some("y")),
+        (Some("y"), "", "new", "y", held("y"), Some("y")),
+        (Some(""), "", "new", "new", Exchange::Stored, Some("new")),
+        (Some(""), "x", "new", "", held(""), Some("")),
+    ]
+}
+
+fn prepare(store: &dyn Store, held: Option<&str>) {
+    match held {
+        Some(value) => store.set("c", value.as_bytes()).unwrap(),
+        None => drop(store.delete_key("c").unwrap()),
+    }
+}
+
+fn assert_held(store: &dyn Store, held: Option<&str>, case: &Case) {
+    assert_eq!(store.check(&["c"]).unwrap(), held.is_some(), "{case:?}");
+    if let Some(value) = held {
+        assert_eq!(store.get("c").unwrap(), value.as_bytes(), "{case:?}");
+    }
+}
+
+pub(crate) fn compare_set_answers_as_torch_does(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    for case in matrix() {
+        let (held, expected, desired, answer, _, after) = case.clone();
+        prepare(&*other, held);
+        let answered = store.compare_set("c", expected.as_bytes(), desired.as_bytes()).unwrap();
+        assert_eq!(answered, answer.as_bytes(), "{case:?}");
+        assert_held(&*other, after, &case);
+    }
+}
+
+pub(crate) fn compare_exchange_cannot_be_misread(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    for case in matrix() {
+        let (held, expected, desired, _, meaning, after) = case.clone();
+        prepare(&*other, held);
+        let answered = store.compare_exchange("c", expected.as_bytes(), desired.as_bytes()).unwrap();
+        assert_eq!(answered, meaning, "{case:?}");
+        assert_held(&*other, after, &case);
+    }
+}
+
+pub(crate) fn compare_exchange_of_a_value_with_itself_tells_absent_from_stored(world: &World) {
+    let store = world.client();
+    assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Absent);
+    assert!(!store.check(&["c"]).unwrap());
+    store.set("c", b"x").unwrap();
+    assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Stored);
+    assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Held(b"x".to_vec()));
+}
+
+pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    let timeout = Duration::from_millis(150);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| times_out_after(timeout, || waiter.wait_for(&["c"], timeout)));
+        while !waiting.is_finished() {
+            assert_eq!(other.compare_set("c", b"expected", b"desired").unwrap(), b"expected");
+        }
+        let error = waiting.join().unwrap();
+        assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    });
+    assert!(!other.check(&["c"]).unwrap());
+}

@@ -1,0 +1,263 @@
+//! Queues: order, waiting, and that each item goes to one taker. A store without queues says so and changes nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rallypoint_store::{Result, StoreError};
+
+use crate::clock::{goes_on_for, times_out_after};
+use crate::stores::World;
+
+/// Whether the world has queues. If it hasn't, every operation on them must say so.
+fn has_queues(world: &World) -> bool {
+    if !world.queues {
+        let store = world.client();
+        let before = store.num_keys().unwrap();
+        let refused = |result: Result<()>| {
+            let error = result.unwrap_err();
+            assert!(matches!(error, StoreError::Unsupported { .. }), "{error:?}");
+            assert!(error.to_string().contains("does not support queue_"), "{error}");
+        };
+        refused(store.queue_push("q", b"x"));
+        refused(store.queue_pop("q").map(drop));
+        refused(store.try_queue_pop("q").map(drop));
+        refused(store.queue_len("q").map(drop));
+        assert_eq!(store.num_keys().unwrap(), before);
+    }
+    world.queues
+}
+
+fn assert_empty(result: Result<Vec<u8>>) {
+    let error = result.unwrap_err();
+    assert!(matches!(&error, StoreError::QueueEmpty { key } if key.ends_with('q')), "{error:?}");
+}
+
+pub(crate) fn items_come_out_in_the_order_they_went_in(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let (store, other) = (world.client(), world.client());
+    let items = [&b"first"[..], b"", b"\0\xff", b"last"];
+    for item in items {
+        store.queue_push("q", item).unwrap();
+    }
+    assert_eq!(other.queue_len("q").unwrap(), 4);
+    assert_eq!(other.queue_pop("q").unwrap(), items[0]);
+    assert_eq!(store.try_queue_pop("q").unwrap(), items[1]);
+    assert_eq!(other.try_queue_pop("q").unwrap(), items[2]);
+    assert_eq!(store.queue_pop("q").unwrap(), items[3]);
+    assert_eq!(store.queue_len("q").unwrap(), 0);
+    assert_eq!(store.queue_len("never").unwrap(), 0);
+}
+
+pub(crate) fn a_pop_that_does_not_wait_says_when_the_queue_is_empty(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let store = world.client();
+    assert_empty(store.try_queue_pop("q"));
+    store.queue_push("q", b"x").unwrap();
+    store.try_queue_pop("q").unwrap();
+    assert_empty(store.try_queue_pop("q"));
+    store.queue_push("q", b"y").unwrap();
+    assert_eq!(store.try_queue_pop("q").unwrap(), b"y");
+}
+
+pub(crate) fn a_pop_waits_for_an_item(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let (consumer, producer) = (world.client(), world.client());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| consumer.queue_pop("q").unwrap());
+        goes_on_for(Duration::from_millis(50), &waiting);
+        producer.queue_push("other", b"not this one").unwrap();
+        goes_on_for(Duration::from_millis(50), &waiting);
+        producer.queue_push("q", b"x").unwrap();
+        assert_eq!(waiting.join().unwrap(), b"x");
+    });
+    assert_eq!(producer.queue_len("other").unwrap(), 1);
+}
+
+pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let (store, other) = (world.client(), world.client());
+    let timeout = Duration::from_millis(120);
+    store.set_timeout(timeout);
+    let error = times_out_after(timeout, || store.queue_pop("q"));
+    let StoreError::Timeout { op, keys, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((op.name(), keys.present.as_deref()), ("queue_pop", Some(&[false][..])));
+    other.queue_push("q", b"x").unwrap();
+    assert_eq!(other.queue_len("q").unwrap(), 1);
+    assert_eq!(store.queue_pop("q").unwrap(), b"x");
+}
+
+pub(crate) fn each_item_goes_to_exactly_one_consumer(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const CONSUMERS: usize = 4;
+    const ITEMS: usize = 200;
+    let taken = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..CONSUMERS {
+            let (store, taken) = (world.client(), &taken);
+            scope.spawn(move || {
+                let mut own = Vec::new();
+                loop {
+                    match store.queue_pop("q").unwrap() {
+                        item if item.is_empty() => break,
+                        item => own.push(String::from_utf8(item).unwrap().parse::<usize>().unwrap()),
+                    }
+                }
+                assert!(own.is_sorted(), "out of order: {own:?}");
+                taken.lock().unwrap().extend(own);
+            });
+        }
+        let producer = world.client();
+        for item in 0..ITEMS {
+            producer.queue_push("q", item.to_string().as_bytes()).unwrap();
+        }
+        for _ in 0..CONSUMERS {
+            producer.queue_push("q", b"").unwrap();
+        }
+    });
+    let taken = taken.into_inner().unwrap();
+    assert_eq!(taken.len(), ITEMS);
+    assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..ITEMS).collect());
+}
+
+/// Thieves who don't wait take items from under those who were woken for them. Those wait on: for them the queue is
+/// never "empty".
+pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const ITEMS: usize = 400;
+    const END: &[u8] = b"end";
+    let (taken, consuming) = (AtomicUsize::new(0), AtomicUsize::new(2));
+    std::thread::scope(|scope| {
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, taken, consuming) = (world.client(), &taken, &consuming);
+                scope.spawn(move || {
+                    let ended = loop {
+                        match store.queue_pop("q") {
+                            Ok(item) if item == END => break Ok(()),
+                            Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                            Err(error) => break Err(error),
+                        }
+                    };
+                    consuming.fetch_sub(1, Ordering::Relaxed);
+                    ended
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            let (store, taken, consuming) = (world.client(), &taken, &consuming);
+            scope.spawn(move || {
+                while consuming.load(Ordering::Relaxed) > 0 {
+                    match store.try_queue_pop("q") {
+                        Ok(item) if item == END => store.queue_push("q", END).unwrap(),
+                        Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                        error => assert_empty(error),
+                    }
+                }
+            });
+        }
+        let producer = world.client();
+        for _ in 0..ITEMS {
+            producer.queue_push("q", b"x").unwrap();
+        }
+        crate::clock::eventually("all items were taken", || {
+            taken.load(Ordering::Relaxed) == ITEMS || consuming.load(Ordering::Relaxed) == 0
+        });
+        producer.queue_push("q", END).unwrap();
+        producer.queue_push("q", END).unwrap();
+        for consumer in consumers {
+            consumer.join().unwrap().unwrap();
+        }
+    });
+    assert_eq!(taken.into_inner(), ITEMS);
+}
+
+pub(crate) fn a_queue_is_not_a_key(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let store = world.client();
+    let before = store.num_keys().unwrap();
+    store.queue_push("q", b"x").unwrap();
+    assert_eq!(store.num_keys().unwrap(), before);
+    assert_eq!(store.list_keys().unwrap(), Vec::<String>::new());
+    assert!(!store.delete_key("q").unwrap());
+    assert_eq!(store.queue_len("q").unwrap(), 1);
+    store.set("q", b"a key beside it").unwrap();
+    assert_eq!(store.get("q").unwrap(), b"a key beside it");
+    assert_eq!(store.queue_pop("q").unwrap(), b"x");
+    assert!(store.delete_key("q").unwrap());
+}
+
+pub(crate) fn check_and_wait_see_a_queue_that_has_items(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let (store, other) = (world.client(), world.client());
+    assert!(!store.check(&["q"]).unwrap());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| store.wait(&["q"]));
+        goes_on_for(Duration::from_millis(50), &waiting);
+        other.queue_push("q", b"x").unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert!(store.check(&["q"]).unwrap());
+    store.queue_pop("q").unwrap();
+    assert!(!store.check(&["q"]).unwrap());
+}
+
+/// As torch has it: the key ends the wait, and then there is nothing to take.
+pub(crate) fn a_pop_ends_at_a_key_of_the_name_of_the_queue(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    let store = world.client();
+    store.set("q", b"a key").unwrap();
+    assert_empty(store.queue_pop("q"));
+    assert_eq!(store.get("q").unwrap(), b"a key");
+    store.queue_push("q", b"x").unwrap();
+    assert_eq!(store.queue_pop("q").unwrap(), b"x");
+}
+
+/// Several threads of one client wait for the same queue; every item reaches one of them.
+pub(crate) fn pops_of_many_threads_of_one_client_lose_no_wake_up(world: &World) {
+    if !has_queues(world) {
+        return;
+    }
+    const THREADS: usize = 6;
+    const ITEMS: usize = 300;
+    let (store, producer) = (world.client(), world.client());
+    let taken = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while store.queue_pop("q").unwrap() == b"x" {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    store.add("n", 1).unwrap();
+                }
+            });
+        }
+        // One at a time, so that all wait and a wake-up that is lost leaves an item lying.
+        for item in 1..=ITEMS {
+            producer.queue_push("q", b"x").unwrap();
+            crate::clock::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);
+        }
+        for _ in 0..THREADS {
+            producer.queue_push("q", b"end").unwrap();
+        }
+    });
+    assert_eq!(producer.queue_len("q").unwrap(), 0);
+}

@@ -1,0 +1,80 @@
+//! Time-outs, clones, and what a store says of itself.
+
+use std::time::Duration;
+
+use rallypoint_store::{DEFAULT_TIMEOUT, HashStore, Store, StoreError, TcpStore};
+
+use crate::clock::{SOON, times_out_after};
+use crate::stores::World;
+
+pub(crate) fn the_time_out_is_what_was_set(world: &World) {
+    let store = world.client();
+    assert_eq!(store.timeout(), SOON);
+    for timeout in [Duration::from_millis(1), Duration::from_secs(86_400), Duration::from_millis(1500)] {
+        store.set_timeout(timeout);
+        assert_eq!(store.timeout(), timeout);
+    }
+    // What no clock can count is as good as without end.
+    store.set_timeout(Duration::from_secs((1 << 61) + 1));
+    assert!(store.timeout().is_zero() || store.timeout() > Duration::from_secs(1 << 40));
+    store.set_timeout(Duration::MAX);
+    assert!(store.timeout() > Duration::from_secs(1 << 40));
+    store.set("k", b"v").unwrap();
+    assert_eq!(store.get("k").unwrap(), b"v");
+}
+
+pub(crate) fn operations_wait_for_the_time_out_of_the_store(world: &World) {
+    let store = world.client();
+    for millis in [150, 40] {
+        let timeout = Duration::from_millis(millis);
+        store.set_timeout(timeout);
+        times_out_after(timeout, || store.get("k"));
+        times_out_after(timeout, || store.wait(&["k"]));
+    }
+}
+
+pub(crate) fn a_clone_is_another_client_of_the_same_store(world: &World) {
+    let store = world.client();
+    store.set_timeout(Duration::from_millis(1234));
+    store.set("k", b"v").unwrap();
+    let clone = store.clone_store().unwrap();
+    assert_eq!(clone.timeout(), Duration::from_millis(1234));
+    assert_eq!(clone.kind(), store.kind());
+    assert_eq!(clone.get("k").unwrap(), b"v");
+    clone.set("l", b"w").unwrap();
+    assert_eq!(store.get("l").unwrap(), b"w");
+    clone.set_timeout(Duration::from_millis(4321));
+    let shared = store.timeout() == Duration::from_millis(4321);
+    assert_eq!(shared, world.shares_timeout, "{:?}", store.timeout());
+}
+
+pub(crate) fn a_clone_outlives_the_store_it_was_made_from(world: &World) {
+    let store = world.client();
+    store.set("k", b"v").unwrap();
+    let clone = store.clone_store().unwrap();
+    drop(store);
+    assert_eq!(clone.get("k").unwrap(), b"v");
+    assert_eq!(clone.add("n", 1).unwrap(), 1);
+}
+
+pub(crate) fn a_store_says_what_it_is(world: &World) {
+    let store = world.client();
+    assert_eq!(store.kind(), world.kind);
+    assert_eq!(store.has_extended_api(), world.extended);
+    let timeout = Duration::from_millis(1);
+    let error = store.wait_for(&["never"], timeout).unwrap_err();
+    let StoreError::Timeout { store: name, .. } = &error else { panic!("{error:?}") };
+    assert!(!name.is_empty() && error.to_string().contains(name), "{error}");
+}
+
+#[test]
+fn a_store_waits_for_300_seconds_unless_told_otherwise() {
+    let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = rallypoint_store::FileStore::open(folder.path().join("store"), None).unwrap();
+    let stores: [&dyn Store; 3] = [&server, &HashStore::new(), &file];
+    for store in stores {
+        assert_eq!(store.timeout(), Duration::from_secs(300), "{}", store.kind());
+    }
+    assert_eq!(DEFAULT_TIMEOUT, Duration::from_secs(300));
+}

@@ -1,0 +1,95 @@
+//! Many threads, on one client and on many.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rallypoint_store::Store;
+
+use crate::clock::goes_on_for;
+use crate::stores::World;
+
+pub(crate) fn many_threads_on_one_client_lose_nothing(world: &World) {
+    const THREADS: i64 = 16;
+    const ADDS: i64 = 20;
+    let store = world.client();
+    let sum = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (store, sum) = (&store, &sum);
+            scope.spawn(move || {
+                for n in 0..ADDS {
+                    sum.fetch_add(store.add("n", 1).unwrap() as usize, Ordering::Relaxed);
+                    let (key, value) = (format!("{thread}/{n}"), n.to_string());
+                    store.set(&key, value.as_bytes()).unwrap();
+                    assert_eq!(store.get(&key).unwrap(), value.as_bytes());
+                    assert!(store.check(&[&key]).unwrap());
+                }
+            });
+        }
+    });
+    let all = (THREADS * ADDS) as usize;
+    assert_eq!(store.get("n").unwrap(), all.to_string().as_bytes());
+    // Every number from one to all was handed out once.
+    assert_eq!(sum.into_inner(), all * (all + 1) / 2);
+}
+
+pub(crate) fn appends_of_many_threads_and_clients_are_all_there(world: &World) {
+    const THREADS: usize = 6;
+    const APPENDS: usize = 15;
+    let shared = world.client();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (own, shared) = (world.client(), &shared);
+            scope.spawn(move || {
+                for n in 0..APPENDS {
+                    let store: &dyn Store = if n % 2 == 0 { &*own } else { &**shared };
+                    store.append("l", format!("{thread}.{n} ").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let text = String::from_utf8(shared.get("l").unwrap()).unwrap();
+    let mut all: Vec<_> = text.split_whitespace().collect();
+    for thread in 0..THREADS {
+        let of_thread: Vec<_> = all.iter().filter(|item| item.starts_with(&format!("{thread}."))).collect();
+        let in_order: Vec<_> = (0..APPENDS).map(|n| format!("{thread}.{n}")).collect();
+        assert_eq!(
+            of_thread,
+            in_order.iter().map(String::as_str).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+        );
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), THREADS * APPENDS);
+}
+
+/// Blocked in every way there is, a client still serves its other threads.
+pub(crate) fn a_thread_that_waits_holds_up_no_other(world: &World) {
+    let store = world.client();
+    std::thread::scope(|scope| {
+        let mut blocked = vec![
+            scope.spawn(|| store.get("late").map(drop)),
+            scope.spawn(|| store.wait(&["late"])),
+            scope.spawn(|| store.multi_get(&["late", "n"]).map(drop)),
+            scope.spawn(|| store.barrier("b", 2)),
+        ];
+        if world.queues {
+            blocked.push(scope.spawn(|| store.queue_pop("q").map(drop)));
+        }
+        goes_on_for(Duration::from_millis(50), &blocked[0]);
+        for n in 1..=50 {
+            assert_eq!(store.add("n", 1).unwrap(), n);
+            store.set("k", b"v").unwrap();
+            assert_eq!(store.get("k").unwrap(), b"v");
+        }
+        assert!(blocked.iter().all(|thread| !thread.is_finished()), "a wait ended early");
+        store.set("late", b"v").unwrap();
+        store.barrier("b", 2).unwrap();
+        if world.queues {
+            store.queue_push("q", b"x").unwrap();
+        }
+        for thread in blocked {
+            thread.join().unwrap().unwrap();
+        }
+    });
+}

@@ -1,0 +1,186 @@
+//! Setting, getting, counting, deleting, listing, and several keys at once. Waiting is not here.
+
+use std::collections::BTreeSet;
+
+use rallypoint_store::StoreError;
+
+use crate::stores::World;
+
+pub(crate) fn a_value_that_was_set_is_the_value_got(world: &World) {
+    let (writer, reader) = (world.client(), world.client());
+    for value in [&b"v"[..], b"", b"\0\xff\n", b"another"] {
+        writer.set("k", value).unwrap();
+        assert_eq!(reader.get("k").unwrap(), value);
+        assert_eq!(writer.get("k").unwrap(), value);
+    }
+}
+
+pub(crate) fn a_key_may_be_any_text(world: &World) {
+    let store = world.client();
+    let long = "k".repeat(4000);
+    let keys = ["", "\0", "a b", "/", "//x", "-", "-/x", "schlüssel", "鍵🔑", "refcount/", "init/", &long];
+    for (n, key) in keys.iter().enumerate() {
+        store.set(key, &[n as u8]).unwrap();
+    }
+    let other = world.client();
+    for (n, key) in keys.iter().enumerate() {
+        assert_eq!(other.get(key).unwrap(), [n as u8], "{key:?}");
+    }
+}
+
+pub(crate) fn a_value_of_eight_mebibytes_comes_back_whole(world: &World) {
+    let value: Vec<u8> = (0..8 << 20).map(|n: u32| (n ^ (n >> 8)) as u8).collect();
+    world.client().set("large", &value).unwrap();
+    let store = world.client();
+    assert!(store.get("large").unwrap() == value);
+    assert!(store.compare_set("large", b"x", b"y").unwrap() == value);
+    assert!(store.multi_get(&["large"]).unwrap() == [value]);
+}
+
+pub(crate) fn add_counts_from_nothing_and_keeps_decimal_text(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    assert_eq!(store.add("n", 5).unwrap(), 5);
+    assert_eq!(other.get("n").unwrap(), b"5");
+    assert_eq!(other.add("n", -7).unwrap(), -2);
+    assert_eq!(store.get("n").unwrap(), b"-2");
+    assert_eq!(store.add("zero", 0).unwrap(), 0);
+    assert_eq!(store.get("zero").unwrap(), b"0");
+    store.set("n", b"7").unwrap();
+    assert_eq!(other.add("n", 1).unwrap(), 8);
+}
+
+pub(crate) fn add_reads_numbers_as_torch_does(world: &World) {
+    let store = world.client();
+    for (held, sum) in [
+        (&b"12abc"[..], 13),
+        (b" 7", 8),
+        (b"\x0b7", 8),
+        (b"+5", 6),
+        (b"-3", -2),
+        (b"1.5", 2),
+        (b"0x10", 1),
+        (b"010", 11),
+        (b"-9223372036854775808", i64::MIN + 1),
+    ] {
+        store.set("n", held).unwrap();
+        assert_eq!(store.add("n", 1).unwrap(), sum, "{held:?}");
+        assert_eq!(store.get("n").unwrap(), sum.to_string().as_bytes());
+    }
+}
+
+pub(crate) fn add_to_what_is_no_number_is_refused_and_changes_nothing(world: &World) {
+    let store = world.client();
+    for held in [&b"abc"[..], b"", b"+", b"--5", b"9223372036854775808", b"\xa0 7"] {
+        if held.is_empty() && world.empty_is_zero {
+            continue;
+        }
+        store.set("n", held).unwrap();
+        let error = store.add("n", 3).unwrap_err();
+        assert!(matches!(&error, StoreError::NotANumber { delta: 3, .. }), "{held:?}: {error:?}");
+        assert_eq!(store.get("n").unwrap(), held);
+    }
+    store.set("n", b"abc").unwrap();
+    assert!(store.add("n", 3).unwrap_err().to_string().contains("abc"));
+}
+
+pub(crate) fn add_never_wraps(world: &World) {
+    let store = world.client();
+    for (most, delta) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX - 4, 5)] {
+        store.set("n", most.to_string().as_bytes()).unwrap();
+        let error = store.add("n", delta).unwrap_err();
+        assert!(matches!(&error, StoreError::NotANumber { delta: d, .. } if *d == delta), "{error:?}");
+        assert_eq!(store.get("n").unwrap(), most.to_string().as_bytes());
+    }
+    store.set("n", (i64::MAX - 4).to_string().as_bytes()).unwrap();
+    assert_eq!(store.add("n", 4).unwrap(), i64::MAX);
+}
+
+pub(crate) fn check_is_true_only_if_all_are_there(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    assert!(!store.check(&["a"]).unwrap());
+    other.set("a", b"1").unwrap();
+    other.set("b", b"").unwrap();
+    assert!(store.check(&["a"]).unwrap());
+    assert!(store.check(&["b", "a", "b"]).unwrap());
+    assert!(!store.check(&["a", "b", "c"]).unwrap());
+}
+
+pub(crate) fn delete_key_removes_that_key_and_no_other(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    store.multi_set(&[("a", b"1"), ("ab", b"2"), ("b", b"3")]).unwrap();
+    assert!(other.delete_key("a").unwrap());
+    assert!(!store.check(&["a"]).unwrap());
+    assert!(store.check(&["ab", "b"]).unwrap());
+    // FileStore always says yes, as torch's does.
+    assert_eq!(store.delete_key("a").unwrap(), !world.tells_deleted);
+    assert_eq!(store.delete_key("never").unwrap(), !world.tells_deleted);
+    store.set("a", b"again").unwrap();
+    assert_eq!(other.get("a").unwrap(), b"again");
+}
+
+pub(crate) fn num_keys_counts_each_key_once(world: &World) {
+    let store = world.client();
+    let before = store.num_keys().unwrap();
+    store.set("a", b"1").unwrap();
+    store.set("a", b"2").unwrap();
+    store.add("n", 1).unwrap();
+    store.append("l", b"x").unwrap();
+    store.compare_set("c", b"", b"y").unwrap();
+    store.compare_set("never", b"expected", b"y").unwrap();
+    store.multi_set(&[("a", b"3"), ("b", b"4")]).unwrap();
+    assert_eq!(store.num_keys().unwrap(), before + 5);
+    store.delete_key("a").unwrap();
+    store.delete_key("a").unwrap();
+    assert_eq!(store.num_keys().unwrap(), before + 4);
+}
+
+pub(crate) fn list_keys_names_the_keys_and_nothing_else(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    let listed = || store.list_keys().unwrap().into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(listed(), BTreeSet::new());
+    for key in ["a", "b/c", "", "gone", "鍵"] {
+        other.set(key, b"1").unwrap();
+    }
+    other.delete_key("gone").unwrap();
+    assert_eq!(listed(), ["a", "b/c", "", "鍵"].map(String::from).into());
+}
+
+pub(crate) fn append_makes_a_value_and_lengthens_it(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    store.append("l", b"one").unwrap();
+    other.append("l", b"").unwrap();
+    other.append("l", b", two").unwrap();
+    assert_eq!(store.get("l").unwrap(), b"one, two");
+    store.set("l", b"new").unwrap();
+    store.append("l", b"er").unwrap();
+    assert_eq!(other.get("l").unwrap(), b"newer");
+    store.append("empty", b"").unwrap();
+    assert_eq!(other.get("empty").unwrap(), b"");
+    store.delete_key("l").unwrap();
+    store.append("l", b"fresh").unwrap();
+    assert_eq!(other.get("l").unwrap(), b"fresh");
+}
+
+pub(crate) fn multi_set_sets_all_and_multi_get_answers_in_the_order_asked(world: &World) {
+    let (store, other) = (world.client(), world.client());
+    let pairs: [(&str, &[u8]); 4] = [("c", b"3"), ("a", b"1"), ("b", b""), ("a", b"newer")];
+    store.multi_set(&pairs).unwrap();
+    let values = other.multi_get(&["a", "b", "c", "a"]).unwrap();
+    assert_eq!(values, [&b"newer"[..], b"", b"3", b"newer"]);
+    let names: Vec<_> = (0..2000).map(|n| format!("many{n}")).collect();
+    let values: Vec<_> = (0..2000).map(|n| n.to_string().into_bytes()).collect();
+    let pairs: Vec<_> = names.iter().map(String::as_str).zip(values.iter().map(Vec::as_slice)).collect();
+    store.multi_set(&pairs).unwrap();
+    let keys: Vec<_> = names.iter().map(String::as_str).collect();
+    assert_eq!(other.multi_get(&keys).unwrap(), values);
+}
+
+pub(crate) fn no_keys_at_all_are_always_there(world: &World) {
+    let store = world.client();
+    let before = store.num_keys().unwrap();
+    assert!(store.check(&[]).unwrap());
+    store.wait(&[]).unwrap();
+    assert_eq!(store.multi_get(&[]).unwrap(), Vec::<Vec<u8>>::new());
+    store.multi_set(&[]).unwrap();
+    assert_eq!(store.num_keys().unwrap(), before);
+}

@@ -1,0 +1,198 @@
+//! Waiting: what ends it, what does not, how long it takes, and what it says when the time is up.
+
+use std::time::Duration;
+
+use rallypoint_store::{NO_TIMEOUT, Store, StoreError};
+
+use crate::clock::{goes_on_for, times_out_after};
+use crate::stores::World;
+
+const SHORT: Duration = Duration::from_millis(120);
+
+/// Starts `wait` in another thread, lets it wait, lets `come` happen, and returns what it got.
+fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, come: impl FnOnce()) -> T {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(wait);
+        goes_on_for(Duration::from_millis(50), &waiting);
+        come();
+        waiting.join().unwrap()
+    })
+}
+
+pub(crate) fn get_waits_for_the_value(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    let got = while_waiting(|| waiter.get("k").unwrap(), || other.set("k", b"v").unwrap());
+    assert_eq!(got, b"v");
+}
+
+pub(crate) fn multi_get_waits_for_the_last_value(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    other.set("a", b"1").unwrap();
+    let got = while_waiting(
+        || waiter.multi_get(&["c", "a", "b"]).unwrap(),
+        || {
+            other.set("b", b"2").unwrap();
+            other.set("c", b"3").unwrap();
+        },
+    );
+    assert_eq!(got, [b"3", b"1", b"2"]);
+}
+
+pub(crate) fn wait_ends_when_the_last_key_has_come(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    other.set("a", b"1").unwrap();
+    waiter.wait(&["a", "a"]).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.wait(&["a", "b", "c", "b"]));
+        goes_on_for(Duration::from_millis(50), &waiting);
+        other.set("b", b"2").unwrap();
+        goes_on_for(Duration::from_millis(50), &waiting);
+        other.set("c", b"3").unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+pub(crate) fn wait_sees_every_way_in_which_a_key_can_come(world: &World) {
+    type Come = fn(&dyn Store);
+    let ways: [(&str, Come); 5] = [
+        ("set", |store| store.set("set", b"").unwrap()),
+        ("add", |store| assert_eq!(store.add("add", 0).unwrap(), 0)),
+        ("append", |store| store.append("append", b"x").unwrap()),
+        ("compare_set", |store| assert_eq!(store.compare_set("compare_set", b"", b"x").unwrap(), b"x")),
+        ("multi_set", |store| store.multi_set(&[("other", b""), ("multi_set", b"x")]).unwrap()),
+    ];
+    let (waiter, other) = (world.client(), world.client());
+    for (key, come) in ways {
+        while_waiting(|| waiter.wait(&[key]), || come(&*other)).unwrap();
+    }
+}
+
+pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
+    let store = world.client();
+    store.multi_set(&[("a", b"1"), ("c", b"3")]).unwrap();
+    let error = times_out_after(SHORT, || store.wait_for(&["a", "b", "c", "d"], SHORT));
+    let StoreError::Timeout { op, keys, waited, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(op.name(), "wait");
+    assert_eq!(keys.present, Some(vec![true, false, true, false]));
+    assert!(*waited >= SHORT, "{waited:?}");
+    let named: Vec<_> = keys.missing().iter().map(|key| key.rsplit('/').next().unwrap().to_owned()).collect();
+    assert_eq!(named, ["b", "d"]);
+    let text = error.to_string();
+    assert!(text.contains("2 of 4 keys there"), "{text}");
+}
+
+pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
+    let store = world.client();
+    store.set("there", b"1").unwrap();
+    store.set_timeout(SHORT);
+    type Wait = fn(&dyn Store) -> rallypoint_store::Result<()>;
+    let waits: [(&str, Vec<bool>, Wait); 4] = [
+        ("get", vec![false], |store| store.get("k").map(drop)),
+        ("multi_get", vec![true, false], |store| store.multi_get(&["there", "k"]).map(drop)),
+        ("wait", vec![false], |store| store.wait(&["k"])),
+        ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], SHORT)),
+    ];
+    for (name, present, wait) in waits {
+        let error = times_out_after(SHORT, || wait(&*store));
+        let StoreError::Timeout { op, keys, .. } = &error else { panic!("{name}: {error:?}") };
+        // FileStore and the generic fall-backs may say which of their steps it was.
+        assert!([name, "get"].contains(&op.name()), "{name}: {error}");
+        assert_eq!(keys.present.as_deref(), Some(&present[..]), "{name}: {error}");
+    }
+}
+
+pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
+    let store = world.client();
+    let before = store.num_keys().unwrap();
+    for _ in 0..3 {
+        times_out_after(Duration::from_millis(20), || store.wait_for(&["k"], Duration::from_millis(20)));
+        assert_eq!(store.num_keys().unwrap(), before);
+    }
+    store.set("k", b"v").unwrap();
+    assert_eq!(store.get("k").unwrap(), b"v");
+    assert_eq!(store.add("n", 2).unwrap(), 2);
+}
+
+pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &World) {
+    let store = world.client();
+    store.set("k", b"v").unwrap();
+    for _ in 0..20 {
+        store.wait_for(&["k"], Duration::from_nanos(1)).unwrap();
+        let error = store.wait_for(&["k", "never"], Duration::from_nanos(1)).unwrap_err();
+        assert!(matches!(&error, StoreError::Timeout { .. }), "{error:?}");
+    }
+}
+
+pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    waiter.set_timeout(NO_TIMEOUT);
+    assert_eq!(waiter.timeout(), NO_TIMEOUT);
+    std::thread::scope(|scope| {
+        let mut calls = vec![
+            scope.spawn(|| waiter.get("k").map(drop)),
+            scope.spawn(|| waiter.multi_get(&["k"]).map(drop)),
+            scope.spawn(|| waiter.wait(&["k"])),
+            scope.spawn(|| waiter.wait_for(&["k"], NO_TIMEOUT)),
+            scope.spawn(|| waiter.barrier("b", 2)),
+            scope.spawn(|| waiter.barrier_for("b2", 2, NO_TIMEOUT)),
+        ];
+        if world.queues {
+            calls.push(scope.spawn(|| waiter.queue_pop("q").map(drop)));
+        }
+        for call in &calls {
+            goes_on_for(Duration::from_millis(60), call);
+        }
+        // Operations that wait for nothing have no end either, and none is needed.
+        assert_eq!(waiter.add("n", 1).unwrap(), 1);
+        other.set("k", b"v").unwrap();
+        other.barrier("b", 2).unwrap();
+        other.barrier("b2", 2).unwrap();
+        if world.queues {
+            other.queue_push("q", b"x").unwrap();
+        }
+        for call in calls {
+            call.join().unwrap().unwrap();
+        }
+    });
+}
+
+pub(crate) fn a_deleted_key_is_waited_for_again(world: &World) {
+    let (waiter, other) = (world.client(), world.client());
+    other.set("k", b"old").unwrap();
+    assert_eq!(waiter.get("k").unwrap(), b"old");
+    other.delete_key("k").unwrap();
+    let got = while_waiting(|| waiter.get("k").unwrap(), || other.set("k", b"new").unwrap());
+    assert_eq!(got, b"new");
+}
+
+pub(crate) fn one_set_wakes_all_who_wait(world: &World) {
+    let clients: Vec<_> = (0..12).map(|_| world.client()).collect();
+    let other = world.client();
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = clients.iter().map(|client| scope.spawn(|| client.get("k").unwrap())).collect();
+        goes_on_for(Duration::from_millis(50), &waits[0]);
+        other.set("k", b"v").unwrap();
+        for wait in waits {
+            assert_eq!(wait.join().unwrap(), b"v");
+        }
+    });
+}
+
+/// Whoever waits while the key comes and goes gets a value that somebody set, or waits on.
+pub(crate) fn get_never_returns_what_was_never_set(world: &World) {
+    if !world.sees_every_change {
+        // Whoever looks now and then may miss a value altogether; this is about those who are told.
+        return;
+    }
+    let (waiter, other) = (world.client(), world.client());
+    for round in 0..100 {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiter.get("k").unwrap());
+            while !waiting.is_finished() {
+                other.set("k", b"v").unwrap();
+                other.delete_key("k").unwrap();
+            }
+            assert_eq!(waiting.join().unwrap(), b"v", "round {round}");
+        });
+    }
+}

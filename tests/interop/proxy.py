@@ -1,0 +1,142 @@
+"""A proxy between a store's client and its server that writes down the bytes as they pass, in both directions.
+
+It is a process of its own: some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock while
+they wait, so a proxy on a thread beside them would never answer. `Proxy` is the handle; run as a script, this file is
+the proxy itself. The two speak in lines: a command on standard input, its JSON answer on standard output.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+DEADLINE = 10
+
+
+class Proxy:
+    """A running proxy to `server`, on `port`."""
+
+    def __init__(self, server, listen=("127.0.0.1", 0)):
+        arguments = [*server, *listen]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.port = json.loads(self.process.stdout.readline())
+
+    def _ask(self, *words):
+        print(*words, file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline())
+        if answer is None:
+            raise TimeoutError(f"the proxy waited {DEADLINE} s: {' '.join(map(str, words))}")
+        return answer
+
+    def hold_answers_until(self, request):
+        """Keeps the server's answers back until the client has sent `request`."""
+        self._ask("hold", request.hex())
+
+    def passed(self, connection):
+        """How many bytes of this connection's client the server has been sent."""
+        return self._ask("passed", connection)
+
+    def wait_for_more(self, connection, than):
+        """Until it has been sent more."""
+        self._ask("more", connection, than)
+
+    def so_far(self):
+        """For each connection, (direction, bytes) in order."""
+        return [[(way, bytes.fromhex(data)) for way, data in log] for log in self._ask("so_far")]
+
+    def finish(self):
+        """Ends, once all connections have, and tells what was said in them."""
+        self._ask("all_ended")
+        recorded = self.so_far()
+        self.kill()
+        return recorded
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class _Passing:
+    """The proxy's side."""
+
+    def __init__(self, server, listen):
+        self.server = server
+        self.listener = socket.create_server(listen)
+        self.changed = threading.Condition()
+        self.logs = []
+        self.forwarded = []
+        self.open = 0
+        self.held_until = None
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            server = socket.create_connection(self.server)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self.changed:
+                number = len(self.logs)
+                self.logs.append([])
+                self.forwarded.append(0)
+                self.open += 2
+            threading.Thread(target=self.carry, args=(client, server, number, ">"), daemon=True).start()
+            threading.Thread(target=self.carry, args=(server, client, number, "<"), daemon=True).start()
+
+    def carry(self, source, sink, number, direction):
+        log = self.logs[number]
+        data = b" "
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            with self.changed:
+                if direction == "<":
+                    self.changed.wait_for(lambda: self.held_until is None, DEADLINE)
+                elif self.held_until is not None and data.endswith(self.held_until):
+                    self.held_until = None
+                # What is said after the client has left is not part of the conversation.
+                if not any(what == ">!" for what, _ in log):
+                    log.append((direction if data else f"{direction}!", data))
+                self.changed.notify_all()
+            try:
+                sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+            if direction == ">":
+                with self.changed:
+                    self.forwarded[number] += len(data)
+                    self.changed.notify_all()
+        with self.changed:
+            self.open -= 1
+            self.changed.notify_all()
+
+    def sent(self, connection):
+        return self.forwarded[connection] if connection < len(self.forwarded) else 0
+
+    def answer(self, word, *operands):
+        with self.changed:
+            if word == "hold":
+                self.held_until = bytes.fromhex(operands[0])
+                return True
+            if word == "passed":
+                return self.sent(int(operands[0]))
+            if word == "more":
+                connection, than = map(int, operands)
+                return self.changed.wait_for(lambda: self.sent(connection) > than, DEADLINE) or None
+            if word == "all_ended":
+                return self.changed.wait_for(lambda: self.open == 0, DEADLINE) or None
+            if word == "so_far":
+                return [[(direction, data.hex()) for direction, data in log] for log in self.logs]
+
+
+if __name__ == "__main__":
+    server_host, server_port, host, port = sys.argv[1:]
+    passing = _Passing((server_host, int(server_port)), (host, int(port)))
+    print(json.dumps(passing.listener.getsockname()[1]), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(passing.answer(*line.split())), flush=True)

@@ -1,0 +1,124 @@
+"""The store protocol spoken byte by byte, for what torch's client never sends."""
+
+import socket
+import struct
+
+from clock import DEADLINE
+
+MAGIC = 0x3C85F7CE
+OPS = (
+    "validate set compare_set get add check wait num_keys delete_key append multi_get multi_set cancel_wait ping "
+    "queue_push queue_pop queue_len list_keys barrier"
+).split()
+
+
+def u32(number):
+    return struct.pack("<I", number)
+
+
+def u64(number):
+    return struct.pack("<Q", number & (2**64 - 1))
+
+
+def text(data):
+    data = data.encode() if isinstance(data, str) else data
+    return u64(len(data)) + data
+
+
+def request(op, *operands):
+    """Strings and bytes go with their length, integers as 64 bits, lists with their count."""
+    frame = bytes([OPS.index(op)])
+    for operand in operands:
+        if isinstance(operand, int):
+            frame += u64(operand)
+        elif isinstance(operand, list):
+            frame += u64(len(operand)) + b"".join(
+                text(item) if not isinstance(item, tuple) else text(item[0]) + text(item[1]) for item in operand
+            )
+        else:
+            frame += text(operand)
+    return frame
+
+
+VALIDATE = bytes([OPS.index("validate")]) + u32(MAGIC)
+
+
+def ping(nonce):
+    return bytes([OPS.index("ping")]) + u32(nonce)
+
+
+class Raw:
+    """A connection of bytes. Keys are as they travel: torch's have a slash in front."""
+
+    def __init__(self, server, validate=True):
+        self.server = server
+        self.socket = socket.create_connection((server.host, server.port), timeout=DEADLINE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if validate:
+            self.send(VALIDATE + ping(7))
+            assert self.receive(4) == u32(7)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def ask(self, op, *operands):
+        self.send(request(op, *operands))
+
+    def settle(self):
+        """Until the server has dealt with all that was sent to it."""
+        settled(self.server)
+
+    def receive(self, count):
+        """So many bytes, or fewer if the server closes before."""
+        data = b""
+        while len(data) < count:
+            try:
+                more = self.socket.recv(count - len(data))
+            except ConnectionResetError:
+                break
+            if not more:
+                break
+            data += more
+        return data
+
+    def receive_text(self):
+        return self.receive(struct.unpack("<Q", self.receive(8))[0])
+
+    def receive_number(self):
+        return struct.unpack("<q", self.receive(8))[0]
+
+    def answers_before_a_ping(self):
+        """All that the server has to say now: a PING goes out, and what comes before its answer is it."""
+        nonce = b"\xfe\xed\xfa\xce"
+        self.send(bytes([OPS.index("ping")]) + nonce)
+        data = b""
+        while not data.endswith(nonce):
+            more = self.receive(1)
+            if not more:
+                return data + b"<closed>"
+            data += more
+        return data[: -len(nonce)]
+
+    def is_closed(self):
+        """Waits for the server to close; anything it says instead is a failure."""
+        said = self.receive(64)
+        assert said == b"", f"instead of closing, the server said {said!r}"
+        return True
+
+
+def settled(server):
+    """Waits until the server has dealt with all that was sent to it so far, by anyone.
+
+    It serves one ready connection after the other. Once one that came later has been answered twice, those that were
+    ready before have had their turn.
+    """
+    with Raw(server) as later:
+        for nonce in range(2):
+            later.send(ping(nonce))
+            assert later.receive(4) == u32(nonce)

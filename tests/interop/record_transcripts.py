@@ -1,0 +1,339 @@
+"""Records what torch's client and torch's own libuv server say to each other.
+
+    python tests/interop/record_transcripts.py            # rewrites tests/transcripts/torch-2.15.0-libuv.txt
+
+A small proxy stands between the two and writes down the bytes as they pass. Each conversation has a server of its own,
+so nothing in it depends on the others; only the PING nonce (the client's pid) differs from one recording to the next.
+
+The file, line by line:
+
+    # text            a comment
+    @ name            a conversation begins: one connection
+    = op op ...       the requests in it, written by hand below and not derived from the bytes
+    > hex             bytes from the client   (a long run goes over several lines)
+    < hex             bytes from the server
+    <!                the server closed the connection
+"""
+
+import datetime
+import os
+import pathlib
+import socket
+import threading
+import warnings
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+import torch
+import torch.distributed as dist
+from proxy import Proxy
+
+TARGET = pathlib.Path(__file__).parent.parent / "transcripts" / f"torch-{torch.__version__.split('+')[0]}-libuv.txt"
+CONNECT = "validate ping"
+UP_TO_THE_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
+
+
+def ms(n):
+    return datetime.timedelta(milliseconds=n)
+
+
+class Scene:
+    """A fresh torch server, a proxy before it, and clients on both."""
+
+    def __init__(self):
+        self.master = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=ms(10_000))
+        self.proxy = Proxy(("127.0.0.1", self.master.port))
+
+    def client(self, timeout=ms(10_000), **options):
+        return dist.TCPStore("127.0.0.1", self.proxy.port, is_master=False, timeout=timeout, **options)
+
+
+def expect(error, call):
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was expected")
+
+
+CONVERSATIONS = []
+
+
+def conversation(*ops):
+    """The function below records one connection for each string of operation names."""
+
+    def keep(function):
+        CONVERSATIONS.append((function.__name__, ops, function))
+        return function
+
+    return keep
+
+
+@conversation(CONNECT)
+def connect(scene):
+    scene.client()
+
+
+@conversation(f"{CONNECT} add")
+def connect_with_a_world_size(scene):
+    scene.client(world_size=2, wait_for_workers=True)
+
+
+@conversation(f"{CONNECT} set set wait get wait get")
+def set_and_get(scene):
+    store = scene.client()
+    store.set("k", "v")
+    store.set("empty", "")
+    assert store.get("k") == b"v"
+    assert store.get("empty") == b""
+
+
+@conversation(f"{CONNECT} set wait get check")
+def names_and_values_are_any_bytes(scene):
+    store = scene.client()
+    key, value = "ключ\0", bytes(range(256)) + b"!"
+    store.set(key, value)
+    assert store.get(key) == value
+    assert store.check([key, ""]) is False
+
+
+@conversation(f"{CONNECT} add add add wait get")
+def add(scene):
+    store = scene.client()
+    store.add("n", 5)
+    store.add("n", -7)
+    store.add("n", 2**62)
+    assert store.get("n") == str(2**62 - 2).encode()
+
+
+@conversation(f"{CONNECT} set add")
+def add_to_what_is_no_number_is_closed(scene):
+    store = scene.client()
+    store.set("k", "abc")
+    expect(dist.DistNetworkError, lambda: store.add("k", 1))
+
+
+@conversation(f"{CONNECT} compare_set compare_set compare_set compare_set compare_set")
+def compare_set(scene):
+    store = scene.client()
+    assert store.compare_set("k", "x", "a") == b"x"  # absent: told what was expected, nothing stored
+    assert store.compare_set("k", "", "a") == b"a"
+    assert store.compare_set("k", "wrong", "b") == b"a"
+    assert store.compare_set("k", "a", "b") == b"b"
+    assert store.compare_set("k", "b", "") == b""
+
+
+@conversation(f"{CONNECT} check set check check")
+def check(scene):
+    store = scene.client()
+    assert store.check(["k"]) is False
+    store.set("k", "v")
+    assert store.check(["k"]) is True
+    assert store.check([]) is True
+
+
+@conversation(f"{CONNECT} set num_keys delete_key delete_key num_keys")
+def delete_key(scene):
+    store = scene.client()
+    store.set("k", "v")
+    assert store.num_keys() == 1
+    assert store.delete_key("k") is True
+    assert store.delete_key("k") is False
+    assert store.num_keys() == 0
+
+
+@conversation(f"{CONNECT} append append wait get")
+def append(scene):
+    store = scene.client()
+    store.append("k", "one")
+    store.append("k", "two")
+    assert store.get("k") == b"onetwo"
+
+
+@conversation(f"{CONNECT} multi_set wait multi_get multi_set wait multi_get")
+def multi_set_and_multi_get(scene):
+    store = scene.client()
+    store.multi_set(["a", "b", "c"], ["1", "", "three"])
+    assert store.multi_get(["c", "a", "b", "a"]) == [b"three", b"1", b"", b"1"]
+    store.multi_set([], [])
+    assert store.multi_get([]) == []
+
+
+@conversation(f"{CONNECT} set list_keys add list_keys")
+def list_keys(scene):
+    store = scene.client()
+    store.set("k", "v")
+    assert store.list_keys() == ["k"]
+    store.add("n", 1)
+    assert sorted(store.list_keys()) == ["k", "n"]
+
+
+@conversation(f"{CONNECT} wait get")
+def a_wait_that_another_client_ends(scene):
+    store = scene.client()
+    sent = scene.proxy.passed(0)
+    setter = threading.Thread(
+        # Once the WAIT has gone by, so that it is a wait and not an answer at once.
+        target=lambda: (scene.proxy.wait_for_more(0, than=sent), scene.master.set("k", "v"))
+    )
+    setter.start()
+    assert store.get("k") == b"v"
+    setter.join()
+
+
+@conversation(f"{CONNECT} set wait cancel_wait check")
+def a_wait_that_times_out(scene):
+    store = scene.client()
+    store.set("k", "v")
+    expect(dist.DistStoreError, lambda: store.wait(["zz", "k"], ms(100)))
+    assert store.check(["k"]) is True
+
+
+@conversation(f"{CONNECT} wait cancel_wait check")
+def a_wake_up_that_crosses_the_cancel(scene):
+    store = scene.client()
+    scene.master.set("k", "v")
+    scene.proxy.hold_answers_until(b"\x0c")
+    expect(dist.DistStoreError, lambda: store.wait(["k"], ms(100)))
+    assert store.check(["k"]) is True
+
+
+@conversation(f"{CONNECT} queue_len queue_push queue_push queue_len wait queue_pop queue_pop queue_pop check")
+def queues(scene):
+    store = scene.client()
+    assert store.queue_len("q") == 0
+    store.queue_push("q", "one")
+    store.queue_push("q", "")
+    assert store.queue_len("q") == 2
+    assert store.queue_pop("q") == b"one"
+    assert store.queue_pop("q", block=False) == b""
+    expect(dist.QueueEmptyError, lambda: store.queue_pop("q", block=False))
+    assert store.check(["q"]) is False
+
+
+@conversation(f"{CONNECT} wait cancel_wait queue_push wait queue_pop")
+def a_queue_pop_that_times_out(scene):
+    store = scene.client(timeout=ms(100))
+    expect(dist.DistStoreError, lambda: store.queue_pop("q"))
+    store.queue_push("q", "item")
+    assert store.queue_pop("q") == b"item"
+
+
+@conversation(f"{CONNECT} barrier", f"{CONNECT} barrier")
+def barrier_of_two(scene):
+    first, second = scene.client(), scene.client()
+    one = threading.Thread(target=lambda: first.barrier("bar", 2))
+    one.start()
+    second.barrier("bar", 2)
+    one.join()
+
+
+@conversation(f"{CONNECT} barrier cancel_wait num_keys")
+def a_barrier_that_times_out(scene):
+    store = scene.client()
+    expect(dist.DistStoreError, lambda: store.barrier("bar", 2, ms(100)))
+    store.num_keys()
+
+
+@conversation(f"{CONNECT} add set wait")
+def the_barrier_of_a_prefix_store(scene):
+    dist.PrefixStore("inner", dist.PrefixStore("outer", scene.client())).barrier("bar", 1)
+
+
+@conversation(f"{CONNECT} set", f"{CONNECT} wait get")
+def a_clone_has_a_connection_of_its_own(scene):
+    store = scene.client()
+    store.set("k", "v")
+    assert store.clone().get("k") == b"v"
+
+
+@conversation(f"{CONNECT} add wait get wait get")
+def the_masters_own_client(scene):
+    """The master's client connects to the host it was given, at its server's port: so the two are told apart."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    scene.proxy.kill()
+    scene.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
+    joiner = threading.Thread(
+        target=lambda: (
+            # Not before one poll has found too few.
+            scene.proxy.wait_for_more(0, than=UP_TO_THE_FIRST_WAIT),
+            dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
+        )
+    )
+    joiner.start()
+    master = dist.TCPStore(
+        "127.0.0.2", port, world_size=2, is_master=True, timeout=ms(10_000), master_listen_fd=listener.detach()
+    )
+    joiner.join()
+    # Now, for when the master goes its client and its server do, and either may be the first.
+    recorded = scene.proxy.so_far()
+    del master
+    scene.proxy.finish()
+    return recorded
+
+
+def tidy(log):
+    """Runs of one direction joined."""
+    runs = []
+    for direction, data in log:
+        if direction == ">!":
+            break
+        if runs and runs[-1][0] == direction:
+            runs[-1] = (direction, runs[-1][1] + data)
+        else:
+            runs.append((direction, data))
+    return runs
+
+
+def record(only=None):
+    """[(name, ops, [(direction, bytes)])], one for each connection."""
+    recorded = []
+    for name, ops, function in CONVERSATIONS:
+        if only and name not in only:
+            continue
+        scene = Scene()
+        logs = function(scene) or scene.proxy.finish()
+        for number, (names, log) in enumerate(zip(ops, logs, strict=True)):
+            recorded.append((f"{name}_{number + 1}" if len(ops) > 1 else name, names, tidy(log)))
+    return recorded
+
+
+def write(recorded):
+    lines = [
+        f"# Torch {torch.__version__.split('+')[0]}: its client talking to its own libuv TCPStore server, recorded by a proxy between them.",
+        "# Made by tests/interop/record_transcripts.py, which says how to read it.",
+    ]
+    for name, ops, runs in recorded:
+        lines += ["", f"@ {name}", f"= {ops}"]
+        for direction, data in runs:
+            if direction == "<!":
+                lines.append("<!")
+            lines += [f"{direction} {data[at : at + 48].hex()}" for at in range(0, len(data), 48)]
+    return "\n".join(lines) + "\n"
+
+
+def read(text):
+    """What `write` wrote."""
+    recorded = []
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "@":
+            recorded.append((rest, None, []))
+        elif kind == "=":
+            recorded[-1] = (recorded[-1][0], rest, [])
+        elif kind in (">", "<"):
+            runs = recorded[-1][2]
+            if runs and runs[-1][0] == kind:
+                runs[-1] = (kind, runs[-1][1] + bytes.fromhex(rest))
+            else:
+                runs.append((kind, bytes.fromhex(rest)))
+        elif kind == "<!":
+            recorded[-1][2].append(("<!", b""))
+    return recorded
+
+
+if __name__ == "__main__":
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text(write(record()))
+    print(f"{TARGET}: {len(read(TARGET.read_text()))} conversations")

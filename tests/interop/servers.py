@@ -1,0 +1,84 @@
+"""Servers to test against, each on a free port of its own: torch's two and ours."""
+
+import os
+import pathlib
+import select
+import subprocess
+
+import torch.distributed as dist
+from clock import DEADLINE, seconds
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def binary():
+    """The rallypoint binary: $RALLYPOINT_BIN, else the newest build in the target folder."""
+    named = os.environ.get("RALLYPOINT_BIN")
+    if named:
+        return named
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    for profile in ("release", "debug"):
+        if (found := target / profile / "rallypoint").exists():
+            return str(found)
+    raise FileNotFoundError("no rallypoint binary: build it with `cargo build --release`, or set RALLYPOINT_BIN")
+
+
+class TorchServer:
+    """Torch's own, in this process but on a thread that needs nothing of Python."""
+
+    def __init__(self, libuv=True):
+        self.name = "torch's libuv server" if libuv else "torch's legacy server"
+        self.libuv = libuv
+        self.host = "127.0.0.1"
+        # It is also a client, which never joins the counting of workers.
+        self.store = dist.TCPStore(
+            self.host, 0, is_master=True, wait_for_workers=False, use_libuv=libuv, timeout=seconds(DEADLINE)
+        )
+        self.port = self.store.port
+
+    def stop(self):
+        self.store = None
+
+
+class OurServer:
+    """`rallypoint serve`, as a user starts it."""
+
+    def __init__(self, host="127.0.0.1", *options):
+        self.name = "rallypoint serve"
+        self.killed = False
+        self.process = subprocess.Popen(
+            [binary(), "serve", "--listen", f"{host}:0", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE)
+        line = self.process.stdout.readline() if ready else ""
+        if not line.startswith("listening on "):
+            self.process.kill()
+            raise RuntimeError(f"`rallypoint serve` said {line!r}, then: {self.process.communicate()[1]}")
+        self.host, _, port = line.removeprefix("listening on ").strip().rpartition(":")
+        self.port = int(port)
+
+    def stop(self):
+        """Ends it by signal. It must do so cleanly: a crash during a test is a failure of that test."""
+        if self.killed:
+            return
+        alive = self.process.poll() is None
+        self.process.terminate()
+        try:
+            _, self.log = self.process.communicate(timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, self.log = self.process.communicate()
+            raise AssertionError(f"SIGTERM did not end the server; its log: {self.log}") from None
+        assert alive, f"the server had ended by itself with {self.process.returncode}; its log: {self.log}"
+        assert self.process.returncode == 0, f"exit code {self.process.returncode}; its log: {self.log}"
+
+    def kill(self):
+        """Ends it without a word, as a crash would."""
+        self.killed = True
+        self.process.kill()
+        self.process.communicate()
+

@@ -1,0 +1,128 @@
+"""One scenario on two servers: torch's client plays it on torch's own server and on ours, and must see the same.
+
+What is expected is never written down: it is what torch's own server does in the same run.
+"""
+
+import functools
+import re
+import threading
+
+import torch.distributed as dist
+from clock import DEADLINE, seconds
+from proxy import Proxy
+from raw import Raw, settled
+from servers import OurServer, TorchServer
+
+
+def normalised(message):
+    """The text without what differs from one connection to the next."""
+    message = message.split("\nException raised from")[0]
+    message = re.sub(r"fd=\d+", "fd=FD", message)
+    return re.sub(r"(127\.0\.0\.1\]?(?::|, ))\d+", r"\1PORT", message)
+
+
+def outcome(call, *arguments, **options):
+    """What a call returns, or which error it raises with which text."""
+    try:
+        return call(*arguments, **options)
+    except Exception as error:  # noqa: BLE001  every error is an outcome here
+        return f"{type(error).__module__}.{type(error).__name__}: {normalised(str(error))}"
+
+
+class HasAsked:
+    """Waits for a request of a client, counted from when this was made or last marked."""
+
+    def __init__(self, proxy, server):
+        self._proxy = proxy
+        self._server = server
+        self.mark()
+
+    def mark(self):
+        self._sent = self._proxy.passed(0)
+
+    def __call__(self):
+        self._proxy.wait_for_more(0, than=self._sent)
+        settled(self._server)
+
+
+class Stage:
+    """A server with clients on it, and a record of what they saw."""
+
+    def __init__(self, server):
+        self.server = server
+        self.seen = []
+        self._proxies = []
+
+    def client(self, timeout=seconds(DEADLINE), host=None, **options):
+        """A new torch client."""
+        return dist.TCPStore(host or self.server.host, self.server.port, is_master=False, timeout=timeout, **options)
+
+    def watched_client(self, timeout=seconds(DEADLINE)):
+        """A new torch client, and what tells, once called, that the server has dealt with a request more of it."""
+        proxy = Proxy((self.server.host, self.server.port))
+        self._proxies.append(proxy)
+        store = dist.TCPStore("127.0.0.1", proxy.port, is_master=False, timeout=timeout)
+        return store, HasAsked(proxy, self.server)
+
+    def raw(self, **options):
+        """A connection of bytes."""
+        return Raw(self.server, **options)
+
+    def settle(self):
+        """Until the server has dealt with all it was sent: torch's `set` and the like don't wait for that."""
+        settled(self.server)
+
+    def see(self, call, *arguments, **options):
+        """Does it and records what came of it."""
+        came = outcome(call, *arguments, **options)
+        self.note(f"{getattr(call, '__name__', call)}{arguments or ''}", came)
+        return came
+
+    def note(self, what, value):
+        self.seen.append((what, value))
+
+    def close(self):
+        for proxy in self._proxies:
+            proxy.kill()
+
+
+def on_both(scenario):
+    """The scenario as a test: played on torch's libuv server, then on ours, and seen alike."""
+
+    @functools.wraps(scenario)
+    def test():
+        seen = []
+        for make in (TorchServer, OurServer):
+            server = make()
+            stage = Stage(server)
+            try:
+                scenario(stage)
+            finally:
+                stage.close()
+                server.stop()
+            seen.append(stage.seen)
+        theirs, ours = seen
+        assert theirs, "the scenario recorded nothing"
+        assert ours == theirs, "our server (left) against torch's own (right)"
+
+    del test.__wrapped__  # else pytest would ask for the scenario's own arguments
+    return test
+
+
+class Background:
+    """A call on a thread of its own."""
+
+    def __init__(self, call, *arguments, **options):
+        self._outcome = None
+        self._thread = threading.Thread(
+            target=lambda: setattr(self, "_outcome", outcome(call, *arguments, **options)), daemon=True
+        )
+        self._thread.start()
+
+    def is_done(self):
+        return not self._thread.is_alive()
+
+    def result(self):
+        self._thread.join(DEADLINE)
+        assert self.is_done(), f"still not back after {DEADLINE} s"
+        return self._outcome

@@ -1,0 +1,48 @@
+"""Four torch processes that meet on our server: process groups, collectives, barriers."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from servers import OurServer
+
+WORLD = 4
+WAYS = ["store", "prefixed_store", "tcp", "env"]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """What each of the four has to tell about each way of meeting. They start once: torch is slow to import."""
+    servers = {way: OurServer() for way in WAYS}
+    script = pathlib.Path(__file__).parent / "gloo_job.py"
+    try:
+        job = subprocess.run(
+            [
+                *(sys.executable, "-W", "ignore", script, str(WORLD)),
+                *(f"{way}={server.host}:{server.port}" for way, server in servers.items()),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    finally:
+        for server in servers.values():
+            server.stop()
+    assert job.returncode == 0, job.stderr
+    return [json.loads(line) for line in job.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_four_processes_reduce_gather_and_meet_at_barriers(reports, way):
+    assert len(reports) == WORLD
+    for rank, report in enumerate(reports):
+        seen = report[way]
+        assert (seen["rank"], seen["world_size"]) == (rank, WORLD)
+        assert seen["all_reduce"] == [10.0, 40.0]
+        assert seen["broadcast"] == 42.0
+        assert seen["all_gather"] == [0, 1, 4, 9]
+        # Everybody had counted itself in before anybody was through the barrier.
+        assert seen["arrived_after_barrier"] == WORLD
+        assert seen["pair_sum"] == (1.0 if rank < 2 else 5.0)
