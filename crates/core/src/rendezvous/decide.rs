@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::reason::Reason;
 use super::settings::Settings;
 use super::state::State;
-use super::mono::MonoTime;
 use super::time::WallTime;
 use super::watch::Watch;
 
@@ -141,9 +141,10 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         let waiting = state.wait_list.contains(me);
         let reason = Reason::RoundUnderWay { round: state.round, have };
         return match (waiting, have < settings.max_nodes) {
-            (true, _) => stay(state, view, reason),
+            (true, true) => stay(state, view, reason),
             (false, true) => (Decision::Write(Change::AddToWaitList), reason),
-            (false, false) => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
+            // Also for those on the wait list: staying on it would make a full round start over, again and again.
+            (_, false) => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
         };
     }
     if !in_round {

@@ -27,7 +27,9 @@ impl State {
 
     /// Whether a node is in one of the lists.
     pub fn has(&self, node: &NodeDesc) -> bool {
-        self.participants.contains_key(node) || self.wait_list.contains(node) || self.redundancy_list.contains(node)
+        self.participants.contains_key(node)
+            || self.wait_list.contains(node)
+            || self.redundancy_list.contains(node)
     }
 
     /// The state without these nodes.

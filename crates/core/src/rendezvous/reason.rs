@@ -107,7 +107,11 @@ impl fmt::Display for Reason {
                 write!(f, "{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))
             }
             Reason::LastCall { have, most, left } => {
-                write!(f, "{have} of at most {most} nodes are here, last call for {:.0} s more", left.as_secs_f64().ceil())
+                write!(
+                    f,
+                    "{have} of at most {most} nodes are here, last call for {:.0} s more",
+                    left.as_secs_f64().ceil()
+                )
             }
             Reason::LastCallOver { have } => write!(f, "the last call is over with {have} nodes"),
             Reason::Full { have } => write!(f, "all {have} nodes are here"),
@@ -115,9 +119,15 @@ impl fmt::Display for Reason {
             Reason::RoundUnderWay { round, have } => {
                 write!(f, "round {round} is under way with {have} nodes; waiting for the next")
             }
-            Reason::Spare { have } => write!(f, "the round is full with {have} nodes; standing by as a spare"),
+            Reason::Spare { have } => {
+                write!(f, "the round is full with {have} nodes; standing by as a spare")
+            }
             Reason::RoundBroken { round, of, have } => {
-                write!(f, "round {round} was completed with {of} nodes but {} left before this one started", of - have)
+                write!(
+                    f,
+                    "round {round} was completed with {of} nodes but {} left before this one started",
+                    of - have
+                )
             }
             Reason::HeartbeatDue => f.write_str("the heartbeat is due"),
             Reason::Dead { nodes } => write!(f, "no sign of life from {}", names(nodes)),
@@ -141,8 +151,12 @@ impl fmt::Display for Reason {
 /// The first few nodes, and how many more.
 fn names(nodes: &[NodeDesc]) -> String {
     const MOST: usize = 16;
-    let mut text =
-        nodes.iter().take(MOST).map(|node| format!("{} (pid {})", node.addr, node.pid)).collect::<Vec<_>>().join(", ");
+    let mut text = nodes
+        .iter()
+        .take(MOST)
+        .map(|node| format!("{} (pid {})", node.addr, node.pid))
+        .collect::<Vec<_>>()
+        .join(", ");
     if nodes.len() > MOST {
         text.push_str(&format!(" and {} more", nodes.len() - MOST));
     }

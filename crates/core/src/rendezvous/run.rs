@@ -1,15 +1,16 @@
 //! One node pursuing one goal: read, decide, write, look again. It says what to do and is told what came of it; sockets,
 //! sleeping and random numbers are the driver's. Losing a compare-and-set is an observation, not an error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::apply::apply;
 use super::decide::{Change, Decision, Goal, View, decide};
+use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::reason::Reason;
 use super::settings::Settings;
 use super::state::State;
-use super::mono::MonoTime;
 use super::time::WallTime;
 use super::watch::Watch;
 
@@ -37,7 +38,7 @@ impl Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
     /// What was there; `None` before anybody has written.
-    pub state: Option<State>,
+    pub state: Option<Arc<State>>,
     /// What to compare with.
     pub token: Vec<u8>,
 }
@@ -96,7 +97,7 @@ pub enum End {
     /// The goal is reached: the state as it was read or written then.
     Reached {
         /// The state.
-        state: Box<State>,
+        state: Arc<State>,
         /// Why it is reached.
         reason: Reason,
     },
@@ -153,7 +154,7 @@ impl Run {
 
     /// The state it saw last.
     pub fn state(&self) -> Option<&State> {
-        self.cell.as_ref().and_then(|cell| cell.state.as_ref())
+        self.cell.as_ref().and_then(|cell| cell.state.as_deref())
     }
 
     /// The first step.
@@ -212,9 +213,7 @@ impl Run {
         let most = pause / 4 + pause.mul_f64((random % 4096) as f64 / 4096.0 * 0.75);
         // What the winner wrote may be all that was wanted.
         match self.next(member, now, wall) {
-            Step::Write { .. } | Step::Announce { .. } => {
-                Step::Pause { most, phase: self.phase() }
-            }
+            Step::Write { .. } | Step::Announce { .. } => Step::Pause { most, phase: self.phase() },
             other => other,
         }
     }
@@ -250,7 +249,7 @@ impl Run {
     fn next(&mut self, member: &mut Member, now: MonoTime, wall: WallTime) -> Step {
         let cell = self.cell.as_ref().expect("a state was read before anything is decided");
         let fresh = State::default();
-        let raw = cell.state.as_ref().unwrap_or(&fresh);
+        let raw = cell.state.as_deref().unwrap_or(&fresh);
         let view = View {
             me: &member.me,
             settings: &member.settings,
@@ -269,7 +268,9 @@ impl Run {
         let (decision, reason) = decide(self.goal, seen, &view);
         self.reason = reason.clone();
         match decision {
-            Decision::Finish => Step::End(End::Reached { state: Box::new(raw.clone()), reason }),
+            Decision::Finish => {
+                Step::End(End::Reached { state: cell.state.clone().unwrap_or_default(), reason })
+            }
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
             Decision::FailTimeout => Step::End(End::Timeout(reason)),

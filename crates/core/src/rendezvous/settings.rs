@@ -53,7 +53,8 @@ impl Settings {
             wrong.push("The run id must be a non-empty string.".to_owned());
         }
         if self.min_nodes < 1 {
-            wrong.push(format!("The minimum number of nodes ({}) must be greater than zero.", self.min_nodes));
+            wrong
+                .push(format!("The minimum number of nodes ({}) must be greater than zero.", self.min_nodes));
         }
         if self.max_nodes < self.min_nodes {
             wrong.push(format!(

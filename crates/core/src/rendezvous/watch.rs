@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::state::State;
-use super::mono::MonoTime;
 use super::time::WallTime;
 
 /// One node's observations.
