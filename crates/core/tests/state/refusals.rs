@@ -153,6 +153,24 @@ fn classes_are_made_and_called_only_as_a_state_needs_it() {
 }
 
 #[test]
+fn a_name_counts_only_in_its_own_module() {
+    for (module, name) in [
+        ("os", "_NodeDesc"),
+        ("datetime", "_RendezvousState"),
+        (TORCH, "datetime"),
+        ("datetime", "datetime.__class__"),
+        ("datetime ", "datetime"),
+        ("", "timezone"),
+        (TORCH, ""),
+        (TORCH, "_nodedesc"),
+    ] {
+        let at = class(module, name).len() + 1;
+        let expected = StateError::UnknownGlobal { module: module.into(), name: name.into(), at };
+        assert_eq!(refused(&pickled(&class(module, name))), expected);
+    }
+}
+
+#[test]
 fn an_object_gets_its_attributes_once() {
     let node = node("a", 1);
     assert_eq!(refused_with("round", &[&node[..], b"}b"].concat()), "a node put together twice");
