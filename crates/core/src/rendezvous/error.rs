@@ -172,7 +172,8 @@ pub enum StateError {
     Excess {
         /// What there is too much of.
         what: &'static str,
-        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes).
+        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes), or
+        /// [`state_extra`](crate::Limits::state_extra).
         limit: usize,
         /// Where it became too much.
         at: usize,

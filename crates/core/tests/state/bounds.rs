@@ -88,6 +88,33 @@ fn an_extra_attribute_in_place_of_a_known_one_is_not_sent() {
     assert_eq!(pickle::encode_checked(&state, &Limits::default()), Err(StateError::Unfaithful { nodes: 0 }));
 }
 
+#[test]
+fn one_text_that_many_attributes_refer_to_is_not_copied_for_each() {
+    let text = [&b"X"[..], &1_000_000u32.to_le_bytes(), &vec![b'a'; 1_000_000]].concat();
+    let mut attributes = attributes();
+    attributes.push(("note", [&text[..], b"\x94"].concat()));
+    let names: Vec<_> = (0..19_000).map(|index| format!("{index}")).collect();
+    attributes.extend(names.iter().map(|name| (&name[..], b"h\0".to_vec())));
+    match decode(&pickled(&object("_RendezvousState", &attributes))) {
+        Err(StateError::Excess { what: "bytes of unknown attributes", limit: 65_536, .. }) => {}
+        other => panic!("{:?}", other.map(|state| state.extra.len())),
+    }
+}
+
+#[test]
+fn names_and_texts_of_unknown_attributes_are_counted_together() {
+    let limits = limits_with(|limits| limits.state_extra = 8);
+    let state = |text: &str| State {
+        extra: [("ab".into(), Extra::None), ("cd".into(), Extra::Text(text.into()))].into(),
+        ..State::default()
+    };
+    assert!(pickle::encode_checked(&state("1234"), &limits).is_ok());
+    assert!(matches!(
+        pickle::encode_checked(&state("12345"), &limits),
+        Err(StateError::Excess { limit: 8, .. })
+    ));
+}
+
 /// A stream that does `once` and then `again` until all the bytes a state may have are used up.
 fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
     let mut bytes = [b"\x80\x04", once].concat();
