@@ -139,6 +139,9 @@ pub struct Limits {
     pub state_bytes: usize = 4 * MIB,
     /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
     pub state_nodes: usize = 20_000,
+    /// Bytes of names and texts of a state's attributes that we don't know, together. A reference is two bytes but stands
+    /// for a text of any length, so the length of the state alone bounds nothing. Torch: none.
+    pub state_extra: usize = 64 * KIB,
     /// Longest address of a node in bytes. Torch: none; DNS ends at 253.
     pub host_len: usize = 255,
 }

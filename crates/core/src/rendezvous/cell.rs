@@ -177,9 +177,16 @@ mod tests {
 
     #[test]
     fn what_python_calls_wrong_padding_is_refused() {
-        for (text, digits) in
-            [("Z", 1), ("Zg", 2), ("Zg=", 2), ("Zm8", 3), ("Zm9vZ", 5), ("Zm9vZ===", 5), ("Zm9vYg=x", 7)]
-        {
+        for (text, digits) in [
+            ("Z", 1),
+            ("Zg", 2),
+            ("Zg=", 2),
+            ("Zm8", 3),
+            ("Zm9vZ", 5),
+            ("Zm9vZ===", 5),
+            ("Zm9vYg=x", 7),
+            ("Zm=9vYg=", 6),
+        ] {
             assert_eq!(decoded(text), Err(StateError::BadPadding { digits }), "{text:?}");
         }
     }

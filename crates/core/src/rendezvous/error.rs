@@ -60,11 +60,11 @@ pub enum StateError {
         at: usize,
     },
     /// An opcode applied to the wrong thing.
-    #[error("{found} at byte {at} where {wanted} belongs")]
+    #[error("{found} at byte {at} where {wanted} should be")]
     Unexpected {
         /// What was found.
         found: &'static str,
-        /// What belongs there.
+        /// What should be there.
         wanted: &'static str,
         /// Where the opcode is.
         at: usize,
@@ -88,7 +88,7 @@ pub enum StateError {
         at: usize,
     },
     /// An attribute, or an entry of one, of the wrong kind.
-    #[error("{found} in {field} of {object} at byte {at}, where {wanted} belongs")]
+    #[error("{found} in {field} of {object} at byte {at}, where {wanted} should be")]
     WrongField {
         /// What has the attribute.
         object: &'static str,
@@ -96,7 +96,7 @@ pub enum StateError {
         field: &'static str,
         /// What was found.
         found: &'static str,
-        /// What belongs there.
+        /// What should be there.
         wanted: &'static str,
         /// Where the object is put together.
         at: usize,
@@ -172,15 +172,16 @@ pub enum StateError {
     Excess {
         /// What there is too much of.
         what: &'static str,
-        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes).
+        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes), or
+        /// [`state_extra`](crate::Limits::state_extra).
         limit: usize,
         /// Where it became too much.
         at: usize,
     },
     /// An opcode that takes something where nothing is.
-    #[error("nothing at byte {at} where {wanted} belongs")]
+    #[error("nothing at byte {at} where {wanted} should be")]
     Nothing {
-        /// What belongs there.
+        /// What should be there.
         wanted: &'static str,
         /// Where the opcode is.
         at: usize,

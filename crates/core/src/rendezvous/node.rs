@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::printable;
-
 /// One agent: where it runs, which process it is, which of that process' handlers.
 ///
 /// The order is torch's and decides ranks, so it must not change: by address (code point by code point, so `node10`
@@ -36,7 +34,7 @@ impl fmt::Display for NodeDesc {
 /// As it is displayed, but safe for a line of a log: the address comes from a peer.
 impl fmt::Debug for NodeDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{}_{}", printable(self.addr.as_bytes()), self.pid, self.local_id)
+        write!(f, "{}_{}_{}", self.addr.escape_debug(), self.pid, self.local_id)
     }
 }
 

@@ -55,5 +55,11 @@ pub fn encode_checked(state: &State, limits: &Limits) -> Result<Vec<u8>, StateEr
 
 /// Limits for reading what we wrote ourselves.
 fn unlimited() -> Limits {
-    Limits { state_bytes: usize::MAX, state_nodes: usize::MAX, host_len: usize::MAX, ..Limits::default() }
+    Limits {
+        state_bytes: usize::MAX,
+        state_nodes: usize::MAX,
+        state_extra: usize::MAX,
+        host_len: usize::MAX,
+        ..Limits::default()
+    }
 }

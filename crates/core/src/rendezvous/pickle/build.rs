@@ -51,9 +51,15 @@ pub(super) fn state(
 ) -> Result<State, StateError> {
     let object = Object { input, name: "state" };
     let lists = Lists { object, tables, limits };
-    let mut extra = BTreeMap::new();
+    let (mut extra, mut extra_bytes) = (BTreeMap::new(), 0usize);
     let [round, complete, deadline, closed, participants, wait_list, redundancy_list, last_heartbeats] =
         object.fields(STATE_FIELDS, attributes, |name, value| {
+            let text = if let Item::Text(text) = value { text.len as usize } else { 0 };
+            extra_bytes = extra_bytes.saturating_add(name.len as usize).saturating_add(text);
+            if extra_bytes > limits.state_extra {
+                let what = "bytes of unknown attributes";
+                return Err(StateError::Excess { what, limit: limits.state_extra, at: input.at });
+            }
             let value = match value {
                 Item::None => Extra::None,
                 Item::Bool(value) => Extra::Bool(value),

@@ -58,6 +58,10 @@ impl Framed {
 mod tests {
     use super::*;
 
+    fn frame(len: usize, bytes: &[u8]) -> Vec<u8> {
+        [&[0x95], &(len as u64).to_le_bytes()[..], bytes].concat()
+    }
+
     #[test]
     fn a_frame_ends_before_the_first_value_behind_its_target() {
         let mut framed = Framed::new(4, 0);
@@ -65,10 +69,16 @@ mod tests {
         framed.begin(&[0; 7]);
         framed.put(&[0; 2]);
         framed.begin(&[1; 3]);
-        let bytes = framed.finish();
-        let first = TARGET + 8;
-        assert_eq!(bytes[..3], [0x80, 4, 0x95]);
-        assert_eq!(bytes[3..11], (first as u64).to_le_bytes());
-        assert_eq!(bytes[11 + first..], [0x95, 4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, b'.']);
+        let (first, second) = (frame(TARGET + 8, &[0; TARGET + 8]), frame(4, &[1, 1, 1, b'.']));
+        assert!(framed.finish() == [&[0x80, 4], &first[..], &second].concat());
+    }
+
+    #[test]
+    fn a_frame_of_just_its_target_is_long_enough() {
+        let mut framed = Framed::new(4, 0);
+        framed.begin(&[0; TARGET]);
+        framed.begin(&[1; 3]);
+        let (first, second) = (frame(TARGET, &[0; TARGET]), frame(4, &[1, 1, 1, b'.']));
+        assert!(framed.finish() == [&[0x80, 4], &first[..], &second].concat());
     }
 }

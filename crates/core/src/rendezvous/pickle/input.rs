@@ -45,7 +45,13 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, StateError> {
-        self.array().map(|[byte]| byte)
+        match self.bytes.get(self.next) {
+            Some(byte) => {
+                self.next += 1;
+                Ok(*byte)
+            }
+            None => Err(StateError::Truncated { at: self.at, missing: 1 }),
+        }
     }
 
     /// A frame only says how much to read ahead; like CPython we insist that there is so much, and no more.

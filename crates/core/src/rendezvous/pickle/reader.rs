@@ -42,7 +42,9 @@ impl<'a> Reader<'a> {
             limits,
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: Vec::new(),
+            // CPython puts something aside every 16 bytes or so. A power of two, so that no hostile stream doubles it
+            // past 4 MiB within the default limits.
+            memo: Vec::with_capacity((bytes.len() / 16).next_power_of_two()),
             tables: Tables::new(limits),
             state: Progress::Absent,
             // A writer that knows no batches has a whole list on the stack, each node with a value.
