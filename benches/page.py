@@ -61,8 +61,9 @@ def line(workload: Workload, results: dict) -> str:
     parts = [f"{workload.title:<28}"]
     for name, result in results.items():
         cpu = f" ({result['cpu']:.3g} µs)" if "cpu" in result else ""
+        others = f" [others {result['others']:.0%}]" if result.get("others", 0) > 0.05 else ""
         error = f" ERROR {result['error']}" if result["error"] else ""
-        parts.append(f"{name} {thousands(result['rate'])}/s{cpu}{error}")
+        parts.append(f"{name} {thousands(result['rate'])}/s{cpu}{others}{error}")
     found = ratios(workload, [{workload.title: results}], "rallypoint", "torch")
     return "  ".join(parts + [f"x{short(found[0])}" if found else "no ratio"])
 

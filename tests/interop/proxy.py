@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-DEADLINE = 10
+DEADLINE = 20
 
 
 class Proxy:
@@ -35,12 +35,12 @@ class Proxy:
         """Keeps the server's answers back until the client has sent `request`."""
         self._ask("hold", request.hex())
 
-    def passed(self, connection):
-        """How many bytes of this connection's client the server has been sent."""
-        return self._ask("passed", connection)
+    def received(self, connection):
+        """How many bytes have come from this connection's client."""
+        return self._ask("received", connection)
 
     def wait_for_more(self, connection, than):
-        """Until it has been sent more."""
+        """Until the server has been sent more of them."""
         self._ask("more", connection, than)
 
     def so_far(self):
@@ -115,19 +115,17 @@ class _Passing:
             self.open -= 1
             self.changed.notify_all()
 
-    def sent(self, connection):
-        return self.forwarded[connection] if connection < len(self.forwarded) else 0
-
     def answer(self, word, *operands):
         with self.changed:
             if word == "hold":
                 self.held_until = bytes.fromhex(operands[0])
                 return True
-            if word == "passed":
-                return self.sent(int(operands[0]))
+            if word == "received":
+                return sum(len(data) for way, data in self.logs[int(operands[0])] if way == ">")
             if word == "more":
                 connection, than = map(int, operands)
-                return self.changed.wait_for(lambda: self.sent(connection) > than, DEADLINE) or None
+                has_more = lambda: connection < len(self.logs) and self.forwarded[connection] > than  # noqa: E731
+                return self.changed.wait_for(has_more, DEADLINE) or None
             if word == "all_ended":
                 return self.changed.wait_for(lambda: self.open == 0, DEADLINE) or None
             if word == "so_far":

@@ -171,7 +171,7 @@ def list_keys(scene):
 @conversation(f"{CONNECT} wait get")
 def a_wait_that_another_client_ends(scene):
     store = scene.client()
-    sent = scene.proxy.passed(0)
+    sent = scene.proxy.received(0)
     setter = threading.Thread(
         # Once the WAIT has gone by, so that it is a wait and not an answer at once.
         target=lambda: (scene.proxy.wait_for_more(0, than=sent), scene.master.set("k", "v"))

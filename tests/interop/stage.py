@@ -38,7 +38,7 @@ class HasAsked:
         self.mark()
 
     def mark(self):
-        self._sent = self._proxy.passed(0)
+        self._sent = self._proxy.received(0)
 
     def __call__(self):
         self._proxy.wait_for_more(0, than=self._sent)

@@ -1,6 +1,6 @@
 """Barriers through torch's client, where torch's own are right; `test_deviations.py` has the rest."""
 
-from clock import ms, seconds
+from clock import DEADLINE, ms, seconds
 from stage import Background, on_both
 
 
@@ -28,7 +28,7 @@ def test_a_barrier_that_times_out_says_so_and_leaves_the_connection_usable(stage
 @on_both
 def test_barriers_of_different_names_are_different(stage):
     store, has_asked = stage.watched_client()
-    waiting = Background(store.barrier, "a", 2, seconds(5))
+    waiting = Background(store.barrier, "a", 2, seconds(DEADLINE))
     has_asked()
     stage.see(stage.client().barrier, "b", 2, ms(50))
     assert not waiting.is_done()
@@ -42,8 +42,8 @@ def test_a_barrier_on_a_prefix_store_is_the_generic_one(stage):
 
     plain = stage.client()
     first, second = (dist.PrefixStore("outer", dist.PrefixStore("pre", stage.client())) for _ in range(2))
-    waiting = Background(first.barrier, "bar", 2, seconds(5))
-    stage.see(second.barrier, "bar", 2, seconds(5))
+    waiting = Background(first.barrier, "bar", 2, seconds(DEADLINE))
+    stage.see(second.barrier, "bar", 2, seconds(DEADLINE))
     stage.note("first", waiting.result())
     stage.see(lambda: sorted(plain.list_keys()))
     stage.see(plain.get, "pre/outer/bar/num_members")

@@ -6,7 +6,7 @@ if one day it does not, the deviation may go.
 
 import pytest
 import raw
-from clock import ms, seconds
+from clock import DEADLINE, ms, seconds
 from stage import Background, outcome
 
 LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes."
@@ -14,16 +14,16 @@ LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes."
 
 def test_a_compare_set_that_fails_wakes_nobody(libuv, ours):
     def get_while_another_fails_to_set(stage):
-        store, has_asked = stage.watched_client(timeout=ms(300))
+        other = stage.client()
+        store, has_asked = stage.watched_client(timeout=ms(1000))
         waiting = Background(store.get, "k")
         has_asked()
-        other = stage.client()
         assert other.compare_set("k", "expected", "desired") == b"expected"
         assert other.check(["k"]) is False
         return waiting.result()
 
     assert get_while_another_fails_to_set(libuv) == b""
-    assert "wait timeout after 300ms, keys: /k" in get_while_another_fails_to_set(ours)
+    assert "wait timeout after 1000ms, keys: /k" in get_while_another_fails_to_set(ours)
 
 
 def test_a_wait_keeps_what_it_saw_of_a_key_that_is_deleted_meanwhile(libuv, ours):
@@ -43,10 +43,11 @@ def test_a_wait_keeps_what_it_saw_of_a_key_that_is_deleted_meanwhile(libuv, ours
 
 def test_a_compare_set_that_creates_the_key_wakes_who_waits_for_it(legacy, ours):
     def get_while_another_sets(stage):
-        store, has_asked = stage.watched_client(timeout=ms(300))
+        other = stage.client()
+        store, has_asked = stage.watched_client(timeout=ms(1000))
         waiting = Background(store.get, "k")
         has_asked()
-        assert stage.client().compare_set("k", "", "made") == b"made"
+        assert other.compare_set("k", "", "made") == b"made"
         return waiting.result()
 
     assert "wait timeout" in get_while_another_sets(legacy)
@@ -101,7 +102,7 @@ def test_each_of_two_waits_in_a_row_gets_its_answer(libuv, ours):
 def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv, ours):
     def get_b_while_q_is_pushed(stage):
         other = stage.client()
-        store, has_asked = stage.watched_client(timeout=ms(400))
+        store, has_asked = stage.watched_client(timeout=ms(1000))
         # `wait` and a pop that doesn't block are what `queue_pop` does, without keeping the interpreter's lock.
         waiting = Background(store.wait, ["q"])
         has_asked()
@@ -115,7 +116,7 @@ def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv,
         return waiting.result()
 
     assert get_b_while_q_is_pushed(libuv) == b""
-    assert "wait timeout after 400ms, keys: /B" in get_b_while_q_is_pushed(ours)
+    assert "wait timeout after 1000ms, keys: /B" in get_b_while_q_is_pushed(ours)
 
 
 def test_a_barrier_that_timed_out_does_not_count_when_tried_again(libuv, ours):
@@ -147,8 +148,8 @@ def test_a_barrier_can_be_used_again(libuv, ours):
         second.barrier("bar", 2)
         assert waiting.result() is None
         alone = outcome(first.barrier, "bar", 2, ms(50))
-        waiting = Background(first.barrier, "bar", 2, seconds(5))
-        both = (outcome(second.barrier, "bar", 2, seconds(5)), waiting.result())
+        waiting = Background(first.barrier, "bar", 2, seconds(DEADLINE))
+        both = (outcome(second.barrier, "bar", 2, seconds(DEADLINE)), waiting.result())
         return alone, both
 
     assert second_round(libuv) == (None, (None, None))
@@ -159,10 +160,11 @@ def test_a_barrier_can_be_used_again(libuv, ours):
 
 def test_only_arrivals_open_a_barrier(libuv, ours):
     def while_somebody_sets_its_name(stage):
+        other = stage.client()
         store, has_asked = stage.watched_client()
-        waiting = Background(store.barrier, "bar", 2, ms(300))
+        waiting = Background(store.barrier, "bar", 2, ms(1000))
         has_asked()
-        stage.client().set("bar", "open sesame")
+        other.set("bar", "open sesame")
         return waiting.result()
 
     assert while_somebody_sets_its_name(libuv) is None

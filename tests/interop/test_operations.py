@@ -2,7 +2,6 @@
 
 import datetime
 
-import pytest
 from clock import ms, seconds
 from stage import on_both
 
@@ -208,10 +207,3 @@ def test_a_client_that_was_made_for_the_older_server_works_too(stage):
     stage.see(store.multi_get, ["k"])
     stage.see(store.queue_push, "q", "x")
     stage.see(store.list_keys)
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_clients_connect_by_name_and_by_address(ours, host):
-    store = ours.client(host=host)
-    store.set("k", host)
-    assert ours.client().get("k") == host.encode()

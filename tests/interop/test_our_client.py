@@ -2,7 +2,7 @@
 
 import pytest
 import torch.distributed as dist
-from clock import seconds
+from clock import DEADLINE, seconds
 from driver import OurClient, OurError
 from stage import Background
 from torch.distributed.elastic.utils import store as elastic
@@ -190,7 +190,7 @@ def test_a_server_without_queues_is_an_error_and_not_a_hang(mine):
 
 def test_barriers_meet_torchs(stage, mine, torchs):
     waiting = mine.later("barrier", "bar", "2")
-    torchs.barrier("bar", 2, seconds(10))
+    torchs.barrier("bar", 2, seconds(DEADLINE))
     waiting()
     assert "alone" in fails("BarrierTimeout", mine.barrier, "alone", 2, 100)
     assert mine.add("n", 1) == 1
@@ -200,7 +200,7 @@ def test_the_barrier_of_a_prefix_store_meets_torchs_at_the_same_keys(stage, torc
     with OurClient(stage.server, "outer", "inner") as mine:
         theirs = dist.PrefixStore("inner", dist.PrefixStore("outer", torchs))
         waiting = mine.later("barrier", "bar", "2")
-        theirs.barrier("bar", 2, seconds(10))
+        theirs.barrier("bar", 2, seconds(DEADLINE))
         waiting()
         assert torchs.get("outer/inner/bar/num_members") == b"2"
         assert torchs.get("outer/inner/bar/last_member") == b"1"

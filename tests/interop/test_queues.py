@@ -39,6 +39,7 @@ def test_a_queue_is_no_key_but_counts_as_present(stage):
     stage.see(store.list_keys)
     stage.see(store.check, ["q"])
     stage.see(store.wait, ["q"])
+    stage.see(store.get, "q")
     stage.see(store.delete_key, "q")
     stage.see(store.queue_len, "q")
     store.queue_pop("q")

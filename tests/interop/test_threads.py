@@ -3,7 +3,7 @@
 import concurrent.futures
 import threading
 
-from clock import seconds
+from clock import DEADLINE, seconds
 from stage import Background, on_both
 
 
@@ -88,7 +88,7 @@ def test_a_ring_of_clients_passes_a_token_round(stage):
 @on_both
 def test_a_client_blocked_in_a_wait_holds_up_no_other_client(stage):
     blocked, has_asked = stage.watched_client()
-    waiting = Background(blocked.wait, ["late"], seconds(10))
+    waiting = Background(blocked.wait, ["late"], seconds(DEADLINE))
     has_asked()
     for number in range(50):
         store = stage.client()

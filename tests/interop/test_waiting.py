@@ -2,7 +2,7 @@
 
 import itertools
 
-from clock import ms, seconds
+from clock import DEADLINE, ms, seconds
 from stage import Background, on_both
 
 
@@ -69,7 +69,7 @@ def test_a_wait_for_many_keys_ends_with_the_last_whatever_the_order(stage):
 @on_both
 def test_a_key_named_twice_in_a_wait_is_waited_for_once(stage):
     store, has_asked = stage.watched_client()
-    waiting = Background(store.wait, ["k", "k"], seconds(5))
+    waiting = Background(store.wait, ["k", "k"], seconds(DEADLINE))
     has_asked()
     stage.client().set("k", "v")
     stage.note("waited", waiting.result())

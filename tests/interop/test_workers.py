@@ -6,7 +6,7 @@ import socket
 
 import pytest
 import torch.distributed as dist
-from clock import seconds
+from clock import DEADLINE, seconds
 from servers import OurServer
 from stage import Background, Stage, on_both, outcome
 
@@ -68,7 +68,7 @@ def master_on_ours():
 
 def test_a_master_waits_on_our_server_until_all_workers_have_joined(master_on_ours):
     stage, make = master_on_ours
-    master = Background(make, 3, seconds(10))
+    master = Background(make, 3, seconds(DEADLINE))
     workers = [stage.client(world_size=3) for _ in range(2)]
     assert isinstance(master.result(), dist.TCPStore)
     assert workers[0].num_keys() == 1
@@ -83,7 +83,7 @@ def test_a_master_tells_how_many_of_how_many_joined_just_as_on_its_own_server(ma
 
 
 def test_a_master_whose_port_is_ours_becomes_our_client_in_an_elastic_job(ours, monkeypatch):
-    arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(5))
+    arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(DEADLINE))
     assert "name: EADDRINUSE" in outcome(dist.TCPStore, *arguments)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -38,8 +38,10 @@ pub enum WireError {
         limit: usize,
     },
     /// A value longer than the limit.
-    #[error("value of {len} bytes, limit {limit}")]
+    #[error("value of {len} bytes{}, limit {limit}", for_key(key))]
     ValueTooLong {
+        /// The key it was meant for, printable; a reply names none.
+        key: Option<String>,
         /// The announced length.
         len: u64,
         /// [`value_len`](crate::Limits::value_len).
@@ -216,6 +218,10 @@ impl RecordError {
             | RecordError::BadKey { offset, .. } => *offset,
         }
     }
+}
+
+fn for_key(key: &Option<String>) -> String {
+    key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default()
 }
 
 /// A key as text for messages: cut, with what isn't printable escaped.

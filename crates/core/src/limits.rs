@@ -74,6 +74,10 @@ pub struct Limits {
     /// Absent keys all connections together may wait for. Torch: none.
     pub awaited_total: usize = 1_000_000,
 
+    /// Bytes of values that waits have seen and whose clients have not asked for them yet. Past it a wait still ends, but
+    /// a `get` behind it no longer finds what was deleted in between. Torch: it never does.
+    pub latched_bytes: usize = 256 * MIB,
+
     // ---- connections (enforced by the server) ----
     /// Time from accept to a whole VALIDATE. Torch: none, silent connections are kept for ever.
     pub handshake: Duration = Duration::from_secs(10),
@@ -93,9 +97,12 @@ pub struct Limits {
     pub partial_grace: Duration = Duration::from_secs(30),
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
     pub partial_rate: usize = KIB,
-    /// Bytes of incomplete requests held for all connections together. Past it the largest incomplete request is cut
-    /// off, so a small one is never the victim of a large one. Torch: none (and an aborted upload leaks there).
+    /// Bytes of incomplete requests held for all connections together. From half of it on, large requests come in one
+    /// at a time; past it the largest incomplete request is cut off, so a small one is never the victim of a large
+    /// one. Torch: none (and an aborted upload leaks there).
     pub input_total: usize = 256 * MIB,
+    /// While others wait for that room, a large request that gets no byte for this long is cut off. Torch: none.
+    pub input_stall: Duration = Duration::from_secs(3),
     /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
     pub deferred_bytes: usize = MIB,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
@@ -147,6 +154,39 @@ pub struct Limits {
 }
 }
 
+impl Limits {
+    /// Whether a server can work with them; if not, which one is wrong and what it must be.
+    pub fn check(&self) -> Result<(), String> {
+        let seconds = |time: Duration| time.as_millis() as f64 / 1000.0;
+        let wrong = [
+            ("key_len", self.key_len < 64, "at least 64"),
+            ("keys_per_request", self.keys_per_request == 0, "at least 1"),
+            ("frame_len", self.frame_len < self.key_len + 64, "at least 64 more than key_len"),
+            ("connections", self.connections == 0, "at least 1"),
+            ("turn_bytes", self.turn_bytes == 0, "at least 1"),
+            ("turn_requests", self.turn_requests == 0, "at least 1"),
+            ("handshake", self.handshake.is_zero(), "more than nothing"),
+            (
+                "keepalive_idle",
+                !(1.0..=32_767.0).contains(&seconds(self.keepalive_idle)),
+                "from 1s to 32767s",
+            ),
+            (
+                "keepalive_interval",
+                !(1.0..=32_767.0).contains(&seconds(self.keepalive_interval)),
+                "from 1s to 32767s",
+            ),
+            ("keepalive_probes", !(1..=127).contains(&self.keepalive_probes), "from 1 to 127"),
+            ("user_timeout", seconds(self.user_timeout) > 2_000_000.0, "at most 2000000s"),
+            ("offence_penalty", seconds(self.offence_penalty) > 2_000_000.0, "at most 2000000s"),
+        ];
+        match wrong.iter().find(|(_, wrong, _)| *wrong) {
+            Some((name, _, must)) => Err(format!("limit {name} must be {must}")),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +209,18 @@ mod tests {
         assert!(limits.set("handshake", "soon").unwrap_err().contains("250ms"));
         assert!(limits.set("store_bytes", "99999999999999999999GiB").is_err());
         assert_eq!(limits, Limits::default());
+    }
+
+    #[test]
+    fn limits_with_which_nothing_works_are_named() {
+        assert_eq!(Limits::default().check(), Ok(()));
+        for (name, value) in
+            [("turn_requests", "0"), ("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")]
+        {
+            let mut limits = Limits::default();
+            limits.set(name, value).unwrap();
+            assert!(limits.check().unwrap_err().contains(name), "{name}");
+        }
     }
 
     #[test]

@@ -28,7 +28,6 @@ const DEFERRED_OVERHEAD: usize = 64;
 pub struct Session {
     decoder: RequestDecoder,
     validated: bool,
-    arrived: u64,
     deferred: VecDeque<Kept>,
     deferred_bytes: usize,
     /// Cancels among the deferred that are still to be handed out.
@@ -40,7 +39,22 @@ pub struct Session {
 impl Session {
     /// The next request for the engine: held back earlier, or taken off the front of `input`. `None` when there is
     /// nothing more to do; `input` is used up then.
+    #[inline]
     pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+        hold: Hold,
+    ) -> Result<Option<Frame<'a>>, WireError> {
+        // The usual state, in which nothing needs a second look.
+        let plain = self.validated && hold == Hold::No && !self.has_deferred();
+        if plain && input.first() != Some(&(Op::Validate as u8)) {
+            return self.decoder.next(input, limits);
+        }
+        self.next_with_care(input, limits, hold)
+    }
+
+    fn next_with_care<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
@@ -54,7 +68,6 @@ impl Session {
         loop {
             self.check_first_byte(input)?;
             let Some(frame) = self.decoder.next(input, limits)? else { return Ok(None) };
-            self.arrived += 1;
             if !self.validated {
                 self.validate(frame.request())?;
                 continue;
@@ -140,9 +153,9 @@ impl Session {
         self.decoder.held().unwrap_or(0) + self.deferred_bytes
     }
 
-    /// How many requests have arrived whole: what tells one that is still arriving from the one after it.
-    pub fn arrived(&self) -> u64 {
-        self.arrived
+    /// How many requests have begun to arrive in pieces: what tells one that is arriving from the one after it.
+    pub fn begun(&self) -> u64 {
+        self.decoder.begun()
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.

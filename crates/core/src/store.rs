@@ -7,5 +7,5 @@ mod queues;
 mod snapshot;
 mod waiters;
 
-pub use engine::{ClientId, Engine, Output, RESERVED_PREFIX, SERVER_KEY};
+pub use engine::{ClientId, Engine, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 pub use snapshot::{Snapshot, Waiting};

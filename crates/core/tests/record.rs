@@ -128,7 +128,7 @@ proptest! {
 }
 
 fn seed(name: &str) -> Reading {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/record").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/record_reader").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let reading = read(&bytes, &[]);
     let one_by_one: Vec<_> = (0..bytes.len()).collect();

@@ -14,7 +14,6 @@ mod steady;
 mod watch;
 mod workload;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +24,7 @@ use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::output;
 use error::BenchError;
 use report::{Outcome, Report};
 use run::Bench;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
         match Workload::list(names) {
             Ok(list) => workloads.extend(list),
             Err(why) => {
-                eprintln!("rallypoint bench: {why}");
+                output::complain(&format!("rallypoint bench: {why}"));
                 return ExitCode::from(2);
             }
         }
@@ -128,7 +128,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
         Err(error) => return fail(&error),
     };
     if !args.json {
-        say(&report::head());
+        let _ = output::say(format!("{}\n", report::head()));
     }
     let mut outcomes = Vec::new();
     let mut code = 0;
@@ -144,7 +144,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
                 }
             }
             if !args.json {
-                say(&report::row(&outcome));
+                let _ = output::say(format!("{}\n", report::row(&outcome)));
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
@@ -155,25 +155,22 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
             }
         }
     }
-    if args.json {
-        print_json(&args, &outcomes);
+    if args.json
+        && let Err(failed) = print_json(&args, &outcomes)
+    {
+        return failed;
     }
     ExitCode::from(code)
 }
 
-fn print_json(args: &BenchArgs, outcomes: &[Outcome]) {
+fn print_json(args: &BenchArgs, outcomes: &[Outcome]) -> Result<(), ExitCode> {
     let report = Report { endpoint: &args.endpoint.to_string(), results: outcomes };
-    say(&serde_json::to_string_pretty(&report).expect("plain numbers and strings print"));
-}
-
-/// A line to standard output. Nobody reading it is no reason to stop before the keys are deleted.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    output::say(serde_json::to_string_pretty(&report).expect("plain numbers and strings print") + "\n")
 }
 
 fn fail(error: &BenchError) -> ExitCode {
-    eprintln!("rallypoint bench: {error}");
-    eprintln!("hint: {}", error.hint());
+    output::complain(&format!("rallypoint bench: {error}"));
+    output::complain(&format!("hint: {}", error.hint()));
     ExitCode::from(error.exit_code())
 }
 

@@ -1,6 +1,7 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod bench;
+mod output;
 mod serve;
 mod store;
 mod waiting;
@@ -38,8 +39,9 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut std::io::stdout());
-            ExitCode::SUCCESS
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut script);
+            output::say(script).err().unwrap_or(ExitCode::SUCCESS)
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, TcpStoreServer};
+use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::output;
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
@@ -34,10 +37,9 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     if args.list_limits {
-        for (name, default, meaning) in Limits::describe() {
-            println!("{name:<22} {default:>8}  {meaning}");
-        }
-        return ExitCode::SUCCESS;
+        let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
+        let table: String = Limits::describe().into_iter().map(line).collect();
+        return output::say(table).err().unwrap_or(ExitCode::SUCCESS);
     }
     let mut limits = None;
     for change in &args.limit {
@@ -48,16 +50,21 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             None => Err(format!("{change:?} is not NAME=VALUE")),
         };
         if let Err(why) = set {
-            eprintln!("rallypoint serve: {why}");
-            eprintln!("hint: `rallypoint serve --list-limits` shows them all");
+            output::complain(&format!("rallypoint serve: {why}"));
+            output::complain("hint: `rallypoint serve --list-limits` shows them all");
             return ExitCode::from(2);
         }
     }
+    if let Some(Err(why)) = limits.as_ref().map(Limits::check) {
+        output::complain(&format!("rallypoint serve: {why}"));
+        return ExitCode::from(2);
+    }
+    give_memory_back();
     // Before the server's thread starts, so that it inherits the handling of signals.
     let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
-            eprintln!("rallypoint serve: cannot handle signals: {error}");
+            output::complain(&format!("rallypoint serve: cannot handle signals: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -66,8 +73,13 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let mut server = match TcpStoreServer::start(ServerOptions { listen, limits }) {
         Ok(server) => server,
         Err(error) => {
-            eprintln!("rallypoint serve: {error}");
-            eprintln!("hint: choose another address with --listen HOST:PORT; port 0 picks a free one");
+            output::complain(&format!("rallypoint serve: {error}"));
+            output::complain(match error {
+                StoreError::Unresolvable { .. } => {
+                    "hint: check the spelling, or use an IP address of this machine"
+                }
+                _ => "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",
+            });
             return ExitCode::FAILURE;
         }
     };
@@ -83,12 +95,48 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             server.port()
         );
     }
+    // A server that has stopped by itself must not leave a process behind that looks like one.
+    let (alive, waiting) = (server.liveness(), signals.handle());
+    std::thread::spawn(move || {
+        while alive() {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        waiting.close();
+    });
     let signal = signals.forever().next();
-    tracing::info!("ending on {}", if signal == Some(SIGINT) { "SIGINT" } else { "SIGTERM" });
     server.stop();
-    ExitCode::SUCCESS
+    match signal {
+        Some(signal) => {
+            tracing::info!("ending on {}", if signal == SIGINT { "SIGINT" } else { "SIGTERM" });
+            ExitCode::SUCCESS
+        }
+        None => {
+            output::complain("rallypoint serve: the server has stopped by itself; the log says why");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Makes the system's allocator give back large memory when it is free.
+///
+/// Glibc's stops doing so once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A fixed
+/// threshold prevents it, and that is read from the environment at the start of a process only. So this one starts again,
+/// in the same place, with it; if that fails, it goes on as it is.
+fn give_memory_back() {
+    use std::os::unix::process::CommandExt;
+    const THRESHOLD: &str = "MALLOC_MMAP_THRESHOLD_";
+    if !cfg!(target_env = "gnu") || std::env::var_os(THRESHOLD).is_some() {
+        return;
+    }
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "rallypoint".into());
+    if let Ok(program) = std::env::current_exe() {
+        let error =
+            std::process::Command::new(program).arg0(name).args(args).env(THRESHOLD, "1048576").exec();
+        tracing::debug!("could not start again with {THRESHOLD}: {error}");
+    }
 }

@@ -6,12 +6,13 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use rallypoint_core::Quantity;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
+use crate::output;
 use crate::waiting::Waiting;
 use answer::Answer;
 
@@ -38,13 +39,13 @@ Exit codes:
   6  compare-and-set: another value is held")]
 pub(crate) struct StoreArgs {
     /// The store's server
-    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
-    endpoint: Endpoint,
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", global = true)]
+    endpoint: Option<Endpoint>,
     /// How long to wait, connecting included (250ms, 10s, 5min; 0 is without end)
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read)]
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read, global = true)]
     timeout: Duration,
-    /// Answers in JSON, one object on one line
-    #[arg(long)]
+    /// Answers in JSON, one object on one line; failures too, beside their text on standard error
+    #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     operation: Operation,
@@ -66,6 +67,7 @@ enum Operation {
     Set {
         key: String,
         /// The value; `-` or nothing reads it from standard input
+        #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
     /// Adds to a number and prints the sum
@@ -75,11 +77,20 @@ enum Operation {
         delta: i64,
     },
     /// Compare-and-set: stores DESIRED if the key holds EXPECTED (empty: or is absent)
-    Cas { key: String, expected: OsString, desired: OsString },
+    Cas {
+        key: String,
+        /// What it must hold; empty: or it must be absent
+        #[arg(allow_hyphen_values = true)]
+        expected: OsString,
+        /// What it is to hold
+        #[arg(allow_hyphen_values = true)]
+        desired: OsString,
+    },
     /// Puts bytes after what a key holds
     Append {
         key: String,
         /// The bytes; `-` or nothing reads them from standard input
+        #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
     /// Tells which keys are there
@@ -109,6 +120,7 @@ enum Operation {
     Push {
         key: String,
         /// The item; `-` or nothing reads it from standard input
+        #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
     /// Takes the item at the head of a queue and prints it
@@ -135,31 +147,60 @@ enum Operation {
 
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
     let StoreArgs { endpoint, timeout, json, operation } = args;
-    let outcome = connect(&endpoint, timeout).and_then(|store| perform(&store, operation));
+    let Some(endpoint) = endpoint else {
+        output::complain(
+            "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
+        );
+        return ExitCode::from(2);
+    };
+    let budget = Budget { started: Instant::now(), timeout };
+    let outcome = connect(&endpoint, &budget).and_then(|store| perform(&store, operation, &budget));
     match outcome {
         Ok(answer) => answer.print(json),
         Err(error) => answer::print_error(&error, &endpoint, json),
     }
 }
 
-fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
+/// The time for all of a command together.
+struct Budget {
+    started: Instant,
+    timeout: Duration,
+}
+
+impl Budget {
+    /// What is left of it; zero is without end, as for the store.
+    fn left(&self) -> Duration {
+        match self.timeout {
+            Duration::ZERO => Duration::ZERO,
+            timeout => timeout.saturating_sub(self.started.elapsed()).max(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError> {
     if endpoint.port == 0 {
         return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
     }
-    // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
-    endpoint.resolve()?;
     let _waiting = Waiting::show(format!("connecting to {endpoint}"));
-    TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint.clone()) })
+    // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
+    endpoint.resolve_within(budget.left())?;
+    TcpStore::open(TcpStoreOptions { timeout: budget.left(), ..TcpStoreOptions::new(endpoint.clone()) })
 }
 
-fn perform(store: &TcpStore, operation: Operation) -> Result<Answer, StoreError> {
+fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<Answer, StoreError> {
+    store.set_timeout(budget.left());
     Ok(match operation {
         Operation::Get { key, wait, raw } => {
             if !wait && !store.check(&[&key])? {
                 return Ok(Answer::Absent(vec![key]));
             }
             let _waiting = Waiting::show(format!("waiting for {key}"));
-            Answer::Value { value: store.get(&key)?, key, raw }
+            match store.get(&key) {
+                Ok(value) => Answer::Value { value, key, raw },
+                // It went between the two questions.
+                Err(StoreError::Timeout { .. }) if !wait => Answer::Absent(vec![key]),
+                Err(error) => return Err(error),
+            }
         }
         Operation::Set { key, value } => {
             store.set(&key, &bytes(value)?)?;
@@ -179,7 +220,10 @@ fn perform(store: &TcpStore, operation: Operation) -> Result<Answer, StoreError>
             Answer::Done { key }
         }
         Operation::Check { keys } => {
-            let states = keys.into_iter().map(|key| Ok((store.check(&[&key])?, key)));
+            let states = keys.into_iter().map(|key| {
+                store.set_timeout(budget.left());
+                Ok((store.check(&[&key])?, key))
+            });
             Answer::States(states.collect::<Result<_, StoreError>>()?)
         }
         Operation::Wait { keys } => {
@@ -191,6 +235,7 @@ fn perform(store: &TcpStore, operation: Operation) -> Result<Answer, StoreError>
         Operation::Delete { keys } => {
             let mut gone = 0;
             for key in &keys {
+                store.set_timeout(budget.left());
                 gone += u64::from(store.delete_key(key)?);
             }
             Answer::Deleted { gone }

@@ -61,6 +61,8 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     }
     let deadline = Deadline::after(options.timeout);
     let store = open(options, &deadline)?;
+    // What was left of the time was for opening it; from now on each call has all of it.
+    store.set_timeout(options.timeout);
     if options.wait_for_workers {
         meet(&store, options, &deadline)?;
     }
@@ -81,7 +83,7 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
         match TcpStore::open(TcpStoreOptions {
             world_size: Some(options.world_size),
             is_master: options.is_server,
-            timeout: options.timeout,
+            timeout: deadline.rest(),
             wait_for_workers: options.wait_for_workers,
             listen,
             ..TcpStoreOptions::new(endpoint)
@@ -97,15 +99,20 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 
 /// Waits until all have come, so that the server may go when the first to leave is done.
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive(store, options.world_size, MEETING)?;
-    let left = deadline.left().map(|left| left.max(Duration::from_millis(1))).unwrap_or_default();
-    match store.wait_for(&[&last], left) {
-        Err(StoreError::Timeout { store: name, .. }) => Err(StoreError::WorkersMissing {
-            store: name,
-            joined: store.add(&format!("{MEETING}/num_members"), 0)?,
+    let last = arrive(store, options.world_size, MEETING, deadline)?;
+    let error = match store.wait_for(&[&last], deadline.rest()) {
+        Err(error @ StoreError::Timeout { .. }) => error,
+        other => return other,
+    };
+    let counter = format!("{MEETING}/num_members");
+    // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
+    match store.with_timeout(deadline.grace().rest()).add(&counter, 0) {
+        Ok(joined) => Err(StoreError::WorkersMissing {
+            store: store.describe(),
+            joined,
             expected: options.world_size,
             waited: deadline.waited(),
         }),
-        other => other,
+        Err(_) => Err(error),
     }
 }

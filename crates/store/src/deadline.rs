@@ -19,10 +19,10 @@ impl Deadline {
     }
 
     /// A little more time for what must be tidied up or asked after the end: within 5 % of a long time-out, and
-    /// enough for one answer after a short one.
+    /// within 100 ms of a short one, with room for a busy machine.
     pub(crate) fn grace(&self) -> Deadline {
         let at = self.at.map(|at| {
-            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(80), Duration::from_secs(2));
+            let grace = ((at - self.start) / 25).clamp(Duration::from_millis(60), Duration::from_secs(2));
             at + grace
         });
         Deadline { start: self.start, at }
@@ -37,6 +37,11 @@ impl Deadline {
     /// What is left: `None` without end, zero if it has passed.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// What is left, as the time-out of another call: zero is without end there, so that it never is unless this is.
+    pub(crate) fn rest(&self) -> Duration {
+        self.left().map_or(Duration::ZERO, |left| left.max(Duration::from_nanos(1)))
     }
 
     pub(crate) fn has_passed(&self) -> bool {
@@ -85,6 +90,15 @@ mod tests {
         assert_eq!(Deadline::after(Duration::ZERO).left(), None);
         assert_eq!(Deadline::after(Duration::MAX).left(), None);
         assert!(Deadline::after(Duration::from_nanos(1)).grace().left().unwrap() > Duration::ZERO);
+    }
+
+    #[test]
+    fn the_rest_of_a_time_out_that_is_over_is_not_without_end() {
+        let over = Deadline::after(Duration::from_nanos(1));
+        while !over.has_passed() {}
+        assert_eq!(over.rest(), Duration::from_nanos(1));
+        assert_eq!(Deadline::after(Duration::ZERO).rest(), Duration::ZERO);
+        assert!(Deadline::after(Duration::from_secs(60)).rest() > Duration::from_secs(50));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::error::{Result, StoreError};
 
@@ -47,6 +49,27 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// The addresses to connect to, or what went wrong within so long (zero is without end): a name server has its own
+    /// idea of time.
+    pub fn resolve_within(&self, timeout: Duration) -> Result<Vec<SocketAddr>> {
+        if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
+            return self.resolve();
+        }
+        let endpoint = self.clone();
+        let (answer, answered) = mpsc::channel();
+        std::thread::spawn(move || answer.send(endpoint.resolve()));
+        let answer = match timeout {
+            Duration::ZERO => answered.recv().ok(),
+            timeout => answered.recv_timeout(timeout).ok(),
+        };
+        answer.unwrap_or_else(|| {
+            let reason = "the name server did not answer in time".into();
+            Err(StoreError::Unresolvable { host: self.host.clone(), reason })
+        })
+    }
+}
+
 impl FromStr for Endpoint {
     type Err = StoreError;
 
@@ -57,11 +80,11 @@ impl FromStr for Endpoint {
             ))
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
-        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-            return Err(wrong("an IPv6 address needs brackets"));
-        }
         if host.chars().any(|c| c.is_whitespace() || c == '/') {
             return Err(wrong("the host has a space or a slash in it"));
+        }
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            return Err(wrong("an IPv6 address needs brackets"));
         }
         let port = port.parse().map_err(|_| wrong("the port is not a number from 0 to 65535"))?;
         Ok(Endpoint::new(host, port))
@@ -96,7 +119,7 @@ mod tests {
             ("node0:x", "the port is not a number"),
             ("node0:70000", "the port is not a number"),
             ("::1:29400", "needs brackets"),
-            ("http://node0:80", "needs brackets"),
+            ("http://node0:80", "a space or a slash"),
             ("a b:1", "a space or a slash"),
         ] {
             let error = text.parse::<Endpoint>().unwrap_err().to_string();

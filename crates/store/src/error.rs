@@ -41,7 +41,8 @@ pub enum StoreError {
         /// How long it waited.
         waited: Duration,
     },
-    /// The server took the request but did not answer it in time, although it needs no waiting.
+    /// The server did not answer in time, although the operation needs no waiting. It may be repeated; if it writes, the
+    /// server may still carry it out.
     #[error(
         "{op}{} got no answer from {peer} within {}: the server is reachable but silent (stopped, frozen, or cut off)",
         of_keys(.keys), millis(*.waited)
@@ -91,7 +92,7 @@ pub enum StoreError {
         /// What the resolver said.
         reason: String,
     },
-    /// The connection broke during an operation that changed nothing.
+    /// The connection broke and could not be made again, during an operation that may be repeated.
     #[error("lost the connection to {peer} during {op}{}: {reason}", of_keys(.keys))]
     ConnectionLost {
         /// The server.
@@ -103,9 +104,9 @@ pub enum StoreError {
         /// How it broke.
         reason: String,
     },
-    /// The connection broke after a request that must not be repeated was sent: it may or may not have been applied.
+    /// No answer came to a request that was sent and must not be repeated: it may or may not have been applied.
     #[error(
-        "lost the connection to {peer} during {op}{}: {reason}; it may or may not have been applied, and was not repeated",
+        "{op}{} got no answer from {peer}: {reason}; it may or may not have been applied, and was not repeated",
         of_keys(.keys)
     )]
     Indeterminate {
@@ -115,7 +116,7 @@ pub enum StoreError {
         op: Op,
         /// Its keys.
         keys: Vec<String>,
-        /// How it broke.
+        /// How it was lost.
         reason: String,
     },
     /// The server was replaced by one that doesn't have what this client had seen.

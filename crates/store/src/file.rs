@@ -11,7 +11,7 @@ mod view;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rallypoint_core::record::{Record, user_key};
@@ -40,11 +40,13 @@ const DROP_WITHIN: Duration = Duration::from_secs(5);
 /// too.
 pub struct FileStore {
     options: FileStoreOptions,
-    place: Place,
+    place: Arc<Place>,
     timeout: Mutex<Duration>,
+    /// Whether it is this one that is counted in the file, rather than the one it shares everything with.
+    counted: bool,
     /// Locked after the file and only for as long as it takes to read: a thread that waits for the file's lock must not
     /// keep another, whose time is up earlier, from finding that out.
-    view: Mutex<View>,
+    view: Arc<Mutex<View>>,
 }
 
 impl FileStore {
@@ -62,9 +64,10 @@ impl FileStore {
             source,
         })?;
         let store = FileStore {
-            place: Place::new(path, options.shared),
+            place: Arc::new(Place::new(path, options.shared)),
             timeout: Mutex::new(options.timeout),
-            view: Mutex::new(View::new(&options.limits)),
+            counted: true,
+            view: Arc::new(Mutex::new(View::new(&options.limits))),
             options,
         };
         let call = Call::new(Op::Add, &["refcount/"], store.timeout());
@@ -214,6 +217,16 @@ impl Store for FileStore {
         *self.timeout.lock().expect("nothing panics while it holds the time-out") = timeout;
     }
 
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(FileStore {
+            options: self.options.clone(),
+            place: Arc::clone(&self.place),
+            timeout: Mutex::new(timeout),
+            counted: false,
+            view: Arc::clone(&self.view),
+        })
+    }
+
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         Ok(Box::new(self.options.clone().timeout(self.timeout()).open()?))
     }
@@ -225,6 +238,9 @@ impl Store for FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
         let timeout = match self.timeout() {
             timeout if timeout.is_zero() => DROP_WITHIN,
             timeout => timeout.min(DROP_WITHIN),

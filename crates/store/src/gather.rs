@@ -21,8 +21,9 @@ pub fn synchronize(
     timeout: Duration,
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
-    store.set(&format!("{prefix}{rank}"), data)?;
-    get_all(store, rank, prefix, world_size, timeout)
+    let deadline = Deadline::after(timeout);
+    store.with_timeout(timeout).set(&format!("{prefix}{rank}"), data)?;
+    get_all(store, rank, prefix, world_size, deadline.rest())
 }
 
 /// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
@@ -38,10 +39,10 @@ pub fn get_all(
     let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     store.wait_for(&keys, timeout).map_err(|error| name_ranks(error, prefix, world_size))?;
-    let values = store.multi_get(&keys)?;
-    let last = arrive(store, world_size, &format!("{prefix}/finished"))?;
+    let values = store.with_timeout(deadline.rest()).multi_get(&keys)?;
+    let last = arrive(store, world_size, &format!("{prefix}/finished"), &deadline)?;
     if rank == 0 {
-        store.wait_for(&[&last], rest(&deadline))?;
+        store.wait_for(&[&last], deadline.rest())?;
     }
     Ok(values)
 }
@@ -57,7 +58,8 @@ pub struct Barrier<'a> {
     pub timeout: Duration,
     /// This caller's rank. With it, a time-out says which ranks are missing.
     pub rank: Option<u64>,
-    /// How long to wait, after a time-out, for those who have come to say so.
+    /// How long to wait, after a time-out, for those who have come to say so. Only torch's ranks need to be waited for:
+    /// ours say so when they come.
     pub trace_timeout: Duration,
 }
 
@@ -87,20 +89,22 @@ impl<'a> Barrier<'a> {
 /// Waits until all have come.
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
+    check_rank(rank.unwrap_or(0), world_size, prefix)?;
+    let deadline = Deadline::after(timeout);
     if let Some(rank) = rank {
-        check_rank(rank, world_size, prefix)?;
         // Torch's ranks leave this mark only after a time-out. Ours leave it when they come: who is missing is then
         // known at once.
-        store.set(&trace(prefix, rank), b"1")?;
+        store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
-    let deadline = Deadline::after(timeout);
-    let last = arrive(store, world_size, prefix)?;
-    let error = match store.wait_for(&[&last], timeout) {
+    let last = arrive(store, world_size, prefix, &deadline)?;
+    let error = match store.wait_for(&[&last], deadline.rest()) {
         Err(error @ StoreError::Timeout { .. }) if rank.is_some() => error,
         other => return other,
     };
     let waited = deadline.waited();
-    let missing = missing(store, prefix, world_size, trace_timeout)?;
+    let tracing = Deadline::after(trace_timeout);
+    let missing = missing(store, prefix, world_size, &tracing)?;
+    let store = store.with_timeout(tracing.grace().rest());
     if rank == Some(0) {
         // Torch's ranks wait for this before they give up.
         store.set(&format!("{prefix}/TRACING_GATE"), b"1")?;
@@ -115,12 +119,12 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
 }
 
 /// Who has not come. Those who have are as many as were counted; some may need time to leave their mark.
-fn missing(store: &dyn Store, prefix: &str, world_size: u64, patience: Duration) -> Result<Vec<u64>> {
-    let deadline = Deadline::after(patience);
+fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
         let mut left = Vec::new();
+        let store = store.with_timeout(deadline.grace().rest());
         for rank in missing {
             if !store.check(&[&trace(prefix, rank)])? {
                 left.push(rank);
@@ -140,10 +144,15 @@ fn trace(prefix: &str, rank: u64) -> String {
 }
 
 /// Counts itself in; the last one sets the key that all wait for. The name of that key.
-pub(crate) fn arrive(store: &dyn Store, world_size: u64, prefix: &str) -> Result<String> {
+pub(crate) fn arrive(
+    store: &dyn Store,
+    world_size: u64,
+    prefix: &str,
+    deadline: &Deadline,
+) -> Result<String> {
     let last = format!("{prefix}/last_member");
-    if store.add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
-        store.set(&last, b"<val_ignored>")?;
+    if store.with_timeout(deadline.rest()).add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
+        store.with_timeout(deadline.rest()).set(&last, b"<val_ignored>")?;
     }
     Ok(last)
 }
@@ -170,11 +179,6 @@ fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
         }
         other => other,
     }
-}
-
-/// What is left of a time-out, as a time-out.
-fn rest(deadline: &Deadline) -> Duration {
-    deadline.left().map(|left| left.max(Duration::from_millis(1))).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,12 +10,14 @@ use rallypoint_core::{Limits, Refusal, printable};
 
 use crate::deadline::Deadline;
 use crate::error::{KeyStates, Result, StoreError};
-use crate::store::{DEFAULT_TIMEOUT, Store};
+use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
 #[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
+    /// Shared with clones, but not with those that were given a time-out of their own.
+    timeout: Arc<Mutex<Duration>>,
 }
 
 struct Shared {
@@ -25,7 +27,6 @@ struct Shared {
 
 struct State {
     engine: Engine,
-    timeout: Duration,
     /// Slots for calls under way, to be used again.
     free: Vec<u32>,
     slots: u32,
@@ -47,13 +48,13 @@ impl HashStore {
         limits.awaited_per_client = usize::MAX / 2;
         let state = State {
             engine: Engine::new(limits, crate::server::random_number(), None),
-            timeout: DEFAULT_TIMEOUT,
             free: Vec::new(),
             slots: 0,
             generation: 0,
             answers: HashMap::new(),
         };
-        HashStore { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
+        let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
+        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(DEFAULT_TIMEOUT)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,16 +135,6 @@ impl HashStore {
             Some(Reply::Number(number)) => Ok(number),
             other => unreachable!("{:?} was answered {other:?}", request.op()),
         }
-    }
-
-    /// Whether there is a key of this name, whatever queue there is.
-    fn is_key(&self, name: &[u8]) -> Result<bool> {
-        let keys = [name];
-        let mut state = self.state();
-        let present = Request::Check { keys: KeyList::new(&keys) };
-        let present = self.ask(&mut state, present)? == Some(Reply::Checked(true));
-        let items = self.ask(&mut state, Request::QueueLen { key: name })?;
-        Ok(present && items == Some(Reply::Number(0)))
     }
 
     fn timed_out(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> StoreError {
@@ -249,6 +240,19 @@ impl Store for HashStore {
         }
     }
 
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        let key = key.as_bytes();
+        let mut state = self.state();
+        let held = state.engine.value_of(key).cloned();
+        let stored = held.as_deref().map_or(expected.is_empty(), |held| *held == *expected);
+        self.ask(&mut state, Request::CompareSet { key, expected, desired: desired.into() })?;
+        Ok(match held {
+            _ if stored => Exchange::Stored,
+            Some(held) => Exchange::Held(held.to_vec()),
+            None => Exchange::Absent,
+        })
+    }
+
     fn delete_key(&self, key: &str) -> Result<bool> {
         Ok(self.number(Request::DeleteKey { key: key.as_bytes() })? == 1)
     }
@@ -290,7 +294,9 @@ impl Store for HashStore {
                 None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
                 // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
                 // ended its wait was a key of that name.
-                Some(_) if self.is_key(name)? => return Err(StoreError::QueueEmpty { key: key.into() }),
+                Some(_) if self.state().engine.value_of(name).is_some() => {
+                    return Err(StoreError::QueueEmpty { key: key.into() });
+                }
                 Some(_) => {}
             }
         }
@@ -334,11 +340,15 @@ impl Store for HashStore {
     }
 
     fn timeout(&self) -> Duration {
-        self.state().timeout
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        self.state().timeout = timeout;
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(HashStore { shared: Arc::clone(&self.shared), timeout: Arc::new(Mutex::new(timeout)) })
     }
 
     fn has_extended_api(&self) -> bool {

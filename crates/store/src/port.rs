@@ -22,8 +22,14 @@ impl ReservedPort {
 
     /// The socket, listening now.
     pub fn listen(self) -> Result<TcpListener> {
+        let listen = || {
+            self.socket.listen(BACKLOG)?;
+            // So that another server can follow at once although connections of this one linger. Not before it listens:
+            // until then, others who set it too could bind the port.
+            self.socket.set_reuse_address(true)
+        };
         let address = || format!("port {}", self.port);
-        self.socket.listen(BACKLOG).map_err(|source| StoreError::Listen { address: address(), source })?;
+        listen().map_err(|source| StoreError::Listen { address: address(), source })?;
         Ok(self.socket.into())
     }
 }

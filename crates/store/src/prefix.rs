@@ -139,6 +139,10 @@ impl Store for PrefixStore {
         self.store.set_timeout(timeout);
     }
 
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(PrefixStore::new(self.prefix.clone(), Arc::from(self.store.with_timeout(timeout))))
+    }
+
     fn has_extended_api(&self) -> bool {
         self.store.has_extended_api()
     }

@@ -3,6 +3,7 @@
 //! It can live in any program: start it, keep it, drop it to stop it.
 
 mod connection;
+mod crowd;
 mod event_loop;
 mod listen;
 mod offences;
@@ -47,10 +48,11 @@ impl TcpStoreServer {
     /// Starts a server. When this returns it accepts connections.
     pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
         let limits = options.limits.unwrap_or_else(Self::default_limits);
+        limits.check().map_err(StoreError::InvalidArgument)?;
         let listeners = listen::open(options.listen, &limits)?;
         let instance = random_name();
         let identity =
-            format!("version={} instance={instance} capabilities=in-order", env!("CARGO_PKG_VERSION"));
+            format!("version={} instance={instance} capabilities=in-order,stored", env!("CARGO_PKG_VERSION"));
         let counters = Arc::<Counters>::default();
         let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
@@ -115,6 +117,12 @@ impl TcpStoreServer {
     /// The server in figures.
     pub fn stats(&self) -> ServerStats {
         self.counters.read()
+    }
+
+    /// A question that any thread may ask: is it still serving? It stops by itself only if something is badly wrong.
+    pub fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
+        let counters = Arc::clone(&self.counters);
+        move || !counters.has_ended()
     }
 
     /// Stops it: nobody is answered any more once this returns.

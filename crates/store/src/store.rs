@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::wire::Op;
 
+use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
 
 /// A time-out of zero: wait without end.
@@ -45,18 +46,11 @@ pub trait Store: Send + Sync {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>>;
 
     /// [`compare_set`](Store::compare_set) with a result that can't be misread.
+    ///
+    /// Torch's servers answer only with a value, so with them [`Exchange::Stored`] may also mean that `desired` was held
+    /// already: give each caller a `desired` of its own there. Our stores and servers tell the two apart.
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        let held = self.compare_set(key, expected, desired)?;
-        Ok(if expected == desired && held == desired && !expected.is_empty() {
-            // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
-            if self.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
-        } else if held == desired {
-            Exchange::Stored
-        } else if held == expected && !expected.is_empty() {
-            Exchange::Absent
-        } else {
-            Exchange::Held(held)
-        })
+        Exchange::read(self, key, expected, desired)
     }
 
     /// Removes `key`; whether it was there (a [`FileStore`](crate::FileStore) always says yes, as torch's does).
@@ -129,11 +123,12 @@ pub trait Store: Send + Sync {
         if world_size == 0 {
             return Err(StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 });
         }
+        let deadline = Deadline::after(timeout);
         let last = format!("{key}/last_member");
-        if self.add(&format!("{key}/num_members"), 1)? == world_size as i64 {
-            self.set(&last, b"1")?;
+        if self.with_timeout(timeout).add(&format!("{key}/num_members"), 1)? == world_size as i64 {
+            self.with_timeout(deadline.rest()).set(&last, b"1")?;
         }
-        self.wait_for(&[&last], timeout)
+        self.wait_for(&[&last], deadline.rest())
     }
 
     /// How long this store waits.
@@ -141,6 +136,10 @@ pub trait Store: Send + Sync {
 
     /// Sets how long this store waits from now on; [`NO_TIMEOUT`] for without end.
     fn set_timeout(&self, timeout: Duration);
+
+    /// This same client with a time-out of its own, for a few calls that have less time, or more. It is meant to be
+    /// dropped before the store is.
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store>;
 
     /// Whether `append`, `multi_get` and `multi_set` are single operations here rather than loops.
     fn has_extended_api(&self) -> bool {
@@ -157,10 +156,32 @@ pub trait Store: Send + Sync {
 /// What became of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exchange {
-    /// The desired value is held now.
+    /// The desired value was stored.
     Stored,
     /// Another value is held, and was left alone.
     Held(Vec<u8>),
     /// The key is absent although a value was expected; nothing was stored.
     Absent,
+}
+
+impl Exchange {
+    /// What `compare_set`'s answer means, as far as it can be told.
+    pub(crate) fn read<S: Store + ?Sized>(
+        store: &S,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Exchange> {
+        let held = store.compare_set(key, expected, desired)?;
+        Ok(if expected == desired && held == desired && !expected.is_empty() {
+            // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
+            if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
+        } else if held == desired {
+            Exchange::Stored
+        } else if held == expected && !expected.is_empty() {
+            Exchange::Absent
+        } else {
+            Exchange::Held(held)
+        })
+    }
 }

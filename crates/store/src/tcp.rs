@@ -4,6 +4,7 @@
 //! is for [`StoreError`] to say.
 
 mod connection;
+mod known;
 mod link;
 mod operations;
 mod waiting;
@@ -63,12 +64,21 @@ impl TcpStoreOptions {
 ///
 /// It may be used from many threads; those that wait don't hold up the others. The server it started, if any, lives as
 /// long as it and its clones.
-#[derive(Debug)]
 pub struct TcpStore {
-    link: Link,
+    link: Arc<Link>,
     /// In milliseconds.
     timeout: AtomicU64,
     server: Option<Arc<TcpStoreServer>>,
+}
+
+impl std::fmt::Debug for TcpStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpStore")
+            .field("endpoint", &self.link.endpoint().to_string())
+            .field("server", &self.server_identity())
+            .field("serves", &self.server.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The counter of workers that have come. Torch's own name for it, without the slash that users' keys have.
@@ -110,17 +120,23 @@ impl TcpStore {
         };
         let link = Link::new(endpoint, options.limits);
         link.connect(&deadline)?;
-        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
-        store.store_timeout(options.timeout);
+        let store = TcpStore::over(Arc::new(link), server, options.timeout);
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
             store.join(world_size, &deadline)?;
         }
         Ok(store)
     }
 
+    fn over(link: Arc<Link>, server: Option<Arc<TcpStoreServer>>, timeout: Duration) -> TcpStore {
+        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
+        store.store_timeout(timeout);
+        store
+    }
+
     /// Adds itself to the workers; the one with the server waits for the others.
     fn join(&self, world_size: u64, deadline: &Deadline) -> Result<()> {
         let mut joined = self.add_at(INIT_KEY, 1, deadline)?;
+        self.link.known().witness_steady(INIT_KEY);
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         while self.server.is_some() && joined < world_size as i64 {
             if deadline.has_passed() {
@@ -154,7 +170,7 @@ impl TcpStore {
 
     /// What the server says of itself (`version=… instance=… capabilities=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
-        self.link.identity()
+        self.link.known().identity().map(String::from)
     }
 
     /// Asks the server for a sign of life; how long it took.
@@ -169,7 +185,7 @@ impl TcpStore {
         Ok(started.elapsed())
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("TCP store {}", self.link.endpoint())
     }
 

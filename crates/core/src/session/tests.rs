@@ -235,3 +235,45 @@ fn two_waits_in_one_read_are_answered_one_by_one() {
 fn a_cancel_without_a_wait_is_answered() {
     assert_eq!(answers(&[CANCEL], |_| {}), [1]);
 }
+
+#[test]
+fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
+    let pairs: [(&[u8], &[u8]); 2] = [(b"/a", b"1"), (b"/b", b"2")];
+    let bytes = encoded(&[Request::MultiSet { pairs: crate::wire::PairList::new(&pairs) }]);
+    let mut engine = Engine::new(Limits::default(), 1, None);
+    let (slow, other) = (ClientId::new(0, 1), ClientId::new(1, 1));
+    let mut session = validated();
+    let mut applied = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        let mut input = std::slice::from_ref(byte);
+        while let Some(frame) = session.next(&mut input, &Limits::default(), Hold::No).unwrap() {
+            engine.handle_request(slow, frame.request());
+            applied += 1;
+        }
+        assert_eq!(engine.snapshot().keys, if at + 1 == bytes.len() { 2 } else { 0 }, "after byte {at}");
+    }
+    assert_eq!(applied, 1);
+
+    // What comes later stays: nothing of the request is left to be applied again.
+    engine.handle_request(other, Request::Set { key: b"/a", value: b"newer"[..].into() });
+    assert!(session.next(&mut &[][..], &Limits::default(), Hold::No).unwrap().is_none());
+    engine.handle_request(other, Request::Get { key: b"/a" });
+    let newer = crate::wire::Reply::Value(crate::Value::copied(b"newer"));
+    assert_eq!(engine.poll_output(), Some(Output::Reply { client: other, reply: newer }));
+}
+
+#[test]
+fn a_request_that_begins_where_another_ends_is_another() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"value"[..].into() }]);
+    for hold in [Hold::No, Hold::Blocked, Hold::Congested] {
+        let mut session = validated();
+        let mut feed = |mut bytes: &[u8]| {
+            while session.next(&mut bytes, &Limits::default(), hold).unwrap().is_some() {}
+            (session.begun(), session.partial())
+        };
+        let (first, _) = feed(&set[..9]);
+        assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");
+        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next one");
+        assert_eq!(feed(&[&set[5..], &set[..]].concat()).1, None);
+    }
+}

@@ -3,6 +3,9 @@
 //! *Tell*: [`Engine::handle_request`], [`Engine::handle_disconnect`]. *Ask*: [`Engine::poll_output`]. The rest looks.
 //! It needs no clock: clients bound their own waits and cancel them.
 
+mod waiting;
+mod writing;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +13,22 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::barriers::{Arrival, Barriers};
-use super::map::{Map, cost};
+use super::map::Map;
 use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
-use super::waiters::{ClientIndex, Places, Seen, Waiters};
-use crate::error::{Refusal, printable};
+use super::waiters::{ClientIndex, Places, Waiters};
+use crate::error::Refusal;
 use crate::limits::Limits;
-use crate::number::{Decimal, parse_prefix};
 use crate::value::Value;
-use crate::wire::{KeyList, Op, PairList, Payload, Reply, Request};
+use crate::wire::{KeyList, Op, Reply, Request};
 
 /// Names the server keeps for itself. Torch's clients put `/` before every key, so they never use one.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
 /// The read-only name under which a server says who it is. It is in no count and no list.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
+/// A name for CHECK alone: it is there if this connection's last COMPARE_SET stored what it desired. The reply to a
+/// COMPARE_SET can't say, for the value may have been held already.
+pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
 /// A connection, as the driver numbers them: a slot, and which of those who had that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,10 +92,20 @@ enum State {
 struct Client {
     generation: u32,
     state: State,
-    /// What its wait has seen, until its next request: a `get` that follows finds the value even if somebody has
-    /// deleted the key since.
+    /// Apart, because few have one at a time and every request looks whether there is one.
+    keepsake: Option<Box<Keepsake>>,
+    /// Whether its last COMPARE_SET stored.
+    stored: bool,
+}
+
+/// What a wait leaves its client until its next request.
+#[derive(Debug, Default)]
+struct Keepsake {
+    /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
     latch: Vec<(Arc<[u8]>, Value)>,
-    /// The queue it was woken for, until its next request.
+    /// What the latch is counted as.
+    bytes: usize,
+    /// The queue it was woken for.
     claim: Option<Box<[u8]>>,
 }
 
@@ -107,7 +122,9 @@ pub struct Engine {
     blocked: usize,
     outputs: VecDeque<Output>,
     /// An empty one with room, for whoever waits next.
-    spare_latch: Vec<(Arc<[u8]>, Value)>,
+    spare: Option<Box<Keepsake>>,
+    /// What all latches together are counted as.
+    latched: usize,
     empty: Value,
 }
 
@@ -131,7 +148,8 @@ impl Engine {
             clients: Vec::new(),
             blocked: 0,
             outputs: VecDeque::new(),
-            spare_latch: Vec::new(),
+            spare: None,
+            latched: 0,
             empty: Value::default(),
         }
     }
@@ -147,20 +165,15 @@ impl Engine {
             return self.outputs.push_back(Output::Close { client, reason });
         }
         // This request ends what the one before left open.
-        let mut latch = std::mem::take(&mut known.latch);
-        let claim = known.claim.take();
-        match self.answer(client, request, &latch) {
+        let keepsake = known.keepsake.take();
+        let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
+        match self.answer(client, request, latch) {
             Ok(Some(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
             Ok(None) => {}
             Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
         }
-        if latch.capacity() > 0 && latch.capacity() <= LATCH_KEEP {
-            latch.clear();
-            self.spare_latch = latch;
-        }
-        if let Some(queue) = claim {
-            self.queues.end_claim(&queue);
-            self.wake_for_items(&queue);
+        if let Some(keepsake) = keepsake {
+            self.discard(keepsake);
         }
     }
 
@@ -170,21 +183,43 @@ impl Engine {
         if known.generation != client.generation {
             return;
         }
-        known.latch = Vec::new();
-        let claim = known.claim.take();
+        known.stored = false;
+        let keepsake = known.keepsake.take();
         self.unblock(client.index);
+        if let Some(keepsake) = keepsake {
+            self.discard(keepsake);
+        }
+    }
+
+    /// Ends what a wait left open.
+    fn discard(&mut self, mut keepsake: Box<Keepsake>) {
+        let claim = keepsake.claim.take();
+        self.latched -= std::mem::take(&mut keepsake.bytes);
+        if keepsake.latch.capacity() <= LATCH_KEEP {
+            keepsake.latch.clear();
+            self.spare = Some(keepsake);
+        }
         if let Some(queue) = claim {
             self.queues.end_claim(&queue);
             self.wake_for_items(&queue);
         }
     }
 
+    /// What [`Engine::poll_output`] gives next, where it lies: for a driver that takes from it what it needs, and
+    /// moves nothing else.
+    #[inline]
+    pub fn next_output(&mut self) -> Option<&mut Output> {
+        self.outputs.front_mut()
+    }
+
     /// The next thing to do, until `None`.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     /// Whether this client is blocked in a WAIT or BARRIER.
+    #[inline]
     pub fn is_blocked(&self, client: ClientId) -> bool {
         self.clients
             .get(client.index())
@@ -200,6 +235,11 @@ impl Engine {
             awaited: self.waiters.len(),
             blocked: self.blocked,
         }
+    }
+
+    /// What a key holds.
+    pub fn value_of(&self, key: &[u8]) -> Option<&Value> {
+        self.map.get(key)
     }
 
     /// What this client is blocked in.
@@ -221,6 +261,7 @@ impl Engine {
         self.map.bytes() + self.queues.bytes()
     }
 
+    #[inline]
     fn admit(&mut self, client: ClientId) -> &mut Client {
         let index = client.index();
         if index >= self.clients.len() {
@@ -249,11 +290,15 @@ impl Engine {
                 None
             }
             Request::CompareSet { key, expected, desired } => {
-                Some(Reply::Value(self.compare_set(key, expected, desired)?))
+                Some(Reply::Value(self.compare_set(client, key, expected, desired)?))
             }
             Request::Get { key } => Some(Reply::Value(self.value(key, latch))),
             Request::Add { key, delta } => Some(Reply::Number(self.add(key, delta)?)),
-            Request::Check { keys } => Some(Reply::Checked(keys.iter().all(|key| self.is_present(key)))),
+            Request::Check { keys } => {
+                let stored = self.identity.is_some() && self.clients[client.index()].stored;
+                let stored = |key| stored && key == STORED_KEY;
+                Some(Reply::Checked(keys.iter().all(|key| self.is_present(key) || stored(key))))
+            }
             Request::Wait { keys } => self.wait(client, keys)?,
             Request::NumKeys => Some(Reply::Number(self.map.len() as i64)),
             Request::DeleteKey { key } => {
@@ -323,284 +368,6 @@ impl Engine {
                 }
             })
             .collect()
-    }
-
-    // ---- writing ----
-
-    /// May anybody write this key?
-    fn writable(&self, op: Op, key: &[u8]) -> Result<(), Refusal> {
-        match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
-            true => Err(Refusal::Reserved { op, key: printable(key) }),
-            false => Ok(()),
-        }
-    }
-
-    /// May this key be written, and is there room for it to hold so many bytes?
-    fn permit(&self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
-        self.writable(op, key)?;
-        let limit = self.limits.store_bytes;
-        let bytes = self.bytes();
-        if bytes + cost(key.len(), len) > limit {
-            let freed = self.map.get(key).map_or(0, |held| cost(key.len(), held.len()));
-            if bytes - freed + cost(key.len(), len) > limit {
-                return Err(Refusal::StoreFull { op, key: printable(key), held: bytes, limit });
-            }
-        }
-        if self.map.len() >= self.limits.keys && self.map.get(key).is_none() {
-            return Err(Refusal::TooManyKeys { op, key: printable(key), limit: self.limits.keys });
-        }
-        Ok(())
-    }
-
-    /// Stores a value and wakes who waited for it.
-    fn put(&mut self, key: &[u8], value: Value) {
-        if self.waiters.len() == 0 {
-            return self.map.set(key, value);
-        }
-        self.map.set(key, value.clone());
-        self.wake(key, &value);
-    }
-
-    fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
-        // Nobody waits for a key that is there, and what is as long takes no more room.
-        if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
-            return Ok(());
-        }
-        self.permit(Op::Set, key, value.bytes().len())?;
-        self.put(key, value.to_value());
-        Ok(())
-    }
-
-    fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Payload<'_>) -> Result<Value, Refusal> {
-        // First, lest it seem absent to those who expect something there.
-        self.writable(Op::CompareSet, key)?;
-        let fits = match self.map.get_mut(key) {
-            Some(held) if **held != *expected => return Ok(held.clone()),
-            Some(held) => {
-                if held.overwrite(desired.bytes()) {
-                    return Ok(held.clone());
-                }
-                true
-            }
-            None => expected.is_empty(),
-        };
-        if !fits {
-            // Absent although a value was expected: torch answers the expectation, and its own code relies on it.
-            return Ok(Value::copied(expected));
-        }
-        self.permit(Op::CompareSet, key, desired.bytes().len())?;
-        let value = desired.to_value();
-        self.put(key, value.clone());
-        Ok(value)
-    }
-
-    fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Refusal> {
-        let mut place = self.map.get_mut(key);
-        let held = match &place {
-            None => 0,
-            Some(value) => parse_prefix(value).ok_or_else(|| Refusal::NotANumber { key: printable(key) })?,
-        };
-        let sum =
-            held.checked_add(delta).ok_or_else(|| Refusal::Overflow { key: printable(key), held, delta })?;
-        let sum_text = Decimal::of(sum);
-        if place.as_mut().is_some_and(|value| value.overwrite(sum_text.text())) {
-            return Ok(sum);
-        }
-        self.permit(Op::Add, key, sum_text.text().len())?;
-        self.put(key, Value::copied(sum_text.text()));
-        Ok(sum)
-    }
-
-    fn append(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
-        let held = self.map.get(key).map(|held| held.len());
-        let len = held.unwrap_or(0) + value.bytes().len();
-        if len > self.limits.value_len {
-            let limit = self.limits.value_len;
-            return Err(Refusal::ValueTooLong { key: printable(key), len, limit });
-        }
-        self.permit(Op::Append, key, len)?;
-        match held {
-            // Nobody waits for a key that is there.
-            Some(_) => self.map.append(key, value.bytes()),
-            None => self.put(key, value.to_value()),
-        }
-        Ok(())
-    }
-
-    fn multi_set(&mut self, pairs: PairList<'_>) -> Result<(), Refusal> {
-        let mut added = 0;
-        for (key, value) in pairs.iter() {
-            self.writable(Op::MultiSet, key)?;
-            added += cost(key.len(), value.len());
-        }
-        let limit = self.limits.store_bytes;
-        let tight = self.bytes() + added > limit || self.map.len() + pairs.len() > self.limits.keys;
-        if tight {
-            self.permit_exactly(pairs)?;
-        }
-        for (key, value) in pairs.iter() {
-            self.map.set(key, Value::copied(value));
-        }
-        if self.waiters.len() > 0 {
-            self.wake_for_pairs(pairs);
-        }
-        Ok(())
-    }
-
-    /// The exact form of the check, for a store that is nearly full: all of it fits or none is stored.
-    fn permit_exactly(&self, pairs: PairList<'_>) -> Result<(), Refusal> {
-        let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
-        let (mut bytes, mut keys) = (self.bytes(), self.map.len());
-        for (key, len) in &last {
-            match self.map.get(key) {
-                Some(held) => bytes = bytes - held.len() + len,
-                None => {
-                    bytes += cost(key.len(), *len);
-                    keys += 1;
-                }
-            }
-        }
-        let first = || pairs.iter().next().map(|(key, _)| printable(key)).unwrap_or_default();
-        let op = Op::MultiSet;
-        if keys > self.limits.keys {
-            return Err(Refusal::TooManyKeys { op, key: first(), limit: self.limits.keys });
-        }
-        if bytes > self.limits.store_bytes {
-            let (held, limit) = (self.bytes(), self.limits.store_bytes);
-            return Err(Refusal::StoreFull { op, key: first(), held, limit });
-        }
-        Ok(())
-    }
-
-    fn queue_push(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
-        self.writable(Op::QueuePush, key)?;
-        if self.queues.items() >= self.limits.queue_items {
-            return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items });
-        }
-        let (held, limit) = (self.bytes(), self.limits.store_bytes);
-        if held + cost(key.len(), value.bytes().len()) > limit {
-            return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
-        }
-        self.queues.push(key, value.to_value());
-        self.wake_for_items(key);
-        Ok(())
-    }
-
-    // ---- waiting ----
-
-    fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Option<Reply>, Refusal> {
-        let mut latch = std::mem::take(&mut self.spare_latch);
-        let mut absent = Vec::new();
-        for key in keys.iter() {
-            match self.map.entry(key) {
-                Some((key, value)) => latch.push((Arc::clone(key), value.clone())),
-                None if self.is_present(key) => {}
-                None => absent.push(key),
-            }
-        }
-        for (held, limit) in
-            [(0, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)]
-        {
-            if held + absent.len() > limit {
-                return Err(Refusal::TooManyAwaited { asked: absent.len(), held, limit });
-            }
-        }
-        let known = &mut self.clients[client.index()];
-        known.latch = latch;
-        if absent.is_empty() {
-            return Ok(Some(Reply::Stop));
-        }
-        let mut places = Places::default();
-        for key in absent {
-            self.waiters.register(client.index, &mut places, key);
-        }
-        known.state = State::Waiting(places);
-        self.blocked += 1;
-        Ok(None)
-    }
-
-    fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Option<Reply>, Refusal> {
-        let size = u64::try_from(world_size)
-            .ok()
-            .filter(|&size| size > 0)
-            .ok_or_else(|| Refusal::BadWorldSize { key: printable(key), world_size })?;
-        match self.barriers.arrive(client.index, key, size) {
-            Ok(arrival) => {
-                self.clients[client.index()].state = State::AtBarrier(arrival);
-                self.blocked += 1;
-                Ok(None)
-            }
-            Err(others) => {
-                for other in others {
-                    self.release(other);
-                }
-                Ok(Some(Reply::Stop))
-            }
-        }
-    }
-
-    /// A key has come: all who waited for it have seen it.
-    fn wake(&mut self, key: &[u8], value: &Value) {
-        while let Some((seen, key)) = self.waiters.take_oldest(key) {
-            self.clients[seen.client as usize].latch.push((key, value.clone()));
-            if self.strike(&seen) {
-                self.release(seen.client);
-            }
-        }
-    }
-
-    /// Several keys have come at once: what is seen is what all of it left, not a value that a later pair replaced.
-    fn wake_for_pairs(&mut self, pairs: PairList<'_>) {
-        for (key, _) in pairs.iter() {
-            if self.waiters.is_awaited(key)
-                && let Some(value) = self.map.get(key).cloned()
-            {
-                self.wake(key, &value);
-            }
-        }
-    }
-
-    /// A queue has items: one waiter for each that nobody is on its way to.
-    fn wake_for_items(&mut self, key: &[u8]) {
-        while self.queues.has_unclaimed(key) {
-            let Some((seen, _)) = self.waiters.take_oldest(key) else { return };
-            if self.strike(&seen) {
-                self.release(seen.client);
-                self.queues.claim(key);
-                self.clients[seen.client as usize].claim = Some(key.into());
-            }
-        }
-    }
-
-    /// Notes that a waiter has seen one of its keys; whether it was the last.
-    fn strike(&mut self, seen: &Seen) -> bool {
-        let State::Waiting(places) = &mut self.clients[seen.client as usize].state else {
-            unreachable!("only waiting clients are registered");
-        };
-        Waiters::strike(places, seen);
-        places.left() == 0
-    }
-
-    /// A blocked request is over.
-    fn release(&mut self, index: ClientIndex) {
-        let known = &mut self.clients[index as usize];
-        known.state = State::Free;
-        self.blocked -= 1;
-        let client = ClientId::new(index, known.generation);
-        self.outputs.push_back(Output::Reply { client, reply: Reply::Stop });
-    }
-
-    /// A blocked request is given up, without a reply.
-    fn unblock(&mut self, index: ClientIndex) {
-        let known = &mut self.clients[index as usize];
-        match std::mem::take(&mut known.state) {
-            State::Free => return,
-            State::Waiting(mut places) => self.waiters.cancel(&mut places),
-            State::AtBarrier(arrival) => self.barriers.leave(arrival),
-        }
-        self.blocked -= 1;
-        // What half a wait has seen is not for a later `get`.
-        known.latch = Vec::new();
     }
 
     /// Panics if the index of waiters disagrees with the clients. For tests; it walks everything.

@@ -73,19 +73,31 @@ impl Map {
 
     /// Puts a value in the place of what was there.
     pub(super) fn set(&mut self, key: &[u8], value: Value) {
+        self.replace(key, value.len(), value, |held, value| *held = value);
+    }
+
+    /// Puts a copy of these bytes in the place of what was there, or over it.
+    pub(super) fn set_copy(&mut self, key: &[u8], bytes: &[u8]) {
+        self.replace(key, bytes.len(), bytes, |held, bytes| {
+            if !held.overwrite(bytes) {
+                *held = Value::copied(bytes);
+            }
+        });
+    }
+
+    fn replace<T: Into<Value>>(&mut self, key: &[u8], len: usize, new: T, over: impl FnOnce(&mut Value, T)) {
         let (shard, hash) = self.hash(key);
         let hasher = &self.hasher;
-        let added = cost(key.len(), value.len());
         match self.shards[shard].entry(hash, |entry| *entry.key == *key, |entry| hasher.hash_one(&*entry.key))
         {
             hash_table::Entry::Occupied(mut slot) => {
                 let held = &mut slot.get_mut().value;
-                self.bytes = self.bytes + value.len() - held.len();
-                *held = value;
+                self.bytes = self.bytes + len - held.len();
+                over(held, new);
             }
             hash_table::Entry::Vacant(slot) => {
-                slot.insert(Entry { key: Arc::from(key), value });
-                self.bytes += added;
+                slot.insert(Entry { key: Arc::from(key), value: new.into() });
+                self.bytes += cost(key.len(), len);
                 self.len += 1;
             }
         }

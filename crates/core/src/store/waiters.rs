@@ -56,7 +56,12 @@ pub(super) struct Waiters {
     awaited: Slab<Awaited>,
     registrations: Slab<Registration>,
     hasher: RandomState,
+    /// Bytes of the keys awaited.
+    bytes: usize,
 }
+
+/// What waiting for a key costs beyond the key, roughly: its records from both ends.
+pub(super) const WAIT_OVERHEAD: usize = 96;
 
 /// Somebody waited for the key that came.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,12 +72,23 @@ pub(super) struct Seen {
 
 impl Waiters {
     pub(super) fn new(hasher: RandomState) -> Waiters {
-        Waiters { by_key: HashTable::new(), awaited: Slab::new(), registrations: Slab::new(), hasher }
+        Waiters {
+            by_key: HashTable::new(),
+            awaited: Slab::new(),
+            registrations: Slab::new(),
+            hasher,
+            bytes: 0,
+        }
     }
 
     /// How many registrations there are: keys awaited, counted once for each who waits.
     pub(super) fn len(&self) -> usize {
         self.registrations.len()
+    }
+
+    /// Bytes held for all who wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.registrations.len() * WAIT_OVERHEAD
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
@@ -101,6 +117,7 @@ impl Waiters {
     }
 
     fn insert(&mut self, key: &[u8]) -> u32 {
+        self.bytes += key.len();
         let at = self.awaited.insert(Awaited { key: Arc::from(key), oldest: NONE, newest: NONE }) as u32;
         let (hasher, awaited) = (&self.hasher, &self.awaited);
         self.by_key
@@ -161,7 +178,7 @@ impl Waiters {
             if let Ok(slot) = self.by_key.find_entry(hash, |&at| at == gone.awaited) {
                 slot.remove();
             }
-            self.awaited.remove(gone.awaited as usize);
+            self.bytes -= self.awaited.remove(gone.awaited as usize).key.len();
         }
         if self.registrations.is_empty() {
             self.give_back();

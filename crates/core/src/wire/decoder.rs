@@ -1,11 +1,12 @@
 //! The two resumable decoders: requests on the server's side, replies on the client's.
 //!
-//! Bytes are copied only when a message arrives in pieces, and then once: the decoder sets aside room as they arrive,
-//! never for what is merely announced.
+//! Bytes are copied only when a message arrives in pieces, and then about once: the decoder sets aside room as they
+//! arrive, never for what is merely announced.
 
 use bytes::Bytes;
 
 use super::op::Op;
+use super::parse::length_at_front;
 use super::reply::{Reply, ReplyKind};
 use super::request::Request;
 use super::scan::{Progress, Scan};
@@ -18,15 +19,15 @@ pub struct Frame<'a>(Repr<'a>);
 
 #[derive(Debug)]
 enum Repr<'a> {
-    /// With the request in it, which finding its end has read already.
-    There(&'a [u8], Request<'a>),
-    Pieced(Bytes),
+    There(&'a [u8]),
+    /// Boxed, so that a frame is small: it is handed on for every request, and nearly none is in pieces.
+    Pieced(Box<Bytes>),
 }
 
 impl Frame<'static> {
     /// A CANCEL_WAIT; they are all alike.
     pub(crate) fn cancel_wait() -> Frame<'static> {
-        Frame(Repr::There(&[Op::CancelWait as u8], Request::CancelWait))
+        Frame(Repr::There(&[Op::CancelWait as u8]))
     }
 }
 
@@ -34,7 +35,7 @@ impl Frame<'_> {
     /// The bytes, operation code first.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Repr::There(bytes, _) => bytes,
+            Repr::There(bytes) => bytes,
             Repr::Pieced(bytes) => bytes,
         }
     }
@@ -47,18 +48,16 @@ impl Frame<'_> {
     /// The request in it.
     pub fn request(&self) -> Request<'_> {
         match &self.0 {
-            Repr::There(_, request) => *request,
-            Repr::Pieced(bytes) => {
-                Request::parse(bytes, Some(bytes)).expect("the decoder hands out whole requests only")
-            }
+            Repr::There(bytes) => Request::parse(bytes, None),
+            Repr::Pieced(bytes) => Request::parse(bytes, Some(bytes)),
         }
     }
 
     /// The request to keep, apart from the bytes it came in.
     pub fn keep(self) -> Kept {
         Kept(match self.0 {
-            Repr::There(bytes, _) => Bytes::copy_from_slice(bytes),
-            Repr::Pieced(bytes) => bytes,
+            Repr::There(bytes) => Bytes::copy_from_slice(bytes),
+            Repr::Pieced(bytes) => *bytes,
         })
     }
 }
@@ -80,7 +79,7 @@ impl Kept {
 
     /// As a frame again.
     pub fn into_frame(self) -> Frame<'static> {
-        Frame(Repr::Pieced(self.0))
+        Frame(Repr::Pieced(Box::new(self.0)))
     }
 }
 
@@ -94,20 +93,32 @@ struct Partial {
 impl Partial {
     /// Takes from `input` what belongs to this message. True once it is whole.
     fn fill(&mut self, input: &mut &[u8]) -> Result<bool, WireError> {
+        let all = *input;
+        let mut taken = 0;
         loop {
             match self.scan.advance(&self.bytes)? {
                 Progress::Whole(len) => {
-                    debug_assert_eq!(len, self.bytes.len());
+                    let follows = self.bytes.len() - len;
+                    *input = &all[taken - follows..];
+                    self.bytes.truncate(len);
+                    if follows > len {
+                        // A value that keeps its message must not keep the room of others.
+                        self.bytes.shrink_to_fit();
+                    }
                     return Ok(true);
                 }
                 Progress::Need { len, exact } => {
-                    let taken = input.len().min(len - self.bytes.len());
-                    if taken == 0 {
+                    // Up to its end if that is known. Else all there is, so that long lists are not copied string by
+                    // string; what turns out to follow the message is given back.
+                    let left = all.len() - taken;
+                    let more = if exact { left.min(len - self.bytes.len()) } else { left };
+                    if more == 0 {
+                        *input = &[];
                         return Ok(false);
                     }
-                    self.make_room(taken, exact.then_some(len));
-                    self.bytes.extend_from_slice(&input[..taken]);
-                    *input = &input[taken..];
+                    self.make_room(more, exact.then_some(len));
+                    self.bytes.extend_from_slice(&all[taken..taken + more]);
+                    taken += more;
                 }
             }
         }
@@ -128,13 +139,31 @@ impl Partial {
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     partial: Option<Box<Partial>>,
+    begun: u64,
 }
 
 impl RequestDecoder {
     /// The next whole request, taken off the front of `input`; `None` when `input` is used up.
     ///
     /// After an error the stream has no meaning any more and must be closed.
+    #[inline]
     pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+    ) -> Result<Option<Frame<'a>>, WireError> {
+        // Nearly always all of it is there.
+        if self.partial.is_none()
+            && let Some(len) = length_at_front(input, limits)
+        {
+            let (bytes, rest) = input.split_at(len);
+            *input = rest;
+            return Ok(Some(Frame(Repr::There(bytes))));
+        }
+        self.next_in_pieces(input, limits)
+    }
+
+    fn next_in_pieces<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
@@ -144,13 +173,7 @@ impl RequestDecoder {
                 return Ok(None);
             }
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-            return Ok(Some(Frame(Repr::Pieced(Bytes::from(whole)))));
-        }
-        // Nearly always all of it is there.
-        if let Some((request, len)) = Request::at_front(input, limits) {
-            let (bytes, rest) = input.split_at(len);
-            *input = rest;
-            return Ok(Some(Frame(Repr::There(bytes, request))));
+            return Ok(Some(Frame(Repr::Pieced(Box::new(Bytes::from(whole))))));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
@@ -159,16 +182,21 @@ impl RequestDecoder {
             Progress::Whole(len) => {
                 let (bytes, rest) = input.split_at(len);
                 *input = rest;
-                let request = Request::parse(bytes, None).expect("a whole request was found");
-                Ok(Some(Frame(Repr::There(bytes, request))))
+                Ok(Some(Frame(Repr::There(bytes))))
             }
             Progress::Need { .. } => {
                 // The scan goes on over the copy just where it stopped over the original.
+                self.begun += 1;
                 self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec() }));
                 *input = &[];
                 Ok(None)
             }
         }
+    }
+
+    /// How many requests have begun to arrive in pieces.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Bytes held of a request that has begun to arrive; `None` between requests.

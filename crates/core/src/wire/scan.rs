@@ -4,7 +4,7 @@
 
 use super::op::Op;
 use super::reply::ReplyKind;
-use crate::error::WireError;
+use crate::error::{WireError, printable};
 use crate::limits::Limits;
 
 /// One field of a message, as far as finding its end needs to know it.
@@ -36,6 +36,8 @@ pub(super) struct Scan {
     /// Strings still to come of the list that field `at` is; `None` before its count was read.
     left: Option<u64>,
     pos: usize,
+    /// Where the last key lies, for what there is to say of its value.
+    key: Option<(usize, usize)>,
     bounds: Bounds,
 }
 
@@ -77,7 +79,7 @@ impl Scan {
             count: limits.keys_per_request,
             frame: limits.frame_len,
         };
-        Scan { fields, at: 0, left: None, pos: 1, bounds }
+        Scan { fields, at: 0, left: None, pos: 1, key: None, bounds }
     }
 
     /// A walk through a reply of this kind.
@@ -95,7 +97,7 @@ impl Scan {
         // Whatever a server may hold may come back, so the whole reply's limit is the one that counts.
         let most = limits.reply_len;
         let bounds = Bounds { key: most, value: most, count: usize::MAX, frame: most };
-        Scan { fields: [Some(field), None, None], at: 0, left: None, pos: 0, bounds }
+        Scan { fields: [Some(field), None, None], at: 0, left: None, pos: 0, key: None, bounds }
     }
 
     /// Walks on through `bytes`, which are the message from its start.
@@ -140,7 +142,10 @@ impl Scan {
         if len > limit as u64 {
             return Err(match key {
                 true => WireError::KeyTooLong { len, limit },
-                false => WireError::ValueTooLong { len, limit },
+                false => {
+                    let key = self.key.map(|(start, end)| printable(&bytes[start..end]));
+                    WireError::ValueTooLong { key, len, limit }
+                }
             });
         }
         // Saturating here and below: a limit may be set as high as the number goes.
@@ -150,6 +155,9 @@ impl Scan {
         }
         if bytes.len() < end {
             return Ok(Some(Progress::Need { len: end, exact: last }));
+        }
+        if key {
+            self.key = Some((start, end));
         }
         self.pos = end;
         Ok(None)
@@ -189,6 +197,10 @@ impl Scan {
                 Field::Values(_) => false,
                 _ => true,
             };
+            if self.skip_string(bytes, key) {
+                left -= 1;
+                continue;
+            }
             let need = self.string(bytes, key, left == 1)?;
             if need.is_some() {
                 self.left = Some(left);
@@ -197,6 +209,21 @@ impl Scan {
             left -= 1;
         }
         Ok(None)
+    }
+
+    /// Goes past a string that is all there and within the limits, without saying what is wrong if it isn't.
+    fn skip_string(&mut self, bytes: &[u8], key: bool) -> bool {
+        let limit = if key { self.bounds.key } else { self.bounds.value };
+        let Some(len) = read_u64(bytes, self.pos).filter(|&len| len <= limit as u64) else { return false };
+        let end = (self.pos + 8).saturating_add(len as usize);
+        let fits = end <= bytes.len().min(self.bounds.frame);
+        if fits {
+            if key {
+                self.key = Some((self.pos + 8, end));
+            }
+            self.pos = end;
+        }
+        fits
     }
 
     /// Fails early if that many strings can't fit: each has at least its length.

@@ -3,9 +3,10 @@
 //!
 //! | invariant | held by |
 //! |---|---|
-//! | S1, S4, S5, S6, S7, S13: one order, sums, chains, waits, counts | `every_reply_is_the_models`, in both forms |
+//! | S1, S4, S5, S7, S13: one order, sums, chains, wake-ups, counts | `every_reply_is_the_models`, in both forms |
 //! | S2: half a request does nothing | `a_request_that_never_ends_changes_nothing` |
 //! | S3: a multi_set is atomic | the model stores all of it or none |
+//! | S6: what a wait has seen can be read | `what_is_read_after_a_wait_is_the_models` |
 //! | S8: one reply per request, in order | `requests_are_answered_one_by_one_in_their_order` |
 //! | S9, S10: no registration outlives its wait | registrations are counted beside the model's after each turn |
 //! | S11: queues | `items_come_out_once_and_in_order_and_a_push_wakes_one` |
@@ -27,7 +28,9 @@ use proptest::prelude::*;
 use rallypoint_core::Limits;
 use rallypoint_core::wire::{ReplyDecoder, RequestDecoder};
 
-use operation::{Operation, Text, any_operation, any_reply, barriers, garbage, large_operation, queues};
+use operation::{
+    Operation, Text, any_operation, any_reply, barriers, garbage, large_operation, queues, waits,
+};
 use scenario::{Play, SLOTS, Split, Turn, turns};
 use server::validate;
 
@@ -56,6 +59,12 @@ proptest! {
 
 proptest! {
     #![proptest_config(cases(3000))]
+
+    #[test]
+    fn what_is_read_after_a_wait_is_the_models(turns in turns(waits(), 40)) {
+        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| play.turn(turn));
+    }
 
     #[test]
     fn every_reply_is_the_models_within_tight_limits(turns in turns(any_operation(), 40)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rallypoint_core::Value;
-use rallypoint_core::store::SERVER_KEY;
+use rallypoint_core::store::{SERVER_KEY, STORED_KEY};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 
 /// Bytes that print as text.
@@ -159,7 +159,8 @@ impl From<Request<'_>> for Operation {
 }
 
 /// Few keys, so that clients meet at them.
-pub(crate) const KEYS: &[&[u8]] = &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, b"rallypoint/x"];
+pub(crate) const KEYS: &[&[u8]] =
+    &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, STORED_KEY, b"rallypoint/x"];
 
 fn key() -> impl Strategy<Value = Text> {
     let often = prop::sample::select(&KEYS[..4]);
@@ -221,6 +222,23 @@ const GARBAGE: &[&[u8]] = &[
 /// Bytes that are no request.
 pub(crate) fn garbage() -> impl Strategy<Value = Operation> {
     prop::sample::select(GARBAGE).prop_map(|bytes| Operation::Garbage(bytes.into()))
+}
+
+/// What one does with keys that come and go while others wait for them and then read them.
+pub(crate) fn waits() -> BoxedStrategy<Operation> {
+    let key = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
+    let keys = || prop::collection::vec(key(), 1..3);
+    prop_oneof![
+        6 => keys().prop_map(Operation::Wait),
+        3 => (key(), value()).prop_map(|(key, value)| Operation::Set(key, value)),
+        4 => prop::collection::vec((key(), value()), 1..5).prop_map(Operation::MultiSet),
+        2 => (key(), value()).prop_map(|(key, value)| Operation::Append(key, value)),
+        6 => key().prop_map(Operation::DeleteKey),
+        4 => key().prop_map(Operation::Get),
+        4 => keys().prop_map(Operation::MultiGet),
+        1 => Just(Operation::CancelWait),
+    ]
+    .boxed()
 }
 
 /// What one does with queues.

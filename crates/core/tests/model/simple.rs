@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rallypoint_core::Limits;
-use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY};
+use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 
 use crate::operation::{Operation, Text};
 
@@ -37,6 +37,8 @@ struct Client {
     latch: BTreeMap<Text, Text>,
     /// The queue it was woken for, until its next request.
     claim: Option<Text>,
+    /// Whether its last compare-and-set stored.
+    stored: bool,
     replies: Vec<u8>,
 }
 
@@ -177,6 +179,7 @@ impl Simple {
                 none
             }
             Operation::CompareSet(key, expected, desired) => {
+                self.clients[slot].stored = false;
                 writable(&key)?;
                 let answer = match self.keys.get(&key) {
                     None if expected.is_empty() => desired.clone(),
@@ -185,6 +188,7 @@ impl Simple {
                     Some(held) => return Ok(string(held)),
                 };
                 self.store(vec![(key, desired)])?;
+                self.clients[slot].stored = true;
                 Ok(string(&answer))
             }
             Operation::Get(key) => Ok(string(&self.read(&key, &latch))),
@@ -209,7 +213,10 @@ impl Simple {
                 self.store(vec![(key, value)])?;
                 none
             }
-            Operation::Check(keys) => Ok(vec![u8::from(!keys.iter().all(|key| self.is_present(key)))]),
+            Operation::Check(keys) => {
+                let stored = |key: &Text| **key == *STORED_KEY && self.clients[slot].stored;
+                Ok(vec![u8::from(!keys.iter().all(|key| self.is_present(key) || stored(key)))])
+            }
             Operation::NumKeys => number(self.keys.len() as i64),
             Operation::ListKeys => {
                 let mut reply = (self.keys.len() as i64).to_le_bytes().to_vec();
@@ -227,7 +234,7 @@ impl Simple {
                     return Err(Refused);
                 }
                 self.queues.entry(key.clone()).or_default().push_back(item);
-                self.wake_for_items(&key);
+                self.wake_for_item(&key);
                 none
             }
             Operation::QueuePop(key) => {
@@ -342,18 +349,26 @@ impl Simple {
     fn wake_for_items(&mut self, queue: &Text) {
         loop {
             let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
-            if self.queues.get(queue).map_or(0, VecDeque::len) <= claims {
+            let covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
+            if covered || !self.wake_for_item(queue) {
                 return;
             }
+        }
+    }
+
+    /// The oldest waiters see an item, until one of them has seen all it waits for.
+    fn wake_for_item(&mut self, queue: &Text) -> bool {
+        loop {
             let oldest = (0..self.clients.len())
                 .filter_map(|slot| match &self.clients[slot].blocked {
                     Some(Blocked::Wait { missing, since }) if missing.contains(queue) => Some((*since, slot)),
                     _ => None,
                 })
                 .min();
-            let Some((_, slot)) = oldest else { return };
+            let Some((_, slot)) = oldest else { return false };
             if self.see(slot, queue) {
                 self.clients[slot].claim = Some(queue.clone());
+                return true;
             }
         }
     }

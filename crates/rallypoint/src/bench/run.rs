@@ -170,7 +170,8 @@ impl<'a> Bench<'a> {
                 self.control.delete(&self.keys, made).map_err(|trouble| self.lost_control(trouble))
             });
         if deleted.is_err() {
-            eprintln!("rallypoint bench: keys that begin with {} may be left", self.keys.prefix());
+            let prefix = self.keys.prefix();
+            crate::output::complain(&format!("rallypoint bench: keys that begin with {prefix} may be left"));
         }
         deleted
     }

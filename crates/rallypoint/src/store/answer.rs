@@ -1,11 +1,15 @@
 //! How answers and failures are printed, for people and as JSON, and which exit code each has.
 
-use std::io::Write;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rallypoint_core::printable;
+use rallypoint_core::wire::Op;
 use rallypoint_store::{Endpoint, StoreError};
 use serde_json::{Value, json};
+
+use crate::output;
 
 const ABSENT: u8 = 3;
 const TIMED_OUT: u8 = 4;
@@ -41,13 +45,14 @@ impl Answer {
     pub(super) fn print(self, as_json: bool) -> ExitCode {
         let code = self.code();
         let text = if as_json { format!("{}\n", self.json()).into_bytes() } else { self.text() };
-        // A reader that has gone away has had what it wanted.
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(&text).and_then(|()| out.flush());
+        if let Err(failed) = output::say(&text) {
+            return failed;
+        }
         if let Answer::Absent(keys) = &self
             && !as_json
         {
-            eprintln!("rallypoint store: {} is not there", keys.join(", "));
+            let names: Vec<_> = keys.iter().map(|key| printable(key.as_bytes())).collect();
+            output::complain(&format!("rallypoint store: {} is not there", names.join(", ")));
         }
         ExitCode::from(code)
     }
@@ -74,7 +79,15 @@ impl Answer {
                 };
                 states.iter().map(line).collect::<String>().into_bytes()
             }
-            Answer::Keys(keys) => keys.iter().map(|key| format!("{key}\n")).collect::<String>().into_bytes(),
+            Answer::Keys(keys) => {
+                // A name may have anything in it; a terminal is to show it, not to obey it.
+                let safe = std::io::stdout().is_terminal();
+                let line = |key: &String| match safe {
+                    true => format!("{}\n", printable(key.as_bytes())),
+                    false => format!("{key}\n"),
+                };
+                keys.iter().map(line).collect::<String>().into_bytes()
+            }
             Answer::Pong { time, identity } => {
                 let who = identity
                     .as_deref()
@@ -138,6 +151,15 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Unresolvable { .. } => {
             (UNREACHABLE, "unreachable", "check the spelling, or use an IP address this machine can reach")
         }
+        StoreError::Unreachable { tried, .. }
+            if tried.iter().any(|(_, why)| why.contains("does not answer")) =>
+        {
+            (
+                UNREACHABLE,
+                "unreachable",
+                "is that a TCPStore, or another kind of server? is the process there stopped?",
+            )
+        }
         StoreError::Unreachable { .. } => (
             UNREACHABLE,
             "unreachable",
@@ -147,24 +169,32 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::ConnectionLost { .. } | StoreError::StoreReset { .. } => {
             (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
         }
+        StoreError::Indeterminate { op: Op::Barrier, .. } => {
+            (UNREACHABLE, "indeterminate", "the others may have passed; meet again at another key")
+        }
         StoreError::Indeterminate { .. } => {
             (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
         }
         StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
+        StoreError::KeyTooLong { .. }
+        | StoreError::ValueTooLarge { .. }
+        | StoreError::RequestTooLarge { .. } => {
+            (2, "usage", "store it in parts, or keep it in a file and store its path")
+        }
         StoreError::InvalidArgument(_) => (2, "usage", "see `rallypoint store --help`"),
         _ => (1, "failed", ""),
     };
     if as_json {
-        println!(
-            "{}",
+        let _ = output::say(format!(
+            "{}\n",
             json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()})
-        );
+        ));
     }
-    eprintln!("rallypoint store: {error}");
+    output::complain(&format!("rallypoint store: {error}"));
     if !hint.is_empty() {
-        eprintln!("hint: {hint}");
+        output::complain(&format!("hint: {hint}"));
     }
     ExitCode::from(code)
 }

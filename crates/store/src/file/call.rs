@@ -54,7 +54,7 @@ impl Pace {
     /// Between tries for the lock. Others hold it for microseconds, and may take it again as soon: who asks seldom meets
     /// it free seldom. At this pace asking takes about a hundredth of a processor.
     pub(super) fn for_lock() -> Pace {
-        Pace(Backoff::new(Duration::from_micros(50), Duration::from_millis(2)))
+        Pace(Backoff::new(Duration::from_micros(50), Duration::from_millis(3)))
     }
 
     /// Between looks at the file for keys to come. Torch's pause is 10 ms always.

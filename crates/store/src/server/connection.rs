@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) hung_up: bool,
     /// Is on the list of those to be flushed.
     pub(super) touched: bool,
+    /// Its large request waits for those of others.
+    pub(super) paused: bool,
     /// Is on the list of those with work left. Once is enough: twice would be two turns.
     pub(super) queued: bool,
     /// What the loop last counted as held for it.
@@ -41,11 +43,13 @@ pub(super) struct Connection {
 /// A request that comes in pieces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arriving {
-    /// Which of the connection's requests it is.
+    /// Which of those that came in pieces it is.
     request: u64,
     since: Instant,
     /// When its rate was last looked at, and how many bytes of it were there.
     looked: (Instant, usize),
+    /// When it was last seen to have grown, and to how many bytes.
+    grown: (Instant, usize),
 }
 
 impl Connection {
@@ -62,6 +66,7 @@ impl Connection {
             unread: false,
             hung_up: false,
             touched: false,
+            paused: false,
             queued: false,
             held: 0,
             arriving: None,
@@ -78,19 +83,21 @@ impl Connection {
     pub(super) fn wants_input(&self, limits: &Limits) -> bool {
         !self.doomed
             && !self.ended
+            && !self.paused
             && !self.is_congested(limits)
             && self.session.deferred_bytes() <= limits.deferred_bytes
     }
 
     /// Notes which request is arriving, if one is. True if it has only begun to.
     pub(super) fn note_arriving(&mut self) -> bool {
-        let request = self.session.arrived();
+        let request = self.session.begun();
         match (self.session.partial(), self.arriving) {
             (None, _) => self.arriving = None,
             (Some(_), Some(arriving)) if arriving.request == request => {}
             (Some(bytes), _) => {
                 let now = Instant::now();
-                self.arriving = Some(Arriving { request, since: now, looked: (now, bytes) });
+                self.arriving =
+                    Some(Arriving { request, since: now, looked: (now, bytes), grown: (now, bytes) });
                 return true;
             }
         }
@@ -105,8 +112,11 @@ impl Connection {
         };
         // What we don't read can't arrive; its time begins when we do.
         if !reading {
-            (arriving.since, arriving.looked) = (now, (now, bytes));
+            (arriving.since, arriving.looked, arriving.grown) = (now, (now, bytes), (now, bytes));
             return false;
+        }
+        if arriving.grown.1 != bytes {
+            arriving.grown = (now, bytes);
         }
         let (looked, before) = arriving.looked;
         if now.duration_since(arriving.since) < limits.partial_grace {
@@ -119,6 +129,13 @@ impl Connection {
             return false;
         }
         arriving.looked = (now, bytes);
-        ((bytes - before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+        (bytes.saturating_sub(before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+    }
+
+    /// Whether it holds room for a large request, and has got no more of it for so long.
+    pub(super) fn holds_room_in_vain(&self, now: Instant, large: usize, limits: &Limits) -> bool {
+        self.arriving.is_some_and(|arriving| {
+            arriving.grown.1 >= large && now.duration_since(arriving.grown.0) >= limits.input_stall
+        })
     }
 }

@@ -1,31 +1,34 @@
 //! The server's one thread: waits for sockets, reads, asks the session and the engine, writes. Each connection has its
 //! turn and no more than its share, so one that is slow, broken or hostile delays no other.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod accept;
+mod clocks;
+
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
 use super::connection::Connection;
+use super::crowd::Crowd;
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
+use accept::raise_file_limit;
 
 const WAKE: Token = Token(0);
 /// Tokens from here on are connections; those below are listeners.
 const FIRST_CONNECTION: usize = 1024;
-/// Connections accepted before the others have their turn.
-const ACCEPTS_A_TURN: usize = 128;
 /// What `read` is offered in the midst of a large request.
 const SCRATCH: usize = 256 * 1024;
 /// What it is offered otherwise: what comes may be thousands of requests, and whatever is not for this turn is put
@@ -53,6 +56,8 @@ pub(super) struct EventLoop {
     queued_listeners: Vec<bool>,
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
+    /// Connections wait to be accepted for which there was no file, not even to refuse them.
+    starved: bool,
     connections: Slab<Connection>,
     generation: u32,
     most_connections: usize,
@@ -73,6 +78,7 @@ pub(super) struct EventLoop {
     arriving: HashSet<usize>,
     stalled: HashSet<usize>,
     input_held: usize,
+    crowd: Crowd,
     sweep_every: Duration,
     swept: Instant,
 }
@@ -100,6 +106,7 @@ impl EventLoop {
             queued_listeners: vec![false; listeners.len()],
             listeners,
             spare_file: File::open("/dev/null").ok(),
+            starved: false,
             connections: Slab::new(),
             generation: 0,
             most_connections,
@@ -115,6 +122,7 @@ impl EventLoop {
             arriving: HashSet::new(),
             stalled: HashSet::new(),
             input_held: 0,
+            crowd: Crowd::default(),
             sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Instant::now(),
             limits,
@@ -127,6 +135,7 @@ impl EventLoop {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
+        let _ended = Ended(Arc::clone(&self.counters));
         let mut events = Events::with_capacity(1024);
         while !self.counters.stop_requested() {
             match self.poll.poll(&mut events, self.patience()) {
@@ -179,6 +188,9 @@ impl EventLoop {
                     self.settle();
                 }
             }
+            if self.crowd.waiting() > 0 {
+                self.let_in();
+            }
             let now = Instant::now();
             if now.duration_since(self.swept) >= self.sweep_every {
                 self.sweep(now);
@@ -207,72 +219,6 @@ impl EventLoop {
     }
 
     // ---- coming and going ----
-
-    fn accept(&mut self, listener: usize) {
-        if self.queued_listeners[listener] {
-            return;
-        }
-        let now = Instant::now();
-        for _ in 0..ACCEPTS_A_TURN {
-            match self.listeners[listener].accept() {
-                Ok((stream, peer)) => self.admit(stream, peer, now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_out_of_files(&error) => {
-                    if !self.accept_to_close(listener, now, &error) {
-                        return;
-                    }
-                }
-                // The peer went away while it waited to be accepted, or the like: its matter.
-                Err(_) => {}
-            }
-            self.settle();
-        }
-        self.queued_listeners[listener] = true;
-        self.ready.push_back(listener);
-    }
-
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) {
-        count(&self.counters.accepted);
-        if self.connections.len() >= self.most_connections {
-            count(&self.counters.refused);
-            return self.log(
-                now,
-                peer,
-                &format_args!("refused, {} connections are open", self.connections.len()),
-            );
-        }
-        if self.offences.is_refused(peer.ip(), now) {
-            return count(&self.counters.refused);
-        }
-        self.generation = self.generation.wrapping_add(1);
-        let slot = self.connections.vacant_entry();
-        let index = slot.key();
-        let client = ClientId::new(index as u32, self.generation);
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + index), interest).is_err() {
-            return count(&self.counters.refused);
-        }
-        slot.insert(Connection::new(stream, peer, client, now)).unread = true;
-        self.unvalidated.push_back(client);
-        self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
-        // The handshake is usually there already.
-        self.turn(index);
-    }
-
-    /// Without a file to spare nothing can be accepted, not even to refuse it: gives one up for the moment.
-    fn accept_to_close(&mut self, listener: usize, now: Instant, error: &io::Error) -> bool {
-        if self.spare_file.take().is_none() {
-            return false;
-        }
-        let accepted = self.listeners[listener].accept();
-        let peer = accepted.as_ref().ok().map(|(_, peer)| *peer);
-        drop(accepted);
-        self.spare_file = File::open("/dev/null").ok();
-        let Some(peer) = peer else { return false };
-        count(&self.counters.refused);
-        self.log(now, peer, &format_args!("refused, no file left: {error}"));
-        true
-    }
 
     /// Marks a connection to be closed, after a last try to send what it is owed.
     fn doom(&mut self, index: usize) {
@@ -333,6 +279,10 @@ impl EventLoop {
         self.input_held -= connection.held;
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         self.engine.handle_disconnect(connection.client);
+        drop(connection);
+        if self.starved {
+            self.accept_again();
+        }
         self.take_outputs(None);
     }
 
@@ -354,10 +304,13 @@ impl EventLoop {
                 self.queue(index);
                 break;
             }
-            let offered = match connection.session.partial() {
-                Some(held) if held >= GLANCE => SCRATCH,
-                _ => GLANCE,
-            };
+            let large = connection.session.partial().is_some_and(|held| held >= GLANCE);
+            if large && self.input_held > self.limits.input_total / 2 && !self.crowd.admits(connection.client)
+            {
+                connection.paused = true;
+                break;
+            }
+            let offered = if large { SCRATCH } else { GLANCE };
             match connection.stream.read(&mut scratch[..offered]) {
                 Ok(0) => {
                     connection.ended = true;
@@ -397,7 +350,10 @@ impl EventLoop {
                 Ok(Some(frame)) => {
                     share.requests = share.requests.saturating_sub(1);
                     self.engine.handle_request(connection.client, frame.request());
-                    self.take_outputs(Some(index));
+                    // Many requests have no reply.
+                    if self.engine.next_output().is_some() {
+                        self.take_outputs(Some(index));
+                    }
                 }
                 Ok(None) => break,
                 Err(error @ WireError::BadMagic { .. }) => {
@@ -415,24 +371,25 @@ impl EventLoop {
 
     /// Hands the engine's outputs to their connections.
     fn take_outputs(&mut self, current: Option<usize>) {
-        while let Some(output) = self.engine.poll_output() {
-            let (Output::Reply { client, .. } | Output::Close { client, .. }) = output;
+        while let Some(output) = self.engine.next_output() {
+            let (Output::Reply { client, .. } | Output::Close { client, .. }) = *output;
             let index = client.index();
-            let Some(connection) =
-                self.connections.get_mut(index).filter(|connection| connection.client == client)
-            else {
-                continue;
-            };
-            match output {
-                Output::Reply { reply, .. } => {
+            let connection = self.connections.get_mut(index).filter(|connection| connection.client == client);
+            match (output, connection) {
+                (Output::Reply { reply, .. }, Some(connection)) => {
                     connection.outbox.push(reply, &mut self.buffers);
                     if current != Some(index) && !connection.touched {
                         connection.touched = true;
                         self.touched.push_back(index);
                     }
                 }
-                Output::Close { reason, .. } => self.punish(index, &reason, |counters| &counters.refusals),
+                (Output::Close { reason, .. }, Some(_)) => {
+                    let why = reason.to_string();
+                    self.punish(index, &why, |counters| &counters.refusals);
+                }
+                (_, None) => {}
             }
+            self.engine.poll_output();
         }
     }
 
@@ -447,6 +404,28 @@ impl EventLoop {
         }
         if self.input_held > self.limits.input_total {
             self.cut_largest();
+        }
+    }
+
+    /// Lets large requests go on that waited for others.
+    fn let_in(&mut self) {
+        let room = self.input_held <= self.limits.input_total / 2;
+        let connections = &self.connections;
+        let is_arriving = |client: ClientId| {
+            connections
+                .get(client.index())
+                .is_some_and(|c| c.client == client && c.session.partial().is_some())
+        };
+        let mut next = Vec::new();
+        while let Some(client) = self.crowd.next(room, is_arriving) {
+            next.push(client);
+        }
+        for client in next {
+            if let Some(connection) = self.connections.get_mut(client.index()).filter(|c| c.client == client)
+            {
+                connection.paused = false;
+                self.queue(client.index());
+            }
         }
     }
 
@@ -477,7 +456,8 @@ impl EventLoop {
                         connection.stalled = Some(Instant::now());
                         self.stalled.insert(index);
                     }
-                    if connection.outbox.own_bytes() > self.limits.output_hard {
+                    // A long reply that is being taken is no offence, however long.
+                    if sent == 0 && connection.outbox.own_bytes() > self.limits.output_hard {
                         let why = format!("{} bytes of replies not taken", connection.outbox.unsent());
                         return self.punish(index, &why, |counters| &counters.slow_output);
                     }
@@ -503,108 +483,13 @@ impl EventLoop {
             self.doom(index);
         }
     }
-
-    // ---- clocks ----
-
-    fn sweep(&mut self, now: Instant) {
-        self.swept = now;
-        self.counters.keys.store(self.engine.snapshot().keys as u64, Ordering::Relaxed);
-        self.sweep_unvalidated(now);
-        self.sweep_arriving(now);
-        self.sweep_stalled(now);
-        self.offences.forget_old(now);
-        self.settle();
-    }
-
-    fn sweep_unvalidated(&mut self, now: Instant) {
-        let connections = &self.connections;
-        let unvalidated = |client: &ClientId| {
-            connections
-                .get(client.index())
-                .filter(|connection| connection.client == *client && !connection.session.is_validated())
-        };
-        self.unvalidated.retain(|client| unvalidated(client).is_some());
-        let mut too_many = Vec::new();
-        let mut per_address = HashMap::<IpAddr, usize>::new();
-        let mut total = 0;
-        // From the youngest stale one back, so that it is the oldest that are over the limit.
-        for client in self.unvalidated.iter().rev() {
-            let Some(connection) = unvalidated(client) else { continue };
-            let age = now.duration_since(connection.accepted);
-            if age < self.limits.stale_after {
-                continue;
-            }
-            let of_address = per_address.entry(connection.peer.ip()).or_default();
-            *of_address += 1;
-            total += 1;
-            if age >= self.limits.handshake
-                || total > self.limits.stale_total
-                || (*of_address > self.limits.stale_per_address
-                    && !connection.peer.ip().to_canonical().is_loopback())
-            {
-                too_many.push((client.index(), age));
-            }
-        }
-        for (index, age) in too_many {
-            let why = format!("no handshake after {} ms", age.as_millis());
-            self.punish(index, &why, |counters| &counters.no_handshake);
-        }
-    }
-
-    fn sweep_arriving(&mut self, now: Instant) {
-        let mut slow = Vec::new();
-        let connections = &mut self.connections;
-        let limits = &self.limits;
-        self.arriving.retain(|&index| match connections.get_mut(index) {
-            Some(connection) if connection.arriving.is_some() => {
-                if connection.is_too_slow(now, limits) {
-                    slow.push(index);
-                }
-                true
-            }
-            _ => false,
-        });
-        for index in slow {
-            let why = format!("a request arrives at less than {} bytes/s", self.limits.partial_rate);
-            self.punish(index, &why, |counters| &counters.slow_input);
-        }
-    }
-
-    fn sweep_stalled(&mut self, now: Instant) {
-        let mut stuck = Vec::new();
-        let (connections, limit) = (&self.connections, self.limits.output_stall);
-        self.stalled.retain(|&index| {
-            match connections.get(index).and_then(|connection| connection.stalled) {
-                Some(since) if now.duration_since(since) >= limit => {
-                    stuck.push(index);
-                    false
-                }
-                Some(_) => true,
-                None => false,
-            }
-        });
-        for index in stuck {
-            let unsent = self.connections[index].outbox.unsent();
-            let why = format!("took none of {unsent} bytes of replies for {} s", limit.as_secs_f32());
-            self.punish(index, &why, |counters| &counters.slow_output);
-        }
-    }
 }
 
-fn is_out_of_files(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
-        || error.raw_os_error() == Some(Errno::NFILE.raw_os_error())
-}
+/// Notes the end of the loop, however it comes.
+struct Ended(Arc<Counters>);
 
-/// Lets this process open as many files as it may; how many that is.
-fn raise_file_limit() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.note_end();
+    }
 }

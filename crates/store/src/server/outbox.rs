@@ -22,7 +22,9 @@ enum Segment {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     segments: VecDeque<Segment>,
-    /// Bytes of the first segment that are sent.
+    /// What follows them, printed already: where most replies go.
+    tail: Vec<u8>,
+    /// Bytes that are sent of the first segment, or of the tail if it is first.
     sent: usize,
     unsent: usize,
 }
@@ -60,37 +62,34 @@ impl Outbox {
 
     /// Bytes held for this connection alone.
     pub(super) fn own_bytes(&self) -> usize {
-        self.segments
-            .iter()
-            .map(|segment| match segment {
-                Segment::Bytes(bytes) => bytes.len(),
-                Segment::Value(_) => 0,
-                Segment::Values(values, _) => values.len() * size_of::<Value>(),
-            })
-            .sum()
+        let segments = self.segments.iter().map(|segment| match segment {
+            Segment::Bytes(bytes) => bytes.len(),
+            Segment::Value(_) => 0,
+            Segment::Values(values, _) => values.len() * size_of::<Value>(),
+        });
+        segments.sum::<usize>() + self.tail.len()
     }
 
-    /// Adds a reply.
-    pub(super) fn push(&mut self, reply: Reply, buffers: &mut Buffers) {
+    /// Adds a reply, and may leave an empty one behind.
+    pub(super) fn push(&mut self, reply: &mut Reply, buffers: &mut Buffers) {
         match reply {
             Reply::Value(value) if value.len() >= Value::SHARED_FROM => {
                 self.print(buffers, |out| out.extend_from_slice(&(value.len() as u64).to_le_bytes()));
-                self.hold(value);
+                self.hold(value.clone());
             }
             Reply::Popped { before, item: Some(item) } if item.len() >= Value::SHARED_FROM => {
                 self.print(buffers, |out| {
                     out.extend_from_slice(&before.to_le_bytes());
                     out.extend_from_slice(&(item.len() as u64).to_le_bytes());
                 });
-                self.hold(item);
+                self.hold(item.clone());
             }
             Reply::Values(values) => {
                 let len: usize = values.iter().map(|value| 8 + value.len()).sum();
                 if len <= PRINT_AT_ONCE {
-                    self.print(buffers, |out| Reply::Values(values).encode(out));
+                    self.print(buffers, |out| reply.encode(out));
                 } else {
-                    self.unsent += len;
-                    self.segments.push_back(Segment::Values(values, 0));
+                    self.push_segment(Segment::Values(std::mem::take(values), 0), len);
                 }
             }
             other => self.print(buffers, |out| other.encode(out)),
@@ -98,19 +97,25 @@ impl Outbox {
     }
 
     fn print(&mut self, buffers: &mut Buffers, write: impl FnOnce(&mut Vec<u8>)) {
-        if !matches!(self.segments.back(), Some(Segment::Bytes(_))) {
-            self.segments.push_back(Segment::Bytes(buffers.take()));
+        if self.tail.capacity() == 0 {
+            self.tail = buffers.take();
         }
-        if let Some(Segment::Bytes(bytes)) = self.segments.back_mut() {
-            let before = bytes.len();
-            write(bytes);
-            self.unsent += bytes.len() - before;
-        }
+        let before = self.tail.len();
+        write(&mut self.tail);
+        self.unsent += self.tail.len() - before;
     }
 
     fn hold(&mut self, value: Value) {
-        self.unsent += value.len();
-        self.segments.push_back(Segment::Value(value));
+        let len = value.len();
+        self.push_segment(Segment::Value(value), len);
+    }
+
+    fn push_segment(&mut self, segment: Segment, len: usize) {
+        if !self.tail.is_empty() {
+            self.segments.push_back(Segment::Bytes(std::mem::take(&mut self.tail)));
+        }
+        self.segments.push_back(segment);
+        self.unsent += len;
     }
 
     /// Sends until the socket takes no more or nothing is left. The number of bytes it took.
@@ -132,6 +137,9 @@ impl Outbox {
     }
 
     fn send_once(&self, socket: &mut impl Write) -> io::Result<usize> {
+        if self.segments.is_empty() {
+            return socket.write(&self.tail[self.sent..]);
+        }
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
         for segment in self.segments.iter().take(SLICES) {
@@ -143,10 +151,11 @@ impl Outbox {
             slices[count] = IoSlice::new(if count == 0 { &whole[self.sent..] } else { whole });
             count += 1;
         }
-        match count {
-            1 => socket.write(&slices[0]),
-            _ => socket.write_vectored(&slices[..count]),
+        if count == self.segments.len() && count < SLICES {
+            slices[count] = IoSlice::new(&self.tail);
+            count += 1;
         }
+        socket.write_vectored(&slices[..count])
     }
 
     /// If a list comes next, prints the next stretch of it.
@@ -192,6 +201,15 @@ impl Outbox {
             if let Some(Segment::Bytes(bytes)) = self.segments.pop_front() {
                 buffers.put_back(bytes);
             }
+        }
+        self.sent += written;
+        if self.sent == self.tail.len() {
+            buffers.put_back(std::mem::take(&mut self.tail));
+            self.sent = 0;
+        } else if self.sent >= PRINT_AT_ONCE && self.sent * 2 >= self.tail.len() {
+            // A peer that always lags a little must not make it grow for ever.
+            self.tail.drain(..self.sent);
+            self.sent = 0;
         }
     }
 }
@@ -239,7 +257,7 @@ mod tests {
             let (mut outbox, mut buffers, mut expected) = (Outbox::default(), Buffers::default(), Vec::new());
             for reply in &replies {
                 reply.encode(&mut expected);
-                outbox.push(reply.clone(), &mut buffers);
+                outbox.push(&mut reply.clone(), &mut buffers);
             }
             assert_eq!(outbox.unsent(), expected.len());
             let mut socket = Narrow { taken: Vec::new(), a_call, calls: 0 };
@@ -248,7 +266,7 @@ mod tests {
                 outbox.send(&mut socket, &mut buffers).unwrap();
             }
             assert!(socket.taken == expected);
-            assert_eq!(outbox.segments.len(), 0);
+            assert_eq!((outbox.segments.len(), outbox.tail.len(), outbox.sent), (0, 0, 0));
         }
     }
 
@@ -256,8 +274,27 @@ mod tests {
     fn a_reply_nobody_reads_costs_no_copy_of_its_values() {
         let value = Value::copied(&vec![0; 8 << 20]);
         let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
-        outbox.push(Reply::Values(vec![value; 64]), &mut buffers);
+        outbox.push(&mut Reply::Values(vec![value; 64]), &mut buffers);
         assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
         assert!(outbox.own_bytes() < 64 * 1024, "{}", outbox.own_bytes());
+    }
+
+    #[test]
+    fn a_peer_that_always_lags_a_little_does_not_make_it_grow() {
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        let mut socket = Narrow { taken: Vec::new(), a_call: 8_000, calls: 0 };
+        let mut expected = Vec::new();
+        for number in 0..100_000i64 {
+            let mut reply = Reply::Number(number);
+            reply.encode(&mut expected);
+            outbox.push(&mut reply, &mut buffers);
+            if number % 1_000 == 999 && number > 1_000 {
+                socket.calls = 1;
+                outbox.send(&mut socket, &mut buffers).unwrap();
+            }
+        }
+        assert!(outbox.unsent() > 0);
+        assert!(outbox.own_bytes() < 2 * PRINT_AT_ONCE + 16_000, "{}", outbox.own_bytes());
+        assert!(expected.starts_with(&socket.taken) && socket.taken.len() > 700_000);
     }
 }

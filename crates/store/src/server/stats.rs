@@ -12,6 +12,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(super) struct Counters {
             stop: AtomicBool,
+            ended: AtomicBool,
             $(pub(super) $name: AtomicU64,)*
         }
 
@@ -49,6 +50,14 @@ counters! {
 impl Counters {
     pub(super) fn request_stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    pub(super) fn note_end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     pub(super) fn stop_requested(&self) -> bool {

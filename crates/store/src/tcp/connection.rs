@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rallypoint_core::store::SERVER_KEY;
 use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
@@ -15,10 +15,11 @@ use crate::deadline::Deadline;
 /// How an exchange failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The connection is gone. `sent`: whether any byte of the request may have left.
+    /// The connection is gone. `sent`: whether any byte of the request may have left; `ended`: whether it was the other
+    /// side that closed it.
     Lost { reason: String, sent: bool, ended: bool },
     /// The server does not answer, or does not take what is sent.
-    Silent,
+    Silent { sent: bool },
     /// The server sent what is not the protocol.
     Violation(WireError),
     /// The answer to a ping was to another one.
@@ -30,6 +31,7 @@ impl Broken {
     pub(super) fn before_sending(self) -> Broken {
         match self {
             Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: false },
+            Broken::Silent { .. } => Broken::Silent { sent: false },
             other => other,
         }
     }
@@ -49,7 +51,6 @@ pub(super) struct Connection {
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
     nonce: u32,
-    used: Instant,
     /// Replies may still come that nobody waits for.
     spoiled: bool,
 }
@@ -67,11 +68,14 @@ impl Connection {
         one_try: Duration,
         deadline: &Deadline,
     ) -> Result<(Connection, Option<String>), Broken> {
-        let lost = |error: std::io::Error| Broken::Lost { reason: plain(&error), sent: false, ended: false };
+        let failed = |error: std::io::Error| lost(&error, false);
         let patience =
             deadline.left().map_or(one_try, |left| left.min(one_try)).max(Duration::from_millis(1));
-        let stream = TcpStream::connect_timeout(&address, patience).map_err(lost)?;
-        stream.set_nodelay(true).map_err(lost)?;
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
+        if is_to_itself(&stream) {
+            return Err(Broken::Lost { reason: REFUSED.into(), sent: false, ended: false });
+        }
+        stream.set_nodelay(true).map_err(failed)?;
         let socket = SockRef::from(&stream);
         // Best effort: without them a dead peer is noticed later, not never.
         let _ = socket.set_tcp_user_timeout(Some(limits.user_timeout));
@@ -91,7 +95,6 @@ impl Connection {
             read_timeout: None,
             write_timeout: None,
             nonce: std::process::id(),
-            used: Instant::now(),
             spoiled: false,
         };
         let identity = connection.shake_hands(deadline)?;
@@ -134,22 +137,32 @@ impl Connection {
     pub(super) fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
         let mut sent = 0;
         while sent < self.out.len() {
-            self.limit_writing(deadline)?;
-            match (&self.stream).write(&self.out[sent..]) {
-                Ok(0) => return Err(lost("the connection takes no more bytes", sent > 0)),
+            match self.write(sent, deadline) {
                 Ok(len) => sent += len,
-                Err(error) if is_pause(&error) => {
-                    if deadline.has_passed() {
-                        return Err(Broken::Silent);
-                    }
+                // What was handed over before may have got there, so it counts from the first byte on.
+                Err(Broken::Lost { reason, ended, .. }) => {
+                    return Err(Broken::Lost { reason, ended, sent: sent > 0 });
                 }
-                // What was handed over before may have got there, so even a failed write counts from the first byte on.
-                Err(error) => return Err(lost(&plain(&error), sent > 0)),
+                Err(Broken::Silent { .. }) => return Err(Broken::Silent { sent: sent > 0 }),
+                Err(broken) => return Err(broken),
             }
         }
         self.out.clear();
         self.out.shrink_to(READ_LARGE);
         Ok(())
+    }
+
+    /// Hands over some of what is to be sent, from this byte on.
+    fn write(&mut self, from: usize, deadline: &Deadline) -> Result<usize, Broken> {
+        if let Some(timeout) = new_timeout(self.write_timeout, deadline)? {
+            self.stream.set_write_timeout(timeout).map_err(|error| lost(&error, false))?;
+            self.write_timeout = timeout;
+        }
+        match (&self.stream).write(&self.out[from..]) {
+            Ok(len) => Ok(len),
+            Err(error) if is_pause(&error) => Ok(0),
+            Err(error) => Err(lost(&error, false)),
+        }
     }
 
     /// The next reply, of this kind.
@@ -160,7 +173,6 @@ impl Connection {
             let reply = self.decoder.next(kind, &mut input, &self.limits).map_err(Broken::Violation)?;
             self.at += offered - input.len();
             if let Some(reply) = reply {
-                self.used = Instant::now();
                 return Ok(reply);
             }
             self.read_more(deadline)?;
@@ -181,49 +193,27 @@ impl Connection {
         let room = if self.decoder.is_mid_reply() { READ_LARGE } else { READ };
         self.at = 0;
         self.input.resize(room, 0);
+        let read = self.read(deadline);
+        self.input.truncate(*read.as_ref().unwrap_or(&0));
+        read.map(drop)
+    }
+
+    fn read(&mut self, deadline: &Deadline) -> Result<usize, Broken> {
         loop {
-            if let Err(broken) = self.limit_reading(deadline) {
-                self.input.clear();
-                return Err(broken);
+            if let Some(timeout) = new_timeout(self.read_timeout, deadline)? {
+                self.stream.set_read_timeout(timeout).map_err(|error| lost(&error, true))?;
+                self.read_timeout = timeout;
             }
             match (&self.stream).read(&mut self.input) {
                 Ok(0) => {
-                    self.input.clear();
                     let reason = "the server closed the connection".into();
                     return Err(Broken::Lost { reason, sent: true, ended: true });
                 }
-                Ok(len) => {
-                    self.input.truncate(len);
-                    return Ok(());
-                }
-                Err(error) if is_pause(&error) => {
-                    if deadline.has_passed() {
-                        self.input.clear();
-                        return Err(Broken::Silent);
-                    }
-                }
-                Err(error) => {
-                    self.input.clear();
-                    return Err(lost(&plain(&error), true));
-                }
+                Ok(len) => return Ok(len),
+                Err(error) if is_pause(&error) => {}
+                Err(error) => return Err(lost(&error, true)),
             }
         }
-    }
-
-    fn limit_reading(&mut self, deadline: &Deadline) -> Result<(), Broken> {
-        if let Some(timeout) = new_timeout(self.read_timeout, deadline)? {
-            self.stream.set_read_timeout(timeout).map_err(|error| lost(&plain(&error), true))?;
-            self.read_timeout = timeout;
-        }
-        Ok(())
-    }
-
-    fn limit_writing(&mut self, deadline: &Deadline) -> Result<(), Broken> {
-        if let Some(timeout) = new_timeout(self.write_timeout, deadline)? {
-            self.stream.set_write_timeout(timeout).map_err(|error| lost(&plain(&error), false))?;
-            self.write_timeout = timeout;
-        }
-        Ok(())
     }
 
     /// It is out of step with the server and must not be used again.
@@ -231,19 +221,16 @@ impl Connection {
         self.spoiled = true;
     }
 
+    /// Whether nothing is under way on it, as far as is known here.
+    pub(super) fn is_clean(&self) -> bool {
+        !self.spoiled && self.at == self.input.len() && !self.decoder.is_mid_reply() && self.out.is_empty()
+    }
+
     /// Whether it can be used again: no byte has come unasked, and the other side has not closed it.
-    pub(super) fn is_usable(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         use rustix::net::{RecvFlags, recv};
-        if self.spoiled || self.at != self.input.len() || self.decoder.is_mid_reply() || !self.out.is_empty()
-        {
-            return false;
-        }
-        // Just used is as good as looked at.
-        self.used.elapsed() < Duration::from_millis(10)
-            || matches!(
-                recv(&self.stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT),
-                Err(rustix::io::Errno::AGAIN)
-            )
+        let peeked = recv(&self.stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        self.is_clean() && matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
     /// After a WAIT or BARRIER has run out of time: takes it back. `true` if it ended just before that after all.
@@ -275,7 +262,7 @@ impl Connection {
 fn new_timeout(set: Option<Duration>, deadline: &Deadline) -> Result<Option<Option<Duration>>, Broken> {
     match deadline.left() {
         None => Ok(set.is_some().then_some(None)),
-        Some(Duration::ZERO) => Err(Broken::Silent),
+        Some(Duration::ZERO) => Err(Broken::Silent { sent: true }),
         Some(left) => {
             // A little more than is left, so that the next call with the same time-out finds it good enough; but never so
             // much that the grace after a time-out is slept away.
@@ -295,19 +282,28 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn lost(reason: &str, sent: bool) -> Broken {
-    Broken::Lost { reason: reason.to_owned(), sent, ended: false }
+fn lost(error: &std::io::Error, sent: bool) -> Broken {
+    let ended = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+    Broken::Lost { reason: plain(error), sent, ended }
 }
+
+/// Why there is no connection where nobody listens.
+pub(super) const REFUSED: &str = "connection refused (nothing listens there)";
 
 /// An error of the system without its number.
 fn plain(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::ConnectionRefused => "connection refused (nothing listens there)".into(),
+        ErrorKind::ConnectionRefused => REFUSED.into(),
         ErrorKind::ConnectionReset => "connection reset by the server".into(),
         ErrorKind::TimedOut => "no answer to the connection attempt".into(),
         ErrorKind::BrokenPipe => "the server closed the connection".into(),
         _ => error.to_string(),
     }
+}
+
+/// Whoever asks for a port that nobody listens at may be given that very port as its own, and be connected to itself.
+fn is_to_itself(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }
 
 #[cfg(test)]
@@ -328,12 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_to_itself_is_seen_to_be_one() {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let own = socket.local_addr().unwrap();
+        socket.connect(&own).unwrap();
+        assert!(is_to_itself(&socket.into()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!is_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+    }
+
+    #[test]
     fn a_socket_has_no_time_out_only_where_the_call_has_none() {
         let never = Deadline::after(Duration::ZERO);
         assert_eq!(new_timeout(None, &never).unwrap(), None);
         assert_eq!(new_timeout(Some(Duration::from_secs(1)), &never).unwrap(), Some(None));
         let over = Deadline::after(Duration::from_nanos(1));
         while !over.has_passed() {}
-        assert!(matches!(new_timeout(None, &over), Err(Broken::Silent)));
+        assert!(matches!(new_timeout(None, &over), Err(Broken::Silent { .. })));
     }
 }

@@ -1,26 +1,32 @@
-//! The way to one server: connections kept for reuse, made again when they break, and the question whether the server
-//! is still the same. It knows requests only as something that may or may not be repeated.
+//! The way to one server: connections kept for reuse, and made again when they break. It knows requests only as something
+//! that may or may not be repeated, and that may or may not wait.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 use super::connection::{Broken, Connection};
+use super::known::Known;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 
 /// Idle connections kept: enough for a few threads, not for every thread that ever was.
 const IDLE: usize = 8;
-/// Keys remembered as a sign that a server without a name is still the same.
-const WITNESSES: usize = 8;
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
+/// What an address that is not the last has of a time without end.
+const SHARE_OF_FOREVER: Duration = Duration::from_secs(10);
+/// A server that closes the connection on a request this often refuses it.
+const REFUSALS: u32 = 3;
+/// The same for a request that waits, counting only connections closed soon after it was sent: those that are closed
+/// later, with nothing passing over them, are a firewall's or a relay's doing.
+const REFUSALS_OF_A_WAIT: u32 = 10;
+const SOON_AFTER: Duration = Duration::from_secs(1);
 
 /// The way to a server.
 #[derive(Debug)]
@@ -31,22 +37,23 @@ pub(super) struct Link {
     known: Mutex<Known>,
 }
 
-/// What is known of the server.
-#[derive(Debug, Default)]
-struct Known {
-    /// Whether it was ever reached.
-    met: bool,
-    /// What it says of itself, if it is one of ours.
-    identity: Option<String>,
-    /// Keys that were there. Torch's servers have no name, but one that came back has none of these.
-    witnesses: VecDeque<Vec<u8>>,
-    /// Set once it was found replaced: nothing works from then on.
-    reset: Option<String>,
+/// What to do when nobody listens there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nobody {
+    /// Somebody may yet.
+    WaitFor,
+    GiveUp,
 }
 
 impl Link {
     pub(super) fn new(endpoint: Endpoint, limits: Limits) -> Link {
         Link { endpoint, limits, idle: Mutex::default(), known: Mutex::default() }
+    }
+
+    /// Another way to the same server: one that took its place is as strange to it as to this one.
+    pub(super) fn another(&self) -> Link {
+        let known = Mutex::new(self.known().clone());
+        Link { known, ..Link::new(self.endpoint.clone(), self.limits.clone()) }
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -57,34 +64,19 @@ impl Link {
         &self.limits
     }
 
-    pub(super) fn identity(&self) -> Option<String> {
-        self.known().identity.clone()
-    }
-
-    /// Whether the server is known to answer one connection's requests strictly in order, waits included.
-    pub(super) fn answers_in_order(&self) -> bool {
-        self.known().identity.as_deref().is_some_and(|identity| identity.contains("in-order"))
-    }
-
-    /// Remembers that this key was there.
-    pub(super) fn witness(&self, key: &[u8]) {
-        let mut known = self.known();
-        if known.identity.is_none() && !known.witnesses.iter().any(|witness| witness == key) {
-            known.witnesses.truncate(WITNESSES - 1);
-            known.witnesses.push_front(key.to_vec());
-        }
-    }
-
-    /// Remembers that this key may be gone for a good reason.
-    pub(super) fn forget(&self, key: &[u8]) {
-        self.known().witnesses.retain(|witness| witness != key);
+    /// What is known of the server.
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a first connection, waiting for the server to appear.
     pub(super) fn connect(&self, deadline: &Deadline) -> Result<()> {
-        let connection = self.checkout(deadline)?;
-        self.put_back(connection);
-        Ok(())
+        self.checkout(deadline, Nobody::WaitFor).map(|connection| self.put_back(connection))
+    }
+
+    /// Whether the server can be reached, without waiting for one to appear.
+    pub(super) fn is_reachable(&self, deadline: &Deadline) -> bool {
+        self.checkout(deadline, Nobody::GiveUp).map(|connection| self.put_back(connection)).is_ok()
     }
 
     /// Carries out one request: `attempt` on a connection, again on another if that breaks and `repeatable` allows it.
@@ -98,19 +90,23 @@ impl Link {
     ) -> Result<T> {
         let peer = || self.endpoint.to_string();
         let names = || keys.iter().map(|key| user_key(key)).collect::<Vec<_>>();
+        let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        let mut closed = 0;
+        let mut refusals = 0;
         let mut lost: Option<String> = None;
         loop {
-            let mut connection = match self.checkout(deadline) {
-                Ok(connection) => connection,
-                Err(StoreError::Unreachable { tried, .. }) if lost.is_some() => {
+            // A wait whose server is gone has lost what it waited on, and says so at once.
+            let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
+            let mut connection = match (self.checkout(deadline, nobody), lost.take()) {
+                (Ok(connection), _) => connection,
+                (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
                     let last = tried.last().map(|(_, why)| why.as_str()).unwrap_or("no address");
-                    let reason = format!("{}; then {last}", lost.unwrap_or_default());
+                    let reason = format!("{lost}; then {last}");
                     return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
                 }
-                Err(error) => return Err(error),
+                (Err(error), _) => return Err(error),
             };
+            let started = Instant::now();
             let broken = match attempt(&mut connection, deadline) {
                 Ok(value) => {
                     self.put_back(connection);
@@ -119,88 +115,66 @@ impl Link {
                 Err(broken) => broken,
             };
             drop(connection);
-            match broken {
-                Broken::Silent => {
-                    let waited = deadline.waited();
-                    return Err(StoreError::NoAnswer { peer: peer(), op, keys: names(), waited });
-                }
+            let (reason, ended) = match broken {
                 Broken::Violation(violation) => {
                     return Err(StoreError::Protocol { peer: peer(), op, violation });
                 }
                 Broken::WrongNonce { sent, found } => {
                     return Err(StoreError::WrongNonce { peer: peer(), sent, found });
                 }
-                Broken::Lost { reason, sent, .. } if sent && !repeatable => {
+                Broken::Silent { sent: true } if !repeatable => {
+                    let waited = deadline.waited().as_millis();
+                    let reason = format!("no answer within {waited} ms (stopped, frozen, or cut off)");
                     return Err(StoreError::Indeterminate { peer: peer(), op, keys: names(), reason });
                 }
-                Broken::Lost { reason, ended, .. } => {
-                    // All other connections to that server are likely as dead.
-                    self.idle().clear();
-                    closed += u32::from(ended);
-                    if closed == 3 {
-                        let reason =
-                            "the server is there but closes the connection on this request each time; \
-                                      its log says why"
-                                .into();
-                        return Err(StoreError::Refused { op, keys: names(), reason });
-                    }
-                    if deadline.has_passed() {
-                        return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
-                    }
-                    // A wait that breaks with nobody there to ask again has lost what it waited on: say so at once.
-                    if matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop)
-                        && ended
-                        && self.is_refused(deadline)
-                    {
-                        let reason = format!("{reason}, and nothing listens there any more");
-                        return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
-                    }
-                    lost = Some(reason);
-                    deadline.sleep(backoff.pause());
+                Broken::Silent { .. } => {
+                    let waited = deadline.waited();
+                    return Err(StoreError::NoAnswer { peer: peer(), op, keys: names(), waited });
                 }
+                Broken::Lost { reason, sent: true, .. } if !repeatable => {
+                    return Err(StoreError::Indeterminate { peer: peer(), op, keys: names(), reason });
+                }
+                Broken::Lost { reason, ended, .. } => (reason, ended),
+            };
+            // All other connections to that server are likely as dead.
+            self.idle().clear();
+            refusals += u32::from(ended && (!waits || started.elapsed() < SOON_AFTER));
+            if refusals == if waits { REFUSALS_OF_A_WAIT } else { REFUSALS } {
+                let reason = "the server is there but closes the connection on this request each time; its log says why";
+                return Err(StoreError::Refused { op, keys: names(), reason: reason.into() });
             }
+            if deadline.has_passed() {
+                return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
+            }
+            lost = Some(reason);
+            deadline.sleep(backoff.pause());
         }
     }
 
-    /// Whether the machine is there but no server is.
-    fn is_refused(&self, deadline: &Deadline) -> bool {
-        let Ok(addresses) = self.resolve(deadline) else { return false };
-        let brief = deadline.or_after(Duration::from_millis(40));
-        !addresses.is_empty()
-            && addresses.iter().all(|address| {
-                brief.left().is_some_and(|left| {
-                    !left.is_zero()
-                        && std::net::TcpStream::connect_timeout(address, left)
-                            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-                })
-            })
-    }
-
     /// An idle connection that is still good, or a new one, tried for until the deadline.
-    fn checkout(&self, deadline: &Deadline) -> Result<Connection> {
+    fn checkout(&self, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
         self.not_reset()?;
         loop {
+            // Not in the condition, where the lock would be held while the connection is looked at.
             let idle = self.idle().pop();
             match idle {
-                Some(connection) if connection.is_usable() => return Ok(connection),
+                Some(connection) if connection.is_alive() => return Ok(connection),
                 Some(_) => {}
                 None => break,
             }
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         loop {
-            let error = match self.try_addresses(deadline) {
+            let missed = match self.try_addresses(deadline) {
                 Ok(connection) => return Ok(connection),
-                Err(error @ (StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })) => error,
-                Err(error) => return Err(error),
+                Err(missed) => missed,
             };
-            if deadline.has_passed() {
-                return Err(error);
+            if missed.is_final || deadline.has_passed() || (missed.is_refused && nobody == Nobody::GiveUp) {
+                return Err(missed.error);
             }
-            let pause = backoff.pause();
-            deadline.sleep(pause);
+            deadline.sleep(backoff.pause());
             if deadline.has_passed() {
-                return Err(match error {
+                return Err(match missed.error {
                     StoreError::Unreachable { endpoint, tried, .. } => {
                         StoreError::Unreachable { endpoint, tried, waited: deadline.waited() }
                     }
@@ -211,144 +185,85 @@ impl Link {
     }
 
     /// One try at each address.
-    fn try_addresses(&self, deadline: &Deadline) -> Result<Connection> {
+    fn try_addresses(&self, deadline: &Deadline) -> Result<Connection, Missed> {
+        let addresses =
+            self.resolve(deadline).map_err(|error| Missed { error, is_final: false, is_refused: false })?;
         let mut tried = Vec::new();
-        for address in self.resolve(deadline)? {
-            match self.try_address(address, deadline) {
-                Ok(connection) => return Ok(connection),
-                Err(Tried::Final(error)) => return Err(error),
-                Err(Tried::Failed(why)) => tried.push((address.to_string(), why)),
+        let mut stranger = None;
+        for (n, address) in addresses.iter().enumerate() {
+            // Each address has its share of the time, so that a dead one doesn't use up that of the next.
+            let share = match (addresses.len() - n, deadline.left()) {
+                (1, _) => *deadline,
+                (others, Some(left)) => deadline.or_after(left / others as u32),
+                (_, None) => deadline.or_after(SHARE_OF_FOREVER),
+            };
+            let broken = match self.try_address(*address, &share) {
+                Ok(connection) => {
+                    self.not_reset().map_err(Missed::finally)?;
+                    return Ok(connection);
+                }
+                Err(broken) => broken,
+            };
+            let peer = || address.to_string();
+            match broken {
+                Broken::Lost { reason, .. } => tried.push((peer(), reason)),
+                Broken::Silent { .. } => {
+                    tried.push((peer(), "accepts connections but does not answer".into()));
+                }
+                // Not a store, it seems; but another address may have one.
+                Broken::Violation(violation) => {
+                    let op = Op::Validate;
+                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, violation });
+                }
+                Broken::WrongNonce { sent, found } => {
+                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), sent, found });
+                }
             }
         }
-        Err(StoreError::Unreachable { endpoint: self.endpoint.to_string(), waited: deadline.waited(), tried })
-    }
-
-    fn try_address(&self, address: SocketAddr, deadline: &Deadline) -> Result<Connection, Tried> {
-        match Connection::open(address, &self.limits, ONE_TRY, deadline) {
-            Ok((mut connection, identity)) => {
-                self.recognise(&mut connection, identity, deadline).map_err(Tried::Final)?;
-                Ok(connection)
-            }
-            Err(Broken::Lost { reason, .. }) => Err(Tried::Failed(reason)),
-            Err(Broken::Silent) => Err(Tried::Failed("accepts connections but does not answer".into())),
-            Err(Broken::Violation(violation)) => Err(Tried::Final(StoreError::Protocol {
-                peer: address.to_string(),
-                op: Op::Validate,
-                violation,
-            })),
-            Err(Broken::WrongNonce { sent, found }) => {
-                Err(Tried::Final(StoreError::WrongNonce { peer: address.to_string(), sent, found }))
-            }
+        if let Some(error) = stranger {
+            // The others may be where the store will be.
+            return Err(Missed { error, is_final: tried.is_empty(), is_refused: false });
         }
-    }
-
-    /// Is the server we have reached the one we knew?
-    fn recognise(
-        &self,
-        connection: &mut Connection,
-        identity: Option<String>,
-        deadline: &Deadline,
-    ) -> Result<()> {
-        let (met, before, witnesses) = {
-            let known = self.known();
-            (known.met, known.identity.clone(), known.witnesses.clone())
-        };
-        let instance = |identity: &str| {
-            identity.split(' ').find_map(|part| part.strip_prefix("instance=")).unwrap_or(identity).to_owned()
-        };
-        let evidence = match (met, &before, &identity) {
-            (false, ..) => None,
-            (true, Some(before), Some(now)) if instance(before) == instance(now) => None,
-            (true, Some(before), Some(now)) => {
-                Some(format!("it was instance {}, now it is {}", instance(before), instance(now)))
-            }
-            (true, None, None) => self.all_gone(connection, &witnesses, deadline)?,
-            (true, Some(_), None) => Some("it was a rallypoint server and is none now".into()),
-            (true, None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
-        };
-        let mut known = self.known();
-        match evidence {
-            None => {
-                known.met = true;
-                known.identity = identity;
-                Ok(())
-            }
-            Some(evidence) => {
-                known.reset = Some(evidence);
-                drop(known);
-                self.not_reset()
-            }
-        }
-    }
-
-    /// For a server without a name: whether none of what was there is there any more.
-    fn all_gone(
-        &self,
-        connection: &mut Connection,
-        witnesses: &VecDeque<Vec<u8>>,
-        deadline: &Deadline,
-    ) -> Result<Option<String>> {
-        let mut ask = || {
-            for witness in witnesses {
-                connection.queue(&Request::Check { keys: KeyList::new(&[witness]) });
-            }
-            connection.send(deadline)?;
-            let mut there = 0;
-            for _ in witnesses {
-                there +=
-                    usize::from(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true));
-            }
-            Ok(there)
-        };
-        match ask() {
-            Ok(0) if !witnesses.is_empty() => {
-                let names = witnesses.iter().map(|key| user_key(key)).collect::<Vec<_>>().join(", ");
-                Ok(Some(format!("none of the keys seen before is there: {names}")))
-            }
-            Ok(_) => Ok(None),
-            Err::<_, Broken>(_) => Err(self.unreachable("it broke the connection again", deadline)),
-        }
-    }
-
-    fn unreachable(&self, why: &str, deadline: &Deadline) -> StoreError {
+        let is_refused = tried.iter().all(|(_, why)| why == super::connection::REFUSED);
         let endpoint = self.endpoint.to_string();
-        StoreError::Unreachable {
-            tried: vec![(endpoint.clone(), why.into())],
-            endpoint,
-            waited: deadline.waited(),
+        let error = StoreError::Unreachable { endpoint, waited: deadline.waited(), tried };
+        Err(Missed { error, is_final: false, is_refused })
+    }
+
+    /// Connects, and sees whether it is the server that was known.
+    fn try_address(&self, address: SocketAddr, deadline: &Deadline) -> Result<Connection, Broken> {
+        let (mut connection, identity) = Connection::open(address, &self.limits, ONE_TRY, deadline)?;
+        let looked_for = self.known().witnesses(identity.as_deref());
+        for key in &looked_for {
+            connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         }
+        connection.send(deadline)?;
+        let mut there = 0;
+        for _ in &looked_for {
+            there += usize::from(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true));
+        }
+        self.known().meet(identity, &looked_for, there);
+        Ok(connection)
     }
 
     fn not_reset(&self) -> Result<()> {
-        match &self.known().reset {
+        match self.known().reset() {
             None => Ok(()),
             Some(evidence) => {
-                Err(StoreError::StoreReset { peer: self.endpoint.to_string(), evidence: evidence.clone() })
+                Err(StoreError::StoreReset { peer: self.endpoint.to_string(), evidence: evidence.into() })
             }
         }
     }
 
     /// The addresses, looked up in another thread where a name server is involved: it has its own idea of time.
     fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
-        let endpoint = self.endpoint.clone();
-        if endpoint.host.is_empty() || endpoint.host.parse::<std::net::IpAddr>().is_ok() {
-            return endpoint.resolve();
-        }
-        let host = endpoint.host.clone();
-        let (answer, answered) = mpsc::channel();
-        std::thread::spawn(move || answer.send(endpoint.resolve()));
-        let answer = match deadline.left() {
-            Some(left) => answered.recv_timeout(left).ok(),
-            None => answered.recv().ok(),
-        };
-        answer.unwrap_or_else(|| {
-            Err(StoreError::Unresolvable { host, reason: "the name server did not answer in time".into() })
-        })
+        let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
+        self.endpoint.resolve_within(left.unwrap_or_default())
     }
 
     fn put_back(&self, connection: Connection) {
         let mut idle = self.idle();
-        if connection.is_usable() && idle.len() < IDLE {
+        if connection.is_clean() && idle.len() < IDLE {
             idle.push(connection);
         }
     }
@@ -356,18 +271,21 @@ impl Link {
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// How a try at one address failed.
-enum Tried {
-    /// Another address or another try may do.
-    Failed(String),
-    /// No other try will.
-    Final(StoreError),
+/// Why no address gave a connection.
+struct Missed {
+    error: StoreError,
+    /// No other try will do better.
+    is_final: bool,
+    /// The machine is there, but nobody listens.
+    is_refused: bool,
+}
+
+impl Missed {
+    fn finally(error: StoreError) -> Missed {
+        Missed { error, is_final: true, is_refused: false }
+    }
 }
 
 /// A key as the user knows it: without the slash that torch's clients put before it.

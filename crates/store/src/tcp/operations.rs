@@ -1,9 +1,11 @@
 //! The store's operations as requests: what each sends, what it reads, and whether it may be sent again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
 use rallypoint_core::printable;
+use rallypoint_core::store::STORED_KEY;
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 
 use super::TcpStore;
@@ -11,7 +13,7 @@ use super::connection::{Broken, Connection};
 use super::link::user_key;
 use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
-use crate::store::Store;
+use crate::store::{Exchange, Store};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -25,7 +27,7 @@ impl Store for TcpStore {
         let request = Request::Get { key: &key };
         match self.wait_then(Op::Get, &[&key], Some((request, ReplyKind::Value)), self.timeout())? {
             Some(Reply::Value(value)) => {
-                self.link.witness(&key);
+                self.witness(&key, &value);
                 Ok(value.to_vec())
             }
             _ => unreachable!("the decoder answers with the kind asked for"),
@@ -56,8 +58,9 @@ impl Store for TcpStore {
         let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
         match self.exchange(&[&key], false, request, &self.deadline())? {
             Reply::Value(held) => {
-                if *held != *expected || *expected == *desired {
-                    self.link.witness(&key);
+                // An answer that is what was expected may mean that nothing is there.
+                if *held != *expected || expected.is_empty() {
+                    self.link.known().witness(&key);
                 }
                 Ok(held.to_vec())
             }
@@ -65,18 +68,44 @@ impl Store for TcpStore {
         }
     }
 
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        if !self.link.known().is_capable_of("stored") {
+            return Exchange::read(self, key, expected, desired);
+        }
+        let key = self.wire_key(key)?;
+        self.check_value(&key, expected)?;
+        self.check_value(&key, desired)?;
+        let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
+        let (held, stored) =
+            self.link.call(Op::CompareSet, &[&key], false, &self.deadline(), |connection, deadline| {
+                connection.queue(&request);
+                connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
+                connection.send(deadline)?;
+                let held = connection.receive(ReplyKind::Value, deadline)?;
+                Ok((held, connection.receive(ReplyKind::Checked, deadline)?))
+            })?;
+        match held {
+            _ if stored == Reply::Checked(true) => Ok(Exchange::Stored),
+            // The one answer that is not what is held; and a value that was held and equal would have been replaced.
+            Reply::Value(held) if *held == *expected => Ok(Exchange::Absent),
+            Reply::Value(held) => Ok(Exchange::Held(held.to_vec())),
+            _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
     fn delete_key(&self, key: &str) -> Result<bool> {
         let key = self.wire_key(key)?;
-        self.link.forget(&key);
-        let mut tries = 0;
+        self.link.known().forget(&key);
+        let mut unanswered = false;
         let deadline = self.deadline();
         let deleted = self.link.call(Op::DeleteKey, &[&key], true, &deadline, |connection, deadline| {
-            tries += 1;
-            one(connection, &Request::DeleteKey { key: &key }, deadline)
+            let reply = one(connection, &Request::DeleteKey { key: &key }, deadline);
+            unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
+            reply
         })?;
         match deleted {
             // Gone it is, but whether this call did it nobody knows.
-            Reply::Number(0) if tries > 1 => Err(StoreError::Indeterminate {
+            Reply::Number(0) if unanswered => Err(StoreError::Indeterminate {
                 peer: self.link.endpoint().to_string(),
                 op: Op::DeleteKey,
                 keys: vec![user_key(&key)],
@@ -102,7 +131,12 @@ impl Store for TcpStore {
         let request = Request::MultiGet { keys: KeyList::new(&keys) };
         let kind = ReplyKind::Values(keys.len() as u64);
         match self.wait_then(Op::MultiGet, &keys, Some((request, kind)), self.timeout())? {
-            Some(Reply::Values(values)) => Ok(values.iter().map(|value| value.to_vec()).collect()),
+            Some(Reply::Values(values)) => {
+                if let (Some(key), Some(value)) = (keys.first(), values.first()) {
+                    self.witness(key, value);
+                }
+                Ok(values.iter().map(|value| value.to_vec()).collect())
+            }
             _ => unreachable!("the decoder answers with the kind asked for"),
         }
     }
@@ -159,31 +193,7 @@ impl Store for TcpStore {
             .ok()
             .filter(|&size| size > 0)
             .ok_or_else(|| StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 })?;
-        let wire = self.wire_key(key)?;
-        let deadline = Deadline::after(timeout);
-        let waited = self.link.call(Op::Barrier, &[&wire], false, &deadline, |connection, deadline| {
-            connection.queue(&Request::Barrier { key: &wire, world_size: size });
-            connection.send(deadline)?;
-            match connection.receive(ReplyKind::Waited(Op::Barrier), deadline) {
-                Err(Broken::Silent) => match connection.cancel(Op::Barrier, None, &deadline.grace()) {
-                    Ok((came, _)) => Ok(came),
-                    Err(_) => {
-                        connection.spoil();
-                        Ok(false)
-                    }
-                },
-                other => other.map(|_| true),
-            }
-        })?;
-        match waited {
-            true => Ok(()),
-            false => Err(StoreError::BarrierTimeout {
-                store: self.describe(),
-                key: key.into(),
-                world_size,
-                waited: deadline.waited(),
-            }),
-        }
+        self.meet(key, &self.wire_key(key)?, size, &Deadline::after(timeout))
     }
 
     fn timeout(&self) -> Duration {
@@ -194,16 +204,18 @@ impl Store for TcpStore {
         self.store_timeout(timeout);
     }
 
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        Box::new(TcpStore::over(Arc::clone(&self.link), self.server.clone(), timeout))
+    }
+
     fn has_extended_api(&self) -> bool {
         true
     }
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
-        let link = super::Link::new(self.link.endpoint().clone(), self.link.limits().clone());
+        let link = self.link.another();
         link.connect(&self.deadline())?;
-        let store = TcpStore { link, timeout: Default::default(), server: self.server.clone() };
-        store.store_timeout(self.timeout());
-        Ok(Box::new(store))
+        Ok(Box::new(TcpStore::over(Arc::new(link), self.server.clone(), self.timeout())))
     }
 
     fn kind(&self) -> &'static str {
@@ -244,8 +256,9 @@ impl TcpStore {
             connection.send(deadline)?;
             connection.receive_ping(deadline)
         })?;
-        if !matches!(request.op(), Op::QueuePush) {
-            self.link.witness(key);
+        // A queue comes and goes, and no pairs at all have no key.
+        if !matches!(request, Request::QueuePush { .. }) && !key.is_empty() {
+            self.link.known().witness(key);
         }
         Ok(())
     }
@@ -254,20 +267,23 @@ impl TcpStore {
     pub(super) fn add_at(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64> {
         match self.exchange(&[key], false, Request::Add { key, delta }, deadline) {
             Ok(Reply::Number(sum)) => {
-                self.link.witness(key);
+                self.link.known().witness(key);
                 Ok(sum)
             }
             Ok(_) => unreachable!("the decoder answers with the kind asked for"),
             // Servers close the connection when the value is not a number, and can't say so: look.
             Err(error @ StoreError::Indeterminate { .. }) => {
-                Err(self.explain_add(key, delta).unwrap_or(error))
+                Err(self.explain_add(key, delta, deadline).unwrap_or(error))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn explain_add(&self, key: &[u8], delta: i64) -> Option<StoreError> {
-        let brief = self.deadline().or_after(Duration::from_secs(1));
+    fn explain_add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Option<StoreError> {
+        let brief = deadline.or_after(Duration::from_secs(1));
+        if !self.link.is_reachable(&brief) {
+            return None;
+        }
         let keys = [key];
         let there = Request::Check { keys: KeyList::new(&keys) };
         if self.exchange(&keys, true, there, &brief).ok()? != Reply::Checked(true) {
@@ -287,6 +303,13 @@ impl TcpStore {
         match self.exchange(&[key], true, Request::Get { key }, deadline)? {
             Reply::Value(value) => Ok(parse_prefix(&value).unwrap_or(0)),
             _ => unreachable!("the decoder answers with the kind asked for"),
+        }
+    }
+
+    /// Remembers a key that was read. An empty value may be a queue's, which comes and goes.
+    fn witness(&self, key: &[u8], value: &[u8]) {
+        if !value.is_empty() {
+            self.link.known().witness(key);
         }
     }
 

@@ -41,7 +41,7 @@ impl TcpStore {
         timeout: Duration,
     ) -> Result<Option<Reply>> {
         let deadline = Deadline::after(timeout);
-        let together = self.link.answers_in_order();
+        let together = self.link.known().is_capable_of("in-order");
         let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
             wait_then(connection, keys, then, together, deadline)
         })?;
@@ -69,6 +69,28 @@ impl TcpStore {
                     return Err(self.timed_out(Op::QueuePop, &keys, present, deadline));
                 }
             }
+        }
+    }
+
+    /// Waits at a barrier until so many have come.
+    pub(super) fn meet(&self, name: &str, key: &[u8], world_size: i64, deadline: &Deadline) -> Result<()> {
+        let came = self.link.call(Op::Barrier, &[key], false, deadline, |connection, deadline| {
+            connection.queue(&Request::Barrier { key, world_size });
+            let grace = deadline.grace();
+            connection.send(&grace)?;
+            match connection.receive(ReplyKind::Waited(Op::Barrier), deadline) {
+                Err(Broken::Silent { .. }) => Ok(connection.cancel(Op::Barrier, None, &grace)?.0),
+                other => other.map(|_| true),
+            }
+        })?;
+        match came {
+            true => Ok(()),
+            false => Err(StoreError::BarrierTimeout {
+                store: self.describe(),
+                key: name.into(),
+                world_size: world_size as u64,
+                waited: deadline.waited(),
+            }),
         }
     }
 
@@ -105,12 +127,13 @@ fn wait_then(
     connection.send(&grace)?;
     match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
         Ok(_) => {}
-        Err(Broken::Silent) => match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace) {
+        Err(Broken::Silent { .. }) => match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace)
+        {
             Ok((true, reply)) if behind.is_some() => return Ok(Waited::Came(reply)),
             Ok((true, _)) => {}
             Ok((false, _)) => return Ok(Waited::TimedOut(states(connection, keys, &grace))),
             // No time is left to find out more; the connection is dropped, and with it the wait.
-            Err(Broken::Silent | Broken::Lost { .. }) => {
+            Err(Broken::Silent { .. } | Broken::Lost { .. }) => {
                 connection.spoil();
                 return Ok(Waited::TimedOut(None));
             }

@@ -22,7 +22,7 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
         let error = call().expect_err("there was nothing to come");
         let took = started.elapsed();
         assert!(took >= timeout, "took {took:?} with a time-out of {timeout:?}: {error}");
-        if took <= most {
+        if took <= most && was_heard(&error) {
             return error;
         }
         assert!(tried < TRIES, "took {took:?} with a time-out of {timeout:?}: {error}");
@@ -47,5 +47,14 @@ pub(crate) fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
     while Instant::now() < deadline {
         assert!(!call.is_finished(), "ended before its time");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late.
+pub(crate) fn was_heard(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout { keys, .. } => keys.present.is_some(),
+        StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } => false,
+        _ => true,
     }
 }

@@ -73,6 +73,33 @@ pub(crate) fn compare_exchange_of_a_value_with_itself_tells_absent_from_stored(w
     assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Held(b"x".to_vec()));
 }
 
+/// Each exchange that succeeds starts from the value that the one before it left, so none is lost.
+pub(crate) fn one_of_many_wins_each_exchange(world: &World) {
+    const THREADS: u32 = 4;
+    const WINS: u32 = 25;
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let store = world.client();
+            scope.spawn(move || {
+                let (mut held, mut wins) = (Vec::new(), 0);
+                while wins < WINS {
+                    let number: u32 = String::from_utf8(held.clone()).unwrap().parse().unwrap_or(0);
+                    let next = (number + 1).to_string().into_bytes();
+                    match store.compare_exchange("c", &held, &next).unwrap() {
+                        Exchange::Stored => {
+                            wins += 1;
+                            held = next;
+                        }
+                        Exchange::Held(now) => held = now,
+                        Exchange::Absent => panic!("nobody deletes it"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(world.client().get("c").unwrap(), (THREADS * WINS).to_string().as_bytes());
+}
+
 pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
     let (waiter, other) = (world.client(), world.client());
     let timeout = Duration::from_millis(150);
@@ -85,4 +112,12 @@ pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
         assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     });
     assert!(!other.check(&["c"]).unwrap());
+}
+
+/// The answer of `compare_set` is the same in both cases; whoever takes it for a lock needs to know.
+pub(crate) fn a_desired_value_that_was_held_already_was_not_stored(world: &World) {
+    let (first, second) = (world.client(), world.client());
+    assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);
+    assert_eq!(second.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Held(b"taken".to_vec()));
+    assert_eq!(first.compare_set("lock", b"", b"taken").unwrap(), b"taken");
 }

@@ -59,6 +59,8 @@ suite! {
     compare {
         compare_set_answers_as_torch_does,
         compare_exchange_cannot_be_misread,
+        one_of_many_wins_each_exchange,
+        a_desired_value_that_was_held_already_was_not_stored,
         a_failed_compare_set_wakes_nobody,
         compare_exchange_of_a_value_with_itself_tells_absent_from_stored,
     }
@@ -103,6 +105,7 @@ suite! {
         operations_wait_for_the_time_out_of_the_store,
         a_clone_is_another_client_of_the_same_store,
         a_clone_outlives_the_store_it_was_made_from,
+        another_time_out_for_a_while_leaves_the_store_its_own,
         a_store_says_what_it_is,
     }
     threads {

@@ -57,6 +57,25 @@ pub(crate) fn a_clone_outlives_the_store_it_was_made_from(world: &World) {
     assert_eq!(clone.add("n", 1).unwrap(), 1);
 }
 
+pub(crate) fn another_time_out_for_a_while_leaves_the_store_its_own(world: &World) {
+    let store = world.client();
+    let timeout = Duration::from_millis(80);
+    let hasty = store.with_timeout(timeout);
+    assert_eq!((hasty.timeout(), store.timeout()), (timeout, SOON));
+    times_out_after(timeout, || hasty.get("k"));
+    hasty.set("k", b"v").unwrap();
+    assert_eq!(store.get("k").unwrap(), b"v");
+    hasty.set_timeout(timeout * 2);
+    assert_eq!((hasty.timeout(), store.timeout()), (timeout * 2, SOON));
+    store.set_timeout(timeout * 3);
+    assert_eq!((hasty.timeout(), store.timeout()), (timeout * 2, timeout * 3));
+    let keys = store.num_keys().unwrap();
+    drop(hasty);
+    assert_eq!(store.get("k").unwrap(), b"v");
+    // It was no client of its own, so none has left.
+    assert_eq!(store.num_keys().unwrap(), keys);
+}
+
 pub(crate) fn a_store_says_what_it_is(world: &World) {
     let store = world.client();
     assert_eq!(store.kind(), world.kind);

@@ -9,6 +9,7 @@ mod values;
 mod waiting;
 
 use super::*;
+use crate::wire::PairList;
 
 /// A store, asked by clients with small numbers, that checks itself after each step.
 struct Store(Engine);

@@ -195,12 +195,28 @@ fn a_key_past_the_limit_is_refused_by_its_length_alone() {
 fn a_value_past_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().value_len;
     for len in [(8 << 20) + 1].into_iter().chain(ABSURD) {
-        let refused = WireError::ValueTooLong { len, limit };
+        let refused = WireError::ValueTooLong { key: Some(String::new()), len, limit };
         for op in [Op::Set, Op::CompareSet, Op::Append, Op::QueuePush] {
             assert_eq!(refusal(&frame(op, &[0, len])), refused, "{op}");
         }
         assert_eq!(refusal(&frame(Op::CompareSet, &[0, 0, len])), refused);
         assert_eq!(refusal(&frame(Op::MultiSet, &[1, 0, len])), refused);
+    }
+}
+
+#[test]
+fn a_value_past_the_limit_is_refused_with_its_key() {
+    let mut bytes = Vec::new();
+    Request::MultiSet { pairs: PairList::new(&[(b"first", b"v"), (b"second", b"")]) }.encode(&mut bytes);
+    let at = bytes.len() - 8;
+    bytes[at..].copy_from_slice(&u64::MAX.to_le_bytes());
+    let text = "value of 18446744073709551615 bytes for second, limit 8388608";
+    assert_eq!(refusal(&bytes).to_string(), text);
+    // However it is cut, also within the number.
+    for cut in 1..bytes.len() {
+        let (mut decoder, limits) = (RequestDecoder::default(), Limits::default());
+        assert!(decoder.next(&mut &bytes[..cut], &limits).unwrap().is_none());
+        assert_eq!(decoder.next(&mut &bytes[cut..], &limits).unwrap_err().to_string(), text);
     }
 }
 

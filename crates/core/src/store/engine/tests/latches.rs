@@ -151,3 +151,21 @@ fn of_one_key_named_twice_in_a_multi_set_the_last_value_is_latched() {
     store.reply(0, delete(b"a"));
     assert_eq!(store.reply(1, get(b"a")), value(b"held"));
 }
+
+#[test]
+fn what_idle_clients_have_seen_is_bounded_and_given_back() {
+    let mut store = Store::with(Limits { latched_bytes: 1_000, ..Limits::default() });
+    let large = [b'x'; 400];
+    for client in 1..=5 {
+        store.tell(0, set(b"k", &large));
+        assert_eq!(store.reply(client, wait(&[b"k"])), Reply::Stop);
+    }
+    store.reply(0, delete(b"k"));
+    let seen: Vec<_> = (1..=5).map(|client| store.reply(client, get(b"k")) == value(&large)).collect();
+    assert_eq!(seen, [true, true, false, false, false]);
+    // Those two have let go: there is room again.
+    store.tell(0, set(b"k", &large));
+    assert_eq!(store.reply(1, wait(&[b"k"])), Reply::Stop);
+    store.reply(0, delete(b"k"));
+    assert_eq!(store.reply(1, get(b"k")), value(&large));
+}

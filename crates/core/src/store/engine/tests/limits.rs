@@ -1,6 +1,7 @@
 //! What passes a limit is refused, and leaves everything as it was. Rows V08, V09 and W11 of the robustness page.
 
 use super::*;
+use crate::store::map::cost;
 
 type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -214,4 +215,17 @@ fn what_is_no_longer_awaited_does_not_count() {
     store.tell(2, wait(&[b"a", b"b"]));
     store.ask(0, multi_set(&[(b"a", b""), (b"b", b"")]));
     store.tell(1, wait(&[b"c", b"d"]));
+}
+
+#[test]
+fn the_names_of_awaited_keys_take_room_too() {
+    let mut store = Store::with(Limits { store_bytes: 3_000, ..Limits::default() });
+    let long = [b'k'; 1_000];
+    store.tell(1, wait(&[&long, b"other"]));
+    let mine = [b'm'; 2_000];
+    assert!(matches!(refused(&mut store, wait(&[&mine])), Refusal::StoreFull { op: Op::Wait, .. }));
+    assert!(store.is_blocked(1));
+    store.leave(1);
+    store.tell(0, wait(&[&mine]));
+    assert!(store.is_blocked(0));
 }

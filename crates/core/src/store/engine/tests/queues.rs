@@ -130,21 +130,12 @@ fn an_item_stolen_from_a_woken_waiter_leaves_it_an_empty_queue() {
 }
 
 #[test]
-fn after_a_steal_the_next_item_is_for_the_one_already_woken() {
+fn after_a_steal_the_next_item_wakes_the_next_even_if_the_woken_one_is_in_no_hurry() {
     let mut store = woken();
     store.reply(3, pop(b"q"));
-    store.tell(0, push(b"q", b"j"));
-    assert_eq!(store.reply(1, pop(b"q")), popped(1, b"j"));
-    assert!(store.is_blocked(2));
-}
-
-#[test]
-fn after_a_steal_the_next_item_is_for_the_next_if_the_woken_one_turns_away() {
-    let mut store = woken();
-    store.reply(3, pop(b"q"));
-    store.tell(0, push(b"q", b"j"));
-    assert!(store.ask(1, PING).contains(&stop(2)));
+    assert_eq!(store.ask(0, push(b"q", b"j")), [stop(2)]);
     assert_eq!(store.reply(2, pop(b"q")), popped(1, b"j"));
+    assert_eq!(store.reply(1, queue_len(b"q")), Reply::Number(0));
 }
 
 #[test]

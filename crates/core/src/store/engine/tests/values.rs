@@ -1,6 +1,7 @@
 //! Keys and values: what each operation answers and leaves behind. Rows V01 to V06 and C12 of the robustness page.
 
 use super::*;
+use crate::error::printable;
 
 #[test]
 fn a_value_set_is_the_value_got() {
@@ -203,6 +204,29 @@ fn compare_set_answers_and_stores_as_torch_does() {
     }
 }
 
+#[test]
+fn a_connection_can_ask_whether_its_last_compare_set_stored() {
+    const YES: Reply = Reply::Checked(true);
+    const NO: Reply = Reply::Checked(false);
+    let mut store = Store::new();
+    assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
+    assert_eq!(store.reply(0, cas(b"k", b"", b"mine")), value(b"mine"));
+    assert_eq!(store.reply(0, check(&[STORED_KEY])), YES);
+    // The same reply, and yet nothing was stored.
+    assert_eq!(store.reply(1, cas(b"k", b"", b"mine")), value(b"mine"));
+    assert_eq!(store.reply(1, check(&[STORED_KEY])), NO);
+    assert_eq!(store.reply(0, check(&[STORED_KEY, b"k"])), YES);
+    assert_eq!(store.reply(0, check(&[STORED_KEY, b"absent"])), NO);
+    assert_eq!(store.reply(0, cas(b"absent", b"x", b"x")), value(b"x"));
+    assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
+    // It is the connection's, and goes with it.
+    assert_eq!(store.reply(0, cas(b"k", b"mine", b"mine")), value(b"mine"));
+    store.0.handle_disconnect(id(0));
+    assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
+    assert_eq!(store.reply(0, get(STORED_KEY)), value(b""));
+    assert_eq!(store.reply(0, Request::NumKeys), Reply::Number(1));
+}
+
 // ---- reserved names ----
 
 #[test]
@@ -223,7 +247,7 @@ fn the_servers_own_name_is_in_no_count_and_no_list() {
 
 #[test]
 fn reserved_names_are_read_only() {
-    for key in [SERVER_KEY, b"rallypoint/", b"rallypoint/other"] {
+    for key in [SERVER_KEY, STORED_KEY, b"rallypoint/", b"rallypoint/other"] {
         let pair = [(&b"free"[..], &b"v"[..]), (key, b"v")];
         for request in [
             set(key, b"v"),

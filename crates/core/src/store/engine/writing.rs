@@ -1,0 +1,182 @@
+//! What writes do: what may be written, what it replaces, and the limits of the whole store.
+
+use std::collections::BTreeMap;
+
+use super::{Engine, RESERVED_PREFIX};
+use crate::error::{Refusal, printable};
+use crate::number::{Decimal, parse_prefix};
+use crate::store::ClientId;
+use crate::store::map::cost;
+use crate::value::Value;
+use crate::wire::{Op, PairList, Payload};
+
+impl Engine {
+    /// May anybody write this key?
+    pub(super) fn writable(&self, op: Op, key: &[u8]) -> Result<(), Refusal> {
+        match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
+            true => Err(Refusal::Reserved { op, key: printable(key) }),
+            false => Ok(()),
+        }
+    }
+
+    /// May this key be written, and is there room for it to hold so many bytes?
+    pub(super) fn permit(&self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
+        self.writable(op, key)?;
+        let limit = self.limits.store_bytes;
+        let bytes = self.bytes();
+        if bytes + cost(key.len(), len) > limit {
+            let freed = self.map.get(key).map_or(0, |held| cost(key.len(), held.len()));
+            if bytes - freed + cost(key.len(), len) > limit {
+                return Err(Refusal::StoreFull { op, key: printable(key), held: bytes, limit });
+            }
+        }
+        if self.map.len() >= self.limits.keys && self.map.get(key).is_none() {
+            return Err(Refusal::TooManyKeys { op, key: printable(key), limit: self.limits.keys });
+        }
+        Ok(())
+    }
+
+    /// Stores a value and wakes who waited for it.
+    pub(super) fn put(&mut self, key: &[u8], value: Value) {
+        if self.waiters.len() == 0 {
+            return self.map.set(key, value);
+        }
+        self.map.set(key, value.clone());
+        self.wake(key, &value);
+    }
+
+    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+        // Nobody waits for a key that is there, and what is as long takes no more room.
+        if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
+            return Ok(());
+        }
+        self.permit(Op::Set, key, value.bytes().len())?;
+        self.put(key, value.to_value());
+        Ok(())
+    }
+
+    pub(super) fn compare_set(
+        &mut self,
+        client: ClientId,
+        key: &[u8],
+        expected: &[u8],
+        desired: Payload<'_>,
+    ) -> Result<Value, Refusal> {
+        self.clients[client.index()].stored = false;
+        // First, lest it seem absent to those who expect something there.
+        self.writable(Op::CompareSet, key)?;
+        let fits = match self.map.get_mut(key) {
+            Some(held) if **held != *expected => return Ok(held.clone()),
+            Some(held) => {
+                if held.overwrite(desired.bytes()) {
+                    self.clients[client.index()].stored = true;
+                    return Ok(held.clone());
+                }
+                true
+            }
+            None => expected.is_empty(),
+        };
+        if !fits {
+            // Absent although a value was expected: torch answers the expectation, and its own code relies on it.
+            return Ok(Value::copied(expected));
+        }
+        self.permit(Op::CompareSet, key, desired.bytes().len())?;
+        let value = desired.to_value();
+        self.put(key, value.clone());
+        self.clients[client.index()].stored = true;
+        Ok(value)
+    }
+
+    pub(super) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Refusal> {
+        let mut place = self.map.get_mut(key);
+        let held = match &place {
+            None => 0,
+            Some(value) => parse_prefix(value).ok_or_else(|| Refusal::NotANumber { key: printable(key) })?,
+        };
+        let sum =
+            held.checked_add(delta).ok_or_else(|| Refusal::Overflow { key: printable(key), held, delta })?;
+        let sum_text = Decimal::of(sum);
+        if place.as_mut().is_some_and(|value| value.overwrite(sum_text.text())) {
+            return Ok(sum);
+        }
+        self.permit(Op::Add, key, sum_text.text().len())?;
+        self.put(key, Value::copied(sum_text.text()));
+        Ok(sum)
+    }
+
+    pub(super) fn append(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+        let held = self.map.get(key).map(|held| held.len());
+        let len = held.unwrap_or(0) + value.bytes().len();
+        if len > self.limits.value_len {
+            let limit = self.limits.value_len;
+            return Err(Refusal::ValueTooLong { key: printable(key), len, limit });
+        }
+        self.permit(Op::Append, key, len)?;
+        match held {
+            // Nobody waits for a key that is there.
+            Some(_) => self.map.append(key, value.bytes()),
+            None => self.put(key, value.to_value()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn multi_set(&mut self, pairs: PairList<'_>) -> Result<(), Refusal> {
+        let mut added = 0;
+        for (key, value) in pairs.iter() {
+            self.writable(Op::MultiSet, key)?;
+            added += cost(key.len(), value.len());
+        }
+        let limit = self.limits.store_bytes;
+        let tight = self.bytes() + added > limit || self.map.len() + pairs.len() > self.limits.keys;
+        if tight {
+            self.permit_exactly(pairs)?;
+        }
+        for (key, value) in pairs.iter() {
+            self.map.set_copy(key, value);
+        }
+        if self.waiters.len() > 0 {
+            self.wake_for_pairs(pairs);
+        }
+        Ok(())
+    }
+
+    /// The exact form of the check, for a store that is nearly full: all of it fits or none is stored.
+    pub(super) fn permit_exactly(&self, pairs: PairList<'_>) -> Result<(), Refusal> {
+        let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
+        let (mut bytes, mut keys) = (self.bytes(), self.map.len());
+        for (key, len) in &last {
+            match self.map.get(key) {
+                Some(held) => bytes = bytes - held.len() + len,
+                None => {
+                    bytes += cost(key.len(), *len);
+                    keys += 1;
+                }
+            }
+        }
+        let first = || pairs.iter().next().map(|(key, _)| printable(key)).unwrap_or_default();
+        let op = Op::MultiSet;
+        if keys > self.limits.keys {
+            return Err(Refusal::TooManyKeys { op, key: first(), limit: self.limits.keys });
+        }
+        if bytes > self.limits.store_bytes {
+            let (held, limit) = (self.bytes(), self.limits.store_bytes);
+            return Err(Refusal::StoreFull { op, key: first(), held, limit });
+        }
+        Ok(())
+    }
+
+    pub(super) fn queue_push(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+        self.writable(Op::QueuePush, key)?;
+        if self.queues.items() >= self.limits.queue_items {
+            return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items });
+        }
+        let (held, limit) = (self.bytes(), self.limits.store_bytes);
+        if held + cost(key.len(), value.bytes().len()) > limit {
+            return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
+        }
+        self.queues.push(key, value.to_value());
+        // Always one, even if another was woken for an item that is gone: that one may be in no hurry.
+        self.wake_for_item(key);
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! The seed corpus of the fuzz targets: written here, kept in `fuzz/seeds`, and replayed through the targets' own checks.
+//!
+//! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files anew. Those of `record_reader` are recordings and stay as
+//! they are.
+
+// Not by a dependency: the fuzz targets' package needs a fuzzer's runtime.
+#[path = "../../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub)]
+mod checks;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rallypoint_core::Value;
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, Request};
+
+type Seeds = BTreeMap<String, Vec<u8>>;
+
+fn folder(target: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target)
+}
+
+fn seeds_on_disk(target: &str) -> Seeds {
+    let files = fs::read_dir(folder(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
+    let files = files.map(|file| file.expect("a readable folder"));
+    files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+}
+
+/// Compares what is kept with what is written here, or makes it so.
+fn assert_kept(target: &str, seeds: &Seeds) {
+    if std::env::var_os("UPDATE_SEEDS").is_some() {
+        let folder = folder(target);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        seeds.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
+    }
+    assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` writes them anew");
+}
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let seeds = seeds_on_disk(target);
+    assert!(!seeds.is_empty(), "no seeds of {target}");
+    for (name, bytes) in seeds {
+        println!("{target}/{name}");
+        check(&bytes);
+    }
+}
+
+fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|request| request.encode(&mut bytes));
+    bytes
+}
+
+const VALIDATE: Request<'static> = Request::Validate { magic: MAGIC };
+
+/// An operation code and some numbers behind it.
+fn numbers(op: Op, numbers: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![op as u8];
+    numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    bytes
+}
+
+/// Streams of clients: each operation behind a handshake, some ways to use them together, and what is refused.
+fn request_seeds() -> Seeds {
+    let keys: [&[u8]; 3] = [b"/a", b"", b"\0\xff"];
+    let pairs: [(&[u8], &[u8]); 3] = [(b"/a", b"1"), (b"", b""), (b"/a", b"2")];
+    let absent: [&[u8]; 1] = [b"/absent"];
+    let queue: [&[u8]; 1] = [b"/q"];
+    let value = |bytes: &'static [u8]| bytes.into();
+    let operations = [
+        Request::Set { key: b"/k", value: value(b"v") },
+        Request::CompareSet { key: b"/k", expected: b"", desired: value(b"v") },
+        Request::Get { key: b"/k" },
+        Request::Add { key: b"/n", delta: -5 },
+        Request::Check { keys: KeyList::new(&keys) },
+        Request::Wait { keys: KeyList::new(&keys) },
+        Request::NumKeys,
+        Request::DeleteKey { key: b"/k" },
+        Request::Append { key: b"/k", value: value(b"more") },
+        Request::MultiGet { keys: KeyList::new(&keys) },
+        Request::MultiSet { pairs: PairList::new(&pairs) },
+        Request::CancelWait,
+        Request::Ping { nonce: 0x468f },
+        Request::QueuePush { key: b"/q", value: value(b"item") },
+        Request::QueuePop { key: b"/q" },
+        Request::QueueLen { key: b"/q" },
+        Request::ListKeys,
+        Request::Barrier { key: b"/b", world_size: 1 },
+    ];
+    let mut seeds: Seeds = operations
+        .iter()
+        .map(|request| (format!("op_{}", request.op()), encoded(&[VALIDATE, *request])))
+        .collect();
+    let mut keep = |name: &str, bytes: Vec<u8>| {
+        assert!(seeds.insert(name.to_owned(), bytes).is_none(), "two seeds {name}");
+    };
+    keep("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
+    keep(
+        "wait_get_cancel",
+        encoded(&[
+            VALIDATE,
+            Request::Wait { keys: KeyList::new(&absent) },
+            Request::Get { key: b"/k" },
+            Request::CancelWait,
+        ]),
+    );
+    keep(
+        "queue_of_two",
+        encoded(&[
+            VALIDATE,
+            operations[13],
+            operations[13],
+            Request::Wait { keys: KeyList::new(&queue) },
+            operations[14],
+            operations[14],
+            operations[14],
+        ]),
+    );
+    keep("barrier_for_nobody", encoded(&[VALIDATE, Request::Barrier { key: b"/b", world_size: 0 }]));
+    keep("add_to_text", encoded(&[VALIDATE, operations[0], Request::Add { key: b"/k", delta: 1 }]));
+    keep("lists_of_nothing", {
+        let (keys, pairs) = (KeyList::new(&[]), PairList::new(&[]));
+        let (wait, check) = (Request::Wait { keys }, Request::Check { keys });
+        encoded(&[VALIDATE, wait, check, Request::MultiGet { keys }, Request::MultiSet { pairs }])
+    });
+    keep("reserved_name", encoded(&[VALIDATE, Request::Get { key: b"rallypoint/server" }]));
+    keep("bad_magic", encoded(&[Request::Validate { magic: 0 }]));
+    keep("not_validated", encoded(&operations[..1]));
+    keep("validated_twice", encoded(&[VALIDATE, VALIDATE]));
+    keep("unknown_operation", [encoded(&[VALIDATE]), vec![0x13]].concat());
+    keep("half_a_multi_set", encoded(&[VALIDATE, operations[10]])[..40].to_vec());
+    for (name, number) in [("two_to_62", 1 << 62), ("two_to_63", 1 << 63), ("two_to_64_less_1", u64::MAX)] {
+        let handshake = encoded(&[VALIDATE]);
+        keep(&format!("key_of_{name}"), [&handshake[..], &numbers(Op::Get, &[number])].concat());
+        keep(&format!("value_of_{name}"), [&handshake[..], &numbers(Op::Set, &[0, number])].concat());
+        keep(&format!("keys_{name}"), [&handshake[..], &numbers(Op::Wait, &[number])].concat());
+        keep(&format!("pairs_{name}"), [&handshake[..], &numbers(Op::MultiSet, &[number])].concat());
+    }
+    seeds
+}
+
+/// Streams of replies, each behind the byte that chooses their kind.
+fn reply_seeds() -> Seeds {
+    let value = |bytes: &[u8]| Value::copied(bytes);
+    let replies = |kind: u8, replies: &[Reply]| {
+        let mut bytes = vec![kind];
+        replies.iter().for_each(|reply| reply.encode(&mut bytes));
+        bytes
+    };
+    let raw = |kind: u8, words: &[u64]| {
+        let mut bytes = numbers(Op::Validate, words);
+        bytes[0] = kind;
+        bytes
+    };
+    let item = || Some(value(b"item"));
+    [
+        ("waited", replies(0, &[Reply::Stop, Reply::Canceled])),
+        ("checked", replies(1, &[Reply::Checked(true), Reply::Checked(false)])),
+        ("number", replies(2, &[Reply::Number(5), Reply::Number(i64::MIN)])),
+        ("nonce", replies(3, &[Reply::Nonce(0x468f)])),
+        ("value", replies(4, &[Reply::Value(value(b"v")), Reply::Value(value(b""))])),
+        ("values_none", replies(5, &[])),
+        ("values_two", replies(5 + 8 * 2, &[Reply::Values(vec![value(b"a"), value(b"")])])),
+        (
+            "popped",
+            replies(6, &[Reply::Popped { before: 2, item: item() }, Reply::Popped { before: 0, item: None }]),
+        ),
+        ("keys", replies(7, &[Reply::Keys(vec![Arc::from(&b"/k"[..]), Arc::from(&b""[..])])])),
+        ("waited_bad", vec![0, 2]),
+        ("checked_bad", vec![1, 0xff]),
+        ("value_half", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
+        ("value_of_two_to_62", raw(4, &[1 << 62])),
+        ("value_of_two_to_64_less_1", raw(4, &[u64::MAX])),
+        ("values_of_two_to_63", raw(5 + 8, &[1 << 63])),
+        ("popped_negative", raw(6, &[u64::MAX])),
+        ("popped_of_two_to_62", raw(6, &[1, 1 << 62])),
+        ("keys_negative", raw(7, &[u64::MAX])),
+        ("keys_two_to_62", raw(7, &[1 << 62])),
+        ("nothing", vec![]),
+    ]
+    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .into()
+}
+
+#[test]
+fn seeds_of_requests_hold_what_any_bytes_must() {
+    assert_kept("request_decoder", &request_seeds());
+    replay("request_decoder", checks::request_decoder);
+}
+
+#[test]
+fn seeds_of_replies_hold_what_any_bytes_must() {
+    assert_kept("reply_decoder", &reply_seeds());
+    replay("reply_decoder", checks::reply_decoder);
+}
+
+#[test]
+fn seeds_of_files_hold_what_any_bytes_must() {
+    replay("record_reader", checks::record_reader);
+}

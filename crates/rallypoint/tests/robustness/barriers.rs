@@ -1,0 +1,91 @@
+//! Rows W08 and W09: a barrier lets through those who are there, and nothing else opens it.
+
+use std::time::Duration;
+
+use rallypoint_core::wire::{Op, Reply, ReplyKind, Request};
+
+use crate::harness::{Client, Server, eventually};
+
+fn barrier(key: &str, world_size: i64) -> Request<'_> {
+    Request::Barrier { key: key.as_bytes(), world_size }
+}
+
+fn assert_passed(client: &mut Client) {
+    assert_eq!(client.reply(ReplyKind::Waited(Op::Barrier)), Reply::Stop);
+}
+
+#[test]
+fn w08_a_barrier_does_not_count_who_gave_up() {
+    let mut server = Server::start();
+    let [mut a, mut b] = [(); 2].map(|()| server.connect());
+    for _ in 0..3 {
+        a.start_blocking(barrier("/bar", 2));
+        a.cancel_what_still_waits();
+    }
+    // Alone again after its time-outs: nobody else has come, so it does not pass.
+    a.start_blocking(barrier("/bar", 2));
+    a.cancel_what_still_waits();
+    b.start_blocking(barrier("/bar", 2));
+    a.tell(barrier("/bar", 2));
+    assert_passed(&mut a);
+    assert_passed(&mut b);
+    drop((a, b));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w08_a_barrier_does_not_count_who_died() {
+    let mut server = Server::start();
+    let mut b = server.connect();
+    for torn in [false, true] {
+        let mut a = server.connect();
+        a.start_blocking(barrier("/bar", 2));
+        if torn {
+            a.tear()
+        } else {
+            drop(a)
+        }
+        eventually(Duration::from_secs(5), "its death is noticed", || server.connections() == 1);
+        b.start_blocking(barrier("/bar", 2));
+        b.cancel_what_still_waits();
+    }
+    drop(b);
+    server.assert_unharmed();
+}
+
+#[test]
+fn w08_each_round_of_a_barrier_waits_for_all() {
+    let mut server = Server::start();
+    let [mut a, mut b] = [(); 2].map(|()| server.connect());
+    for _ in 0..5 {
+        a.start_blocking(barrier("/bar", 2));
+        b.start_blocking(barrier("/other", 2));
+        b.cancel_what_still_waits();
+        b.tell(barrier("/bar", 2));
+        assert_passed(&mut b);
+        assert_passed(&mut a);
+    }
+    b.start_blocking(barrier("/bar", 2));
+    b.cancel_what_still_waits();
+    drop((a, b));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w09_a_barrier_for_nobody_is_refused_and_only_arrivals_release() {
+    let mut server = Server::start();
+    for world_size in [0, -1, i64::MIN] {
+        let mut client = server.connect();
+        client.tell(barrier("/bar", world_size));
+        assert_eq!(client.end().last_words, b"", "{world_size}");
+    }
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    waiter.start_blocking(barrier("/bar", 2));
+    other.set("/bar", "1");
+    other.set("/bar/last_member", "1");
+    other.tell(Request::QueuePush { key: b"/bar", value: (&b"v"[..]).into() });
+    assert_eq!(other.add("/bar", 1), 2);
+    waiter.cancel_what_still_waits();
+    drop((waiter, other));
+    server.assert_unharmed();
+}

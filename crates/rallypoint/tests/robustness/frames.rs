@@ -1,0 +1,255 @@
+//! Rows C09–C12: frames that are cut off or never end, half-closed connections, and the odd but legal.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyKind, Request};
+use rallypoint_store::Limits;
+
+use crate::harness::{
+    Client, End, MIB, Server, alone, announced, assert_undisturbed, eventually, list, message, scaled,
+};
+
+/// Requests that leave something behind if half of them is taken for the whole.
+fn writes() -> Vec<Vec<u8>> {
+    let value = (&b"value"[..]).into();
+    vec![
+        message(Request::Set { key: b"/k", value }),
+        message(Request::Append { key: b"/k", value }),
+        message(Request::CompareSet { key: b"/k", expected: b"", desired: value }),
+        message(Request::Add { key: b"/k", delta: 1 }),
+        message(Request::QueuePush { key: b"/k", value }),
+        message(Request::MultiSet { pairs: PairList::new(&[(b"/k", b"1"), (b"/k2", b"2")]) }),
+    ]
+}
+
+#[test]
+fn c09_a_frame_cut_off_at_any_byte_leaves_nothing() {
+    let mut server = Server::start();
+    let mut other = server.connect();
+    for frame in writes() {
+        for cut in 1..frame.len() {
+            for torn in [false, true] {
+                let mut client = server.connect();
+                client.send(&frame[..cut]);
+                if torn { client.tear() } else { drop(client) }
+            }
+        }
+        assert!(!other.is_present("/k") && !other.is_present("/k2"), "{frame:?}");
+    }
+    drop(other);
+    server.assert_unharmed();
+}
+
+#[test]
+fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let rounds = scaled(4_000, 100_000);
+    let frames = writes();
+    let cut_off = |rounds: usize| {
+        for round in 0..rounds {
+            let frame = &frames[round % frames.len()];
+            let mut client = server.dial();
+            client.send(&[&message(Request::Validate { magic: MAGIC }), &frame[..frame.len() - 1]].concat());
+            if round % 2 == 0 { client.tear() } else { drop(client) }
+        }
+        eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+        server.process().memory()
+    };
+    let before = cut_off(rounds / 4);
+    // What a moment's crowd needs is kept for the next; what leaks shows in every stretch.
+    let stretches = [(); 4].map(|()| cut_off(rounds / 4));
+    let leaks: Vec<usize> = std::iter::once(before)
+        .chain(stretches)
+        .zip(stretches)
+        .map(|(before, after)| after.saturating_sub(before))
+        .collect();
+    let leak = leaks.iter().min().expect("four stretches") * 4 / rounds;
+    println!("{leaks:?} B over {rounds} frames");
+    assert!(leak < 1, "{leaks:?} B over {rounds} frames");
+    server.assert_unharmed();
+}
+
+#[test]
+fn c10_a_thousand_held_partial_frames_disturb_nobody() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let frame = message(Request::Set { key: b"/k", value: (&b"value"[..]).into() });
+    let mut held: Vec<Client> = (0..1_000)
+        .map(|n| {
+            let mut client = server.connect();
+            client.send(&frame[..1 + n % (frame.len() - 1)]);
+            client
+        })
+        .collect();
+    assert_undisturbed(&server, Duration::from_millis(1), || {
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    // They were held, not dropped: each can still be completed.
+    for (n, client) in held.iter_mut().enumerate() {
+        client.send(&frame[1 + n % (frame.len() - 1)..]);
+        client.ping();
+    }
+    drop(held);
+    server.assert_unharmed();
+}
+
+#[test]
+fn c10_a_request_that_crawls_is_closed_and_one_that_progresses_is_not() {
+    let limits = Limits::default();
+    assert_eq!((limits.partial_grace, limits.partial_rate), (Duration::from_secs(30), 1024));
+    let mut server = Server::with(&["partial_grace=500ms"]);
+    let beginning = announced(Op::Set, b"/k", 1 << 20);
+    let [mut steady, mut crawling, mut silent] = [(); 3].map(|()| server.connect());
+    for client in [&mut steady, &mut crawling, &mut silent] {
+        client.send(&beginning);
+    }
+    let start = Instant::now();
+    let (mut crawl_ended, mut silence_ended) = (None, None);
+    let mut sent = 0;
+    while start.elapsed() < Duration::from_secs(4) && (crawl_ended.is_none() || silence_ended.is_none()) {
+        steady.send(&[1; 512]);
+        sent += 512;
+        // May be closed under its hands; that is what is asked below.
+        let _ = crawling.try_send(&[1; 4]);
+        if crawling.has_ended() {
+            crawl_ended.get_or_insert(start.elapsed());
+        }
+        if silent.has_ended() {
+            silence_ended.get_or_insert(start.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for ended in [crawl_ended, silence_ended] {
+        assert!(ended.expect("closed") >= Duration::from_millis(500), "{ended:?}");
+    }
+    steady.send(&vec![1; (1 << 20) - sent]);
+    steady.ping();
+    assert_eq!(steady.value("/k").len(), 1 << 20);
+    assert_eq!(server.offences().len(), 2, "{:?}", server.offences());
+    drop((steady, crawling, silent));
+    server.assert_unharmed();
+}
+
+#[test]
+fn c10_a_request_that_begins_as_a_slow_one_ends_has_a_time_of_its_own() {
+    let mut server = Server::with(&["partial_grace=1s"]);
+    let mut other = server.connect();
+    let mut client = server.connect();
+    let frame = message(Request::Set { key: b"/k", value: vec![1; 2_000][..].into() });
+    client.send(&frame[..1_500]);
+    // Past the grace, and before its rate is looked at for the first time.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let start = Instant::now();
+    client.send(&[&frame[1_500..], &frame[..10]].concat());
+    // The sizes of the two must not be mixed up: the second is the smaller by far.
+    while start.elapsed() < Duration::from_millis(950) {
+        other.ping();
+        assert!(!client.has_ended(), "closed after {:?}", start.elapsed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    eventually(Duration::from_secs(5), "its own time is up", || client.has_ended());
+    assert_eq!(other.value("/k").len(), 2_000);
+    drop((client, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn c10_a_request_that_we_do_not_read_is_not_called_slow() {
+    let mut server = Server::with(&["partial_grace=200ms", "deferred_bytes=1KiB"]);
+    let mut other = server.connect();
+    let mut waiter = server.connect();
+    let wait = message(Request::Wait { keys: KeyList::new(&list(&["/k"])) });
+    let set = message(Request::Set { key: b"/behind", value: vec![1; 500][..].into() });
+    // More behind the wait than is read, and the end of it cut off.
+    waiter.send(&[wait, set.repeat(10), set[..100].to_vec()].concat());
+    std::thread::sleep(Duration::from_millis(800));
+    other.set("/k", "v");
+    waiter.send(&set[100..]);
+    waiter.assert_woken();
+    waiter.ping();
+    assert_eq!(server.offences(), [""; 0]);
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn c11_who_sends_no_more_gets_its_answers_and_then_the_end() {
+    let mut server = Server::start();
+    server.connect().set("/k", "v");
+    let ends_with = |bytes: &[u8]| {
+        let mut client = server.connect();
+        client.send(bytes);
+        client.finish_sending();
+        client.end()
+    };
+    let get = message(Request::Get { key: b"/k" });
+    let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
+    let answer = [&1u64.to_le_bytes()[..], b"v"].concat();
+    assert_eq!(ends_with(&get), End { last_words: answer.clone(), torn: false }, "after a get");
+    assert_eq!(ends_with(&wait), End { last_words: vec![], torn: false }, "while waiting");
+    assert_eq!(ends_with(&get[..5]), End { last_words: vec![], torn: false }, "mid-frame");
+    let both = [get.clone(), get[..5].to_vec()].concat();
+    assert_eq!(ends_with(&both), End { last_words: answer.clone(), torn: false }, "whole and half");
+    let behind = [get, wait].concat();
+    assert_eq!(ends_with(&behind), End { last_words: answer, torn: false }, "answered, then waiting");
+    server.assert_unharmed();
+}
+
+#[test]
+fn c11_all_of_a_large_answer_comes_before_the_end() {
+    // Nothing is held back here for the peer's slowness, so that what stands behind the get is reached at once.
+    let mut server = Server::with(&["output_pause=64MiB"]);
+    let value = vec![3; 8 * MIB];
+    server.connect().set("/k", &value);
+    let get = message(Request::Get { key: b"/k" });
+    let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
+    // Also if what stands behind it will never be answered.
+    for behind in [vec![], get[..5].to_vec(), wait] {
+        let mut client = server.connect();
+        client.send(&[&get[..], &get, &behind].concat());
+        client.finish_sending();
+        server.wait_until_idle();
+        let end = client.end();
+        assert_eq!((end.last_words.len(), end.torn), (2 * (8 + value.len()), false), "{behind:?}");
+    }
+    server.assert_unharmed_holding(value.len());
+}
+
+#[test]
+fn c12_the_odd_but_legal_is_answered_byte_for_byte() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    let nobody = KeyList::new(&[]);
+    let mut answers = |request: Request<'_>, answer: &[u8]| {
+        client.tell(request);
+        client.tell(Request::Ping { nonce: 0xAABB_CCDD });
+        let expected = [answer, &0xAABB_CCDDu32.to_le_bytes()].concat();
+        assert_eq!(client.bytes(expected.len()), expected, "{request:?}");
+    };
+    answers(Request::Wait { keys: nobody }, &[0]);
+    answers(Request::Check { keys: nobody }, &[0]);
+    answers(Request::MultiGet { keys: nobody }, &[]);
+    answers(Request::MultiSet { pairs: PairList::new(&[]) }, &[]);
+    answers(Request::CancelWait, &[1]);
+    let mut keys = 1;
+    for key in [&b""[..], b"\0", b"\xff\xfe", b"a\0b"] {
+        answers(Request::Get { key }, &0u64.to_le_bytes());
+        answers(Request::Set { key, value: (&b"v"[..]).into() }, &[]);
+        answers(Request::Get { key }, &[&1u64.to_le_bytes()[..], b"v"].concat());
+        keys += 1i64;
+        answers(Request::NumKeys, &keys.to_le_bytes());
+    }
+    answers(Request::Set { key: b"/empty", value: (&b""[..]).into() }, &[]);
+    answers(Request::Get { key: b"/empty" }, &0u64.to_le_bytes());
+    answers(Request::Check { keys: KeyList::new(&[b"/empty"]) }, &[0]);
+    answers(Request::Wait { keys: KeyList::new(&[b"/empty", b"", b"\0"]) }, &[0]);
+    answers(Request::DeleteKey { key: b"" }, &1i64.to_le_bytes());
+    answers(Request::DeleteKey { key: b"" }, &0i64.to_le_bytes());
+    answers(Request::QueuePop { key: b"" }, &0i64.to_le_bytes());
+    assert_eq!(client.ask(Request::CancelWait), Reply::Canceled);
+    client.tell(Request::Ping { nonce: 4 });
+    assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(4));
+    drop(client);
+    server.assert_unharmed();
+}

@@ -1,0 +1,200 @@
+//! Rows C01–C05: the first bytes of a connection, and codes that nobody has.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyKind, Request};
+use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
+
+use crate::harness::{Client, Server, alone, eventually, list, message, pairs, scaled};
+
+fn validate() -> Vec<u8> {
+    message(Request::Validate { magic: MAGIC })
+}
+
+/// One request of each kind, VALIDATE apart.
+fn one_of_each() -> Vec<Vec<u8>> {
+    let (key, value) = (&b"/k"[..], (&b"v"[..]).into());
+    let (keys, entries) = (list(&["/k"]), pairs(&[("/k", "v")]));
+    let requests = [
+        Request::Set { key, value },
+        Request::CompareSet { key, expected: b"", desired: value },
+        Request::Get { key },
+        Request::Add { key, delta: 1 },
+        Request::Check { keys: KeyList::new(&keys) },
+        Request::Wait { keys: KeyList::new(&keys) },
+        Request::NumKeys,
+        Request::DeleteKey { key },
+        Request::Append { key, value },
+        Request::MultiGet { keys: KeyList::new(&keys) },
+        Request::MultiSet { pairs: PairList::new(&entries) },
+        Request::CancelWait,
+        Request::Ping { nonce: 1 },
+        Request::QueuePush { key, value },
+        Request::QueuePop { key },
+        Request::QueueLen { key },
+        Request::ListKeys,
+        Request::Barrier { key, world_size: 1 },
+    ];
+    assert_eq!(requests.len(), Op::ALL.len() - 1);
+    requests.into_iter().map(message).collect()
+}
+
+/// Sends `bytes` over a new connection; how it ended.
+fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
+    let mut client = server.dial();
+    client.send(bytes);
+    client.end()
+}
+
+#[test]
+fn c01_a_wrong_magic_is_closed_at_once_and_nothing_behind_it_is_done() {
+    let mut server = Server::start();
+    let set = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
+    let bytes =
+        [message(Request::Validate { magic: MAGIC ^ 1 }), set, message(Request::Ping { nonce: 5 })].concat();
+    let end = ended_by(&server, &bytes);
+    assert_eq!(end.last_words, b"");
+    assert!(!server.connect().is_present("/k"));
+    assert!(server.only_offence().contains("magic 0x3c85f7cf"));
+    server.assert_unharmed();
+}
+
+#[test]
+fn c01_a_wrong_magic_is_counted() {
+    let listen = vec![Listen::at("127.0.0.1", 0)];
+    let server = TcpStoreServer::start(ServerOptions { listen, limits: None }).unwrap();
+    let mut client = Client::dial(server.addresses()[0]);
+    client.send(&message(Request::Validate { magic: 0 }));
+    client.end();
+    let stats = server.stats();
+    assert_eq!((stats.bad_magic, stats.protocol_errors), (1, 1));
+}
+
+#[test]
+fn c02_a_command_before_validate_is_closed_and_not_carried_out() {
+    let mut server = Server::start();
+    let mut other = server.connect();
+    let before = other.num_keys();
+    for command in one_of_each() {
+        // All in one segment, and in two: a server that looks only at what came first is fooled by one of them.
+        let end = ended_by(&server, &[command.clone(), validate(), command.clone()].concat());
+        assert_eq!(end.last_words, b"", "{command:?}");
+        let mut client = server.dial();
+        client.send(&command);
+        eventually(Duration::from_secs(5), "closed", || client.has_ended());
+        assert!(!other.is_present("/k"), "{command:?}");
+    }
+    assert_eq!(other.num_keys(), before);
+    drop(other);
+    server.assert_unharmed();
+}
+
+#[test]
+fn c03_a_handshake_split_at_any_byte_works() {
+    let mut server = Server::start();
+    let mut other = server.connect();
+    let bytes = [validate(), message(Request::Ping { nonce: 9 })].concat();
+    for split in 1..bytes.len() {
+        let mut client = server.dial();
+        client.send(&bytes[..split]);
+        // Whoever asked later has been answered, so the first piece has been read on its own.
+        other.ping();
+        client.send(&bytes[split..]);
+        assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "split after {split} bytes");
+    }
+    let mut client = server.dial();
+    for byte in &bytes {
+        client.send(&[*byte]);
+        other.ping();
+    }
+    assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "byte by byte");
+    drop((client, other));
+    server.assert_unharmed();
+    assert_eq!(server.offences(), [""; 0]);
+}
+
+#[test]
+fn c03_the_handshake_has_one_deadline_however_it_drips() {
+    assert_eq!(Limits::default().handshake, Duration::from_secs(10));
+    let mut server = Server::with(&["handshake=400ms"]);
+    let mut idle = server.connect();
+    let (mut client, start) = (server.dial(), Instant::now());
+    for byte in &validate()[..4] {
+        client.send(&[*byte]);
+        std::thread::sleep(Duration::from_millis(90));
+    }
+    client.end();
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
+    assert!(server.only_offence().contains("no handshake"));
+    // Who is through has all the time there is.
+    idle.ping();
+    drop(idle);
+    server.assert_unharmed();
+}
+
+#[test]
+fn c04_an_unknown_code_and_a_second_validate_end_the_connection() {
+    let mut server = Server::start();
+    let second = validate();
+    let codes = (19..=255).map(|code| vec![code]);
+    for bytes in codes.chain([second]) {
+        // What came before is answered, what comes after is not done.
+        let before = message(Request::Ping { nonce: 1 });
+        let after = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
+        let end = ended_by(&server, &[validate(), before, bytes.clone(), after].concat());
+        assert_eq!(end.last_words, 1u32.to_le_bytes(), "{bytes:?}");
+        assert!(!end.torn, "{bytes:?}");
+    }
+    assert!(!server.connect().is_present("/k"));
+    server.assert_unharmed();
+}
+
+#[test]
+fn c04_c06_a_bad_frame_is_answered_within_a_millisecond_and_costs_next_to_nothing() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let rounds = scaled(1_000, 20_000) as u32;
+    let too_long_a_key = [&[Op::Set as u8][..], &u64::MAX.to_le_bytes()].concat();
+    for bad in [vec![0xff], too_long_a_key] {
+        let mut times = Vec::new();
+        let mut visits = |bad: Option<&[u8]>| {
+            let before = server.process().user_cpu();
+            for _ in 0..rounds {
+                let mut client = server.connect();
+                if let Some(bad) = bad {
+                    let start = Instant::now();
+                    client.send(bad);
+                    client.end();
+                    times.push(start.elapsed());
+                }
+            }
+            server.process().user_cpu() - before
+        };
+        // An offence is a visit with a bad end: what it costs above a visit is what the offence costs.
+        let costs: Vec<_> =
+            (0..3).map(|_| visits(Some(&bad)).saturating_sub(visits(None)) / rounds).collect();
+        let cost = costs.iter().min().expect("three runs");
+        assert!(*cost < Duration::from_micros(20), "{costs:?} of processor time for an offence");
+        times.sort();
+        let median = times[times.len() / 2];
+        println!("{bad:?}: {costs:?} of processor time, closed within {median:?}");
+        assert!(median < Duration::from_millis(1), "{median:?}");
+    }
+    server.assert_unharmed();
+}
+
+#[test]
+fn c05_http_and_tls_are_closed_and_hold_no_file() {
+    let mut server = Server::start();
+    let tls_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[0x5a; 506]].concat();
+    let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
+    for bytes in [http, tls_hello, b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), vec![0xf5], vec![b'*']] {
+        let mut client = server.dial();
+        client.send(&bytes);
+        eventually(Duration::from_secs(5), "the file is closed by the server", || server.connections() == 0);
+        assert_eq!(client.end().last_words, b"");
+    }
+    assert!(server.offences().iter().all(|line| line.contains("not a c10d store client")));
+    server.assert_unharmed();
+}

@@ -1,0 +1,58 @@
+//! What the tests stand on: the server as a process, a client that speaks the wire by hand, and instruments.
+//!
+//! Nothing here knows a row of the table; the bounds that all rows share are in [`Server::assert_unharmed`].
+
+mod bystander;
+mod client;
+mod process;
+mod server;
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(crate) use bystander::{Bystander, assert_undisturbed, probe};
+pub(crate) use client::{Client, End, announced, header, list, message, pairs, string};
+pub(crate) use process::{Process, TICK};
+pub(crate) use server::Server;
+
+pub(crate) const KIB: usize = 1024;
+pub(crate) const MIB: usize = 1024 * KIB;
+/// What the C library takes from the system at a time for pieces of some mebibytes, once it has seen such. It gives that
+/// back only when nothing is left in it, so one small piece may keep all of it: once, not once more each time.
+pub(crate) const HEAP: usize = 64 * MIB;
+
+/// Waits until `holds`, and fails saying `what` if that takes longer than `limit`.
+pub(crate) fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The `full` number when the full numbers are asked for, else the one that a test run can afford.
+pub(crate) fn scaled(affordable: usize, full: usize) -> usize {
+    if is_soak() { full } else { affordable }
+}
+
+pub(crate) fn is_soak() -> bool {
+    std::env::var_os("RALLYPOINT_SOAK").is_some_and(|soak| soak == "1")
+}
+
+/// Tests that need most of the machine wait for each other, whether they are threads or processes.
+pub(crate) fn alone() -> File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("robustness.lock");
+    let file = File::create(path).expect("the lock file");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("the lock");
+    file
+}
+
+/// This process needs as many files as the servers it attacks.
+pub(crate) fn raise_file_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
+    limit.maximum.map_or(usize::MAX, |files| files as usize)
+}

@@ -1,0 +1,135 @@
+//! Innocent clients, and how long the server lets them wait while others attack it.
+//!
+//! A busy machine delays everybody. So each measurement has a control, the same client on an idle server at the same
+//! time, and what is held against the attacked server is what it adds to that.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{Reply, Request};
+
+use super::{Client, Server};
+
+/// One whole visit: connect, validate, ping, set, get. How long it took.
+pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
+    let start = Instant::now();
+    let mut client = Client::try_connect(address)?;
+    let value = start.elapsed().as_nanos().to_le_bytes();
+    let key = b"/health";
+    client.try_send(&super::message(Request::Set { key, value: value[..].into() }))?;
+    let reply = client.try_ask(Request::Get { key })?;
+    let took = start.elapsed();
+    match reply {
+        Reply::Value(got) if *got == value => Ok(took),
+        // Another probe may have been between the two.
+        Reply::Value(got) if got.len() == value.len() => Ok(took),
+        other => Err(io::Error::other(format!("{other:?}"))),
+    }
+}
+
+/// A client that asks again and again, in a thread of its own.
+pub(crate) struct Bystander {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+}
+
+impl Bystander {
+    /// Pings over one connection, about a thousand times a second.
+    pub(crate) fn pinging(address: SocketAddr) -> Bystander {
+        let mut client = Client::connect(address);
+        Bystander::asking(Duration::from_millis(1), move || {
+            let start = Instant::now();
+            client.ping();
+            start.elapsed()
+        })
+    }
+
+    /// Visits with a new connection each time, about a hundred times a second.
+    pub(crate) fn visiting(address: SocketAddr) -> Bystander {
+        Bystander::asking(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
+    }
+
+    fn asking(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> Bystander {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut times = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                times.push(ask());
+                std::thread::sleep(every);
+            }
+            times
+        });
+        Bystander { stop, thread }
+    }
+
+    /// How long its requests took, shortest first. Fails if one was not answered.
+    pub(crate) fn finish(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times = self.thread.join().expect("every request was answered");
+        times.sort();
+        times
+    }
+}
+
+/// The time that so many percent stayed below.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// What bystanders of one server saw.
+#[derive(Debug)]
+struct Seen {
+    pings: Vec<Duration>,
+    visits: Vec<Duration>,
+}
+
+impl Seen {
+    /// Waits that stay within `bound` of those on an idle server: of nearly all pings, and of most visits.
+    fn is_within(&self, bound: Duration, idle: &Seen, percent: usize) -> bool {
+        percentile(&self.pings, percent) < bound + percentile(&idle.pings, percent)
+            && percentile(&self.visits, 50)
+                < bound.max(Duration::from_millis(5)) + percentile(&idle.visits, 50)
+    }
+
+    fn summary(&self) -> String {
+        let [ping, slow_ping] = [50, 99].map(|percent| percentile(&self.pings, percent));
+        let visit = percentile(&self.visits, 50);
+        format!("{} pings, median {ping:?}, p99 {slow_ping:?}; visits, median {visit:?}", self.pings.len())
+    }
+}
+
+/// Runs `attack` while bystanders ping and visit the server: of their pings 99 in a hundred, and of their visits most,
+/// must not take longer than `bound` more than on an idle server. One run of several is enough.
+pub(crate) fn assert_undisturbed(server: &Server, bound: Duration, mut attack: impl FnMut()) {
+    const RUNS: usize = 6;
+    let idle = Server::start();
+    let mut seen = String::new();
+    for _ in 0..RUNS {
+        let watch =
+            |server: &Server| (Bystander::pinging(server.address()), Bystander::visiting(server.address()));
+        let (start, starved) = (Instant::now(), server.process().starved());
+        let both = [watch(server), watch(&idle)];
+        attack();
+        let [attacked, control] =
+            both.map(|(pings, visits)| Seen { pings: pings.finish(), visits: visits.finish() });
+        // Where other programs leave it no processor nearly all of its answers are late, by as much as it got less.
+        let starved = (server.process().starved() - starved).as_secs_f64() / start.elapsed().as_secs_f64();
+        let percent = if starved > 0.1 { 50 } else { 99 };
+        let allowed = bound.div_f64(1.0 - starved.min(0.9));
+        seen += &format!(
+            "\n  attacked: {}\n  idle:     {}\n  without a processor for {:.0} % of the time",
+            attacked.summary(),
+            control.summary(),
+            starved * 100.0
+        );
+        if attacked.is_within(allowed, &control, percent) {
+            return println!("undisturbed:{seen}");
+        }
+    }
+    panic!("bystanders waited more than {bound:?} longer than elsewhere:{seen}");
+}

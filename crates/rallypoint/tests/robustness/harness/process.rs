@@ -1,0 +1,58 @@
+//! What the system knows of a process: memory, open files, processor time. It looks and changes nothing.
+
+use std::fs;
+use std::time::Duration;
+
+/// What the kernel counts in when it tells times to others, whatever it counts in itself.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// A process by its number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process(pub(crate) u32);
+
+impl Process {
+    /// Bytes of memory it occupies.
+    pub(crate) fn memory(self) -> usize {
+        // Exact, unlike the figure in `status`, which lags behind by some pages a processor.
+        let rollup =
+            fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server is alive");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line with Rss");
+        let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+        kib * 1024
+    }
+
+    /// How many files it has open.
+    pub(crate) fn files(self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server is alive").count()
+    }
+
+    /// Processor time of all its threads, in the kernel and outside.
+    pub(crate) fn cpu(self) -> Duration {
+        self.schedule(0)
+    }
+
+    /// How long its threads had something to do and no processor to do it on.
+    pub(crate) fn starved(self) -> Duration {
+        self.schedule(1)
+    }
+
+    fn schedule(self, field: usize) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
+        let nanoseconds = tasks.map(|task| {
+            let path = task.expect("a thread").path().join("schedstat");
+            let stat = fs::read_to_string(path).unwrap_or_default();
+            stat.split(' ').nth(field).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
+        });
+        Duration::from_nanos(nanoseconds.sum())
+    }
+
+    /// Processor time outside the kernel: what its own code costs, to a clock tick.
+    pub(crate) fn user_cpu(self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the server is alive");
+        // The name in parentheses may hold anything; the eleventh field after the state is `utime`.
+        let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
+        let ticks: u32 =
+            after_name.split_whitespace().nth(11).and_then(|text| text.parse().ok()).expect("utime");
+        TICK * ticks
+    }
+}

@@ -1,0 +1,188 @@
+//! The server as a user starts it, in a process of its own, gone with the test.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Client, MIB, Process, eventually, probe};
+
+/// A running server. Dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    address: SocketAddr,
+    started: Instant,
+    /// Files and memory once it had answered its first client.
+    files: usize,
+    memory: usize,
+    log: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        Server::with(&[])
+    }
+
+    /// With limits of its own, as `--limit` takes them.
+    pub(crate) fn with(limits: &[&str]) -> Server {
+        Server::launch(Command::new(env!("CARGO_BIN_EXE_rallypoint")), "127.0.0.1:0", limits)
+    }
+
+    /// In a shell that allows it so many files.
+    pub(crate) fn with_files(files: usize, limits: &[&str]) -> Server {
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            &format!("ulimit -n {files}; exec \"$@\""),
+            "sh",
+            env!("CARGO_BIN_EXE_rallypoint"),
+        ]);
+        Server::launch(shell, "127.0.0.1:0", limits)
+    }
+
+    pub(crate) fn listening_on(listen: &str, limits: &[&str]) -> Server {
+        Server::launch(Command::new(env!("CARGO_BIN_EXE_rallypoint")), listen, limits)
+    }
+
+    fn launch(mut command: Command, listen: &str, limits: &[&str]) -> Server {
+        let folder = tempfile::tempdir().expect("a folder for the log");
+        let log = folder.path().join("log");
+        command.args(["serve", "--listen", listen]);
+        for limit in limits {
+            command.args(["--limit", limit]);
+        }
+        let mut child = command
+            .env_remove("RALLYPOINT_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).expect("the log file"))
+            .spawn()
+            .expect("the binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
+        let address =
+            address.unwrap_or_else(|| panic!("{line:?}; {}", fs::read_to_string(&log).unwrap_or_default()));
+        let mut server =
+            Server { child, address, started: Instant::now(), files: 0, memory: 0, log, _folder: folder };
+        // What it needs once, it has after the first client.
+        let before = server.process().files();
+        probe(server.local()).expect("a new server answers");
+        eventually(Duration::from_secs(5), "the first client's file is closed", || {
+            server.process().files() <= before
+        });
+        (server.files, server.memory) = (server.process().files(), server.process().memory());
+        server
+    }
+
+    /// Where to reach it.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where to reach it on this machine.
+    fn local(&self) -> SocketAddr {
+        match self.address.ip().is_unspecified() {
+            true => ([127, 0, 0, 1], self.address.port()).into(),
+            false => self.address,
+        }
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        Process(self.child.id())
+    }
+
+    /// A connection without the handshake.
+    pub(crate) fn dial(&self) -> Client {
+        Client::dial(self.local())
+    }
+
+    /// A connection with it.
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(self.local())
+    }
+
+    /// Connections open, its own files apart.
+    pub(crate) fn connections(&self) -> usize {
+        self.process().files().saturating_sub(self.files)
+    }
+
+    /// Memory above what it needed at the start.
+    pub(crate) fn growth(&self) -> usize {
+        self.process().memory().saturating_sub(self.memory)
+    }
+
+    /// Waits until it has nothing left to do: all that was sent has been read and handled.
+    pub(crate) fn wait_until_idle(&self) {
+        let mut before = self.process().cpu();
+        eventually(Duration::from_secs(30), "the server has nothing left to do", || {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.process().cpu();
+            now - std::mem::replace(&mut before, now) < Duration::from_micros(500)
+        });
+    }
+
+    /// The lines of its log about peers.
+    pub(crate) fn offences(&self) -> Vec<String> {
+        self.log().into_iter().filter(|line| line.contains("closed ")).collect()
+    }
+
+    /// Bytes of its log.
+    pub(crate) fn log_len(&self) -> usize {
+        fs::metadata(&self.log).expect("the log").len() as usize
+    }
+
+    fn log(&self) -> Vec<String> {
+        let log = fs::read(&self.log).expect("the log");
+        String::from_utf8(log).expect("the log is text").lines().map(str::to_owned).collect()
+    }
+
+    /// Waits for exactly one line about a peer; which.
+    pub(crate) fn only_offence(&self) -> String {
+        eventually(Duration::from_secs(5), "a line in the log", || !self.offences().is_empty());
+        let lines = self.offences();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        lines[0].clone()
+    }
+
+    /// What every row demands in the end, with nobody connected any more: it lives, serves at once, has given back
+    /// files and memory, and its log has not been flooded.
+    pub(crate) fn assert_unharmed(&mut self) {
+        self.assert_unharmed_holding(0);
+    }
+
+    /// The same, with so many bytes of keys and values that are meant to stay.
+    pub(crate) fn assert_unharmed_holding(&mut self, stored: usize) {
+        assert!(
+            self.child.try_wait().expect("our child").is_none(),
+            "the server is gone:\n{:#?}",
+            self.log()
+        );
+        let closed = Instant::now();
+        eventually(Duration::from_secs(1), "files are given back", || self.process().files() <= self.files);
+        // On a busy machine one probe may be unlucky; that all are is the server's doing.
+        eventually(Duration::from_secs(5), "a probe takes less than 5 ms", || {
+            probe(self.local()).expect("it serves") < Duration::from_millis(5)
+        });
+        eventually(Duration::from_secs(2), "memory is given back", || self.growth() <= stored + 16 * MIB);
+        let log = self.log();
+        for line in &log {
+            assert!(line.len() <= 256, "a line of {} bytes: {line}", line.len());
+        }
+        let seconds = closed.duration_since(self.started).as_secs() as usize;
+        let most = 10 * (seconds + 2);
+        assert!(log.len() <= most, "{} lines in {seconds} s", log.len());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already, which is then for the test to say.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

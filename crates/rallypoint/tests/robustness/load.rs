@@ -1,0 +1,273 @@
+//! Rows R08–R11: requests that are legal but heavy, and bytes that are nothing at all, by the thousand.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Request};
+
+use crate::harness::{
+    Bystander, Client, HEAP, KIB, MIB, Server, alone, assert_undisturbed, is_soak, message, scaled,
+};
+
+#[test]
+fn r08_a_request_that_drips_costs_what_its_bytes_cost() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let keys: Vec<String> = (0..131_072).map(|n| format!("/key/{n}")).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    let frame = message(Request::Wait { keys: KeyList::new(&keys) });
+    let (most, mut end) = frame.split_at(frame.len() - 6_000);
+    let mut attacker = server.connect();
+    attacker.send(most);
+    server.wait_until_idle();
+    let mut spent = Vec::new();
+    assert_undisturbed(&server, Duration::from_millis(1), || {
+        let before = server.process().cpu();
+        let start = Instant::now();
+        // 500 bytes a second.
+        for byte in &end[..250] {
+            attacker.send(&[*byte]);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        end = &end[250..];
+        spent.push((server.process().cpu() - before).as_secs_f64() / start.elapsed().as_secs_f64());
+    });
+    // The bystanders' own requests are in it too; a parser that begins anew would take all there is.
+    let least = spent.iter().copied().fold(f64::INFINITY, f64::min);
+    println!("{:.1} % of a processor", least * 100.0);
+    assert!(least < 0.4, "{spent:?} of a processor");
+    drop(attacker);
+    server.assert_unharmed();
+}
+
+/// Sets so many keys of 16 bytes in one request; how long the server computed, and how long it took altogether.
+fn multi_set(server: &Server, count: usize) -> (Duration, Duration) {
+    let keys: Vec<String> = (0..count).map(|n| format!("/key/{n}")).collect();
+    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &[7; 16][..])).collect();
+    let frame = message(Request::MultiSet { pairs: PairList::new(&pairs) });
+    let mut client = server.connect();
+    let (before, start) = (server.process().cpu(), Instant::now());
+    client.send(&frame);
+    client.ping();
+    (server.process().cpu() - before, start.elapsed())
+}
+
+#[test]
+fn r09_a_multi_set_of_all_the_keys_there_may_be_costs_half_a_second_at_most_and_is_linear() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let quickest = |count| {
+        let runs = (0..3).map(|_| multi_set(&server, count));
+        runs.min_by_key(|(computed, _)| *computed).expect("three runs")
+    };
+    let (few, _) = quickest(131_072 / 8);
+    let (all, took) = quickest(131_072);
+    println!("16,384 keys {few:?}, 131,072 keys {all:?} of processor time, {took:?} in all");
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert!(all < few * 8 * 3, "{all:?} for eight times what cost {few:?}");
+    server.assert_unharmed_holding(131_072 * 200);
+}
+
+#[test]
+fn r09_large_multi_sets_disturb_nobody() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let large = vec![5; 4 * MIB];
+    let frame = message(Request::MultiSet { pairs: PairList::new(&[(b"/1", &large), (b"/2", &large)]) });
+    let keys: Vec<String> = (0..10_000).map(|n| format!("/key/{n}")).collect();
+    let many: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &[7; 16][..])).collect();
+    let many = message(Request::MultiSet { pairs: PairList::new(&many) });
+    let mut client = server.connect();
+    assert_undisturbed(&server, Duration::from_millis(5), || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(500) {
+            for frame in [&frame, &many] {
+                client.send(frame);
+                client.ping();
+            }
+        }
+    });
+    drop(client);
+    server.assert_unharmed_holding(2 * large.len() + 10_000 * 200 + HEAP);
+}
+
+#[test]
+fn one_connection_that_never_pauses_does_not_delay_the_others() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let set = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
+    let small =
+        [message(Request::Ping { nonce: 1 }), message(Request::CancelWait), message(Request::NumKeys), set];
+    for request in small {
+        let bytes = request.repeat(256 * KIB / request.len());
+        assert_undisturbed(&server, Duration::from_millis(5), || {
+            let mut client = server.connect();
+            let (start, mut at, mut sent) = (Instant::now(), 0, 0);
+            while start.elapsed() < Duration::from_millis(400) {
+                let taken = client.send_what_is_taken(&bytes[at..]);
+                (at, sent) = ((at + taken) % bytes.len(), sent + taken);
+                client.discard_replies();
+            }
+            println!("{} MiB of requests of {} bytes", sent / MIB, request.len());
+        });
+    }
+    server.assert_unharmed();
+}
+
+/// Small, fast, and the same on every machine (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, sides: usize) -> usize {
+        (self.roll() % sides as u64) as usize
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let len = self.below(most + 1);
+        (0..len).map(|_| self.roll() as u8).collect()
+    }
+
+    /// A request that is well-formed.
+    fn request(&mut self) -> Vec<u8> {
+        let key = format!("/fuzz/{}", self.below(16));
+        let (key, value) = (key.as_bytes(), self.bytes(16));
+        let value = value[..].into();
+        let number = self.roll() as i64;
+        let pairs = [(key, &b"1"[..]), (b"/fuzz/other", b"2")];
+        let keys = [key, b"/fuzz/other"];
+        message(match Op::ALL[self.below(Op::ALL.len())] {
+            Op::Validate => Request::Validate { magic: number as u32 },
+            Op::Set => Request::Set { key, value },
+            Op::CompareSet => Request::CompareSet { key, expected: b"1", desired: value },
+            Op::Get => Request::Get { key },
+            Op::Add => Request::Add { key, delta: number },
+            Op::Check => Request::Check { keys: KeyList::new(&keys) },
+            Op::Wait => Request::Wait { keys: KeyList::new(&keys) },
+            Op::NumKeys => Request::NumKeys,
+            Op::DeleteKey => Request::DeleteKey { key },
+            Op::Append => Request::Append { key, value: (&b"+"[..]).into() },
+            Op::MultiGet => Request::MultiGet { keys: KeyList::new(&keys) },
+            Op::MultiSet => Request::MultiSet { pairs: PairList::new(&pairs) },
+            Op::CancelWait => Request::CancelWait,
+            Op::Ping => Request::Ping { nonce: number as u32 },
+            Op::QueuePush => Request::QueuePush { key, value: (&b"i"[..]).into() },
+            Op::QueuePop => Request::QueuePop { key },
+            Op::QueueLen => Request::QueueLen { key },
+            Op::ListKeys => Request::ListKeys,
+            Op::Barrier => Request::Barrier { key, world_size: number % 4 },
+        })
+    }
+
+    /// What one connection sends: mostly broken, sometimes not.
+    fn frame(&mut self) -> Vec<u8> {
+        let mut bytes = message(Request::Validate { magic: MAGIC });
+        match self.below(6) {
+            0 => return self.bytes(64),
+            1 => bytes.extend(self.bytes(64)),
+            2 => bytes.extend(self.request()),
+            3 => {
+                let request = self.request();
+                bytes.extend(&request[..self.below(request.len())]);
+            }
+            4 => {
+                let mut request = self.request();
+                let at = self.below(request.len());
+                request[at] = self.roll() as u8;
+                bytes.extend(request);
+            }
+            _ => {
+                // A code with a length or count out of nowhere.
+                bytes.push(self.below(20) as u8);
+                bytes.extend((self.roll() >> self.below(64)).to_le_bytes());
+                bytes.extend(self.bytes(32));
+            }
+        }
+        bytes
+    }
+}
+
+/// Sends so many frames, each over its own connection, with a pause after each.
+fn fuzz(server: &Server, seed: u64, frames: usize, pause: Duration) {
+    let mut dice = Dice(seed);
+    let mut held: Vec<Client> = Vec::new();
+    for _ in 0..frames {
+        let mut client = server.dial();
+        // Often closed before all is sent.
+        let _ = client.try_send(&dice.frame());
+        match dice.below(4) {
+            0 => client.tear(),
+            1 => client.finish_sending(),
+            2 => drop(client),
+            // Some stay for a while, with whatever they are in the midst of.
+            _ => {
+                held.push(client);
+                if held.len() > 64 {
+                    held.swap_remove(dice.below(64));
+                }
+            }
+        }
+        if pause > Duration::ZERO {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// The log may not have grown past this, whatever was sent.
+const MOST_LOG: usize = MIB;
+
+#[test]
+fn r10_fuzz_without_a_pause_is_survived_by_all_others() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let frames = scaled(20_000, 1_000_000);
+    let seeds = [1, 2];
+    let visitor = Bystander::visiting(server.address());
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for seed in seeds {
+            let server = &server;
+            scope.spawn(move || fuzz(server, seed, frames / seeds.len(), Duration::ZERO));
+        }
+    });
+    let took = start.elapsed();
+    let visits = visitor.finish();
+    let growth = server.growth();
+    println!(
+        "{frames} frames in {took:?}; {} visits, median {:?}, worst {:?}; {} KiB more, log {} B",
+        visits.len(),
+        visits[visits.len() / 2],
+        visits[visits.len() - 1],
+        growth / KIB,
+        server.log_len()
+    );
+    // Every visit has been served. One may have come while the system's own queue was full: its system asks again after
+    // a second.
+    let slow = visits[visits.len() * 95 / 100];
+    assert!(slow < Duration::from_secs(1), "one visit in twenty took {slow:?}");
+    assert!(growth < 16 * MIB, "{growth}");
+    assert!(server.log_len() < MOST_LOG, "{}", server.log_len());
+    server.assert_unharmed();
+}
+
+#[test]
+fn r11_fuzz_at_a_pace_is_not_noticed_by_others() {
+    let _alone = alone();
+    let mut server = Server::start();
+    // 57 a second, as it was done to torch; more of them where there is less time.
+    let (frames, pause) = if is_soak() { (5_169, 17) } else { (500, 1) };
+    let mut seed = 10;
+    assert_undisturbed(&server, Duration::from_millis(2), || {
+        seed += 1;
+        fuzz(&server, seed, frames, Duration::from_millis(pause));
+    });
+    assert!(server.growth() < 16 * MIB, "{}", server.growth());
+    assert!(server.log_len() < MOST_LOG, "{}", server.log_len());
+    server.assert_unharmed();
+}

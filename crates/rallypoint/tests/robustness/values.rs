@@ -1,0 +1,274 @@
+//! Rows V01–V09: what values come back, what is refused, and that a refusal changes nothing.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
+use rallypoint_store::Limits;
+
+use crate::harness::{
+    Client, End, MIB, Server, alone, assert_undisturbed, eventually, list, message, scaled,
+};
+
+/// A request that must end the connection without an answer.
+fn assert_refused(server: &Server, request: Request<'_>) {
+    let mut client = server.connect();
+    // The server may be quicker in closing than we are in sending.
+    let _ = client.try_send(&message(request));
+    assert_eq!(client.end().last_words, b"", "{request:?}");
+}
+
+fn compare_set(client: &mut Client, key: &str, expected: &str, desired: &str) -> String {
+    let (key, expected) = (key.as_bytes(), expected.as_bytes());
+    match client.ask(Request::CompareSet { key, expected, desired: desired.as_bytes().into() }) {
+        Reply::Value(value) => String::from_utf8(value.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn v01_a_get_of_an_absent_key_answers_nothing_and_creates_nothing() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    client.tell(Request::Get { key: b"/absent" });
+    assert_eq!(client.bytes(8), 0u64.to_le_bytes());
+    assert!(!client.is_present("/absent"));
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v02_a_multi_get_answers_nothing_for_what_is_absent_and_the_rest_in_order() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    client.multi_set(&[("/a", "A"), ("/c", "CC")]);
+    client.tell(Request::MultiGet { keys: KeyList::new(&list(&["/a", "/absent", "/c", "/a"])) });
+    let string = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let expected = [string("A"), string(""), string("CC"), string("A")].concat();
+    assert_eq!(client.bytes(expected.len()), expected);
+    client.ping();
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v03_an_add_to_what_is_no_number_is_refused_and_the_log_names_the_key() {
+    for held in ["abc", "", " ", "-", "12345678901234567890"] {
+        let mut server = Server::start();
+        let mut client = server.connect();
+        client.set("/counter", held);
+        assert_refused(&server, Request::Add { key: b"/counter", delta: 1 });
+        assert_eq!(client.value("/counter"), held.as_bytes());
+        let line = server.only_offence();
+        assert!(line.contains("/counter") && line.contains("not a number"), "{line}");
+        drop(client);
+        server.assert_unharmed();
+    }
+}
+
+#[test]
+fn v04_an_add_reads_the_number_in_front_as_stoll_does() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    for (held, sum) in
+        [("12abc", 13), (" 7", 8), ("1.5", 2), ("0x10", 1), ("-3", -2), ("+4", 5), ("\t\n9z", 10), ("007", 8)]
+    {
+        client.set("/n", held);
+        assert_eq!(client.add("/n", 1), sum, "{held:?}");
+        assert_eq!(client.value("/n"), sum.to_string().as_bytes(), "{held:?}");
+    }
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v05_an_add_never_wraps() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    for (held, delta) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
+        client.set("/n", held.to_string());
+        assert_refused(&server, Request::Add { key: b"/n", delta });
+        assert_eq!(client.value("/n"), held.to_string().as_bytes());
+    }
+    client.set("/n", (i64::MAX - 1).to_string());
+    assert_eq!(client.add("/n", 1), i64::MAX);
+    assert_eq!(client.add("/n", i64::MIN), -1);
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v06_compare_set_answers_as_torch_does_its_lie_included() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(compare_set(&mut client, "/k", "x", "new"), "x", "absent and something expected: the lie");
+    assert!(!client.is_present("/k"), "and nothing is stored");
+    assert_eq!(compare_set(&mut client, "/k", "", "new"), "new", "absent and nothing expected: created");
+    assert_eq!(compare_set(&mut client, "/k", "", "newer"), "new", "present and nothing expected: held");
+    assert_eq!(compare_set(&mut client, "/k", "old", "newer"), "new", "different: held");
+    assert_eq!(client.value("/k"), b"new");
+    assert_eq!(compare_set(&mut client, "/k", "new", "newer"), "newer", "equal: stored");
+    assert_eq!(client.value("/k"), b"newer");
+    client.set("/empty", "");
+    assert_eq!(
+        compare_set(&mut client, "/empty", "", "filled"),
+        "filled",
+        "an empty value is equal to nothing"
+    );
+    assert_eq!(compare_set(&mut client, "/gone", "", ""), "", "nothing for nothing: created empty");
+    assert!(client.is_present("/gone"));
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v07_a_value_too_long_is_refused_and_the_log_tells_key_size_and_peer() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    let value = vec![0; 8 * MIB + 1];
+    let _ = client.try_send(&message(Request::Set { key: b"/weights", value: value[..].into() }));
+    client.end();
+    assert!(!server.connect().is_present("/weights"));
+    let line = server.only_offence();
+    for part in ["/weights", "8388609", "8388608", "127.0.0.1:"] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    server.assert_unharmed();
+}
+
+#[test]
+fn v07_a_key_too_long_leaves_nothing() {
+    let mut server = Server::start();
+    let key = [b'k'; 9_000];
+    assert_refused(&server, Request::Set { key: &key, value: (&b"v"[..]).into() });
+    assert_eq!(server.connect().num_keys(), 1, "only the health probe's");
+    assert!(server.only_offence().contains("9000"));
+    server.assert_unharmed();
+}
+
+#[test]
+fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    let piece = vec![5; 4 * MIB];
+    let append = Request::Append { key: b"/k", value: piece[..].into() };
+    client.tell(append);
+    client.tell(append);
+    client.ping();
+    assert_refused(&server, append);
+    assert_refused(&server, Request::Append { key: b"/k", value: (&b"x"[..]).into() });
+    let held = client.value("/k");
+    assert_eq!(held.len(), 8 * MIB);
+    // What is held is not too long for any other request.
+    let reply = client.ask(Request::CompareSet { key: b"/k", expected: &held, desired: (&b"v"[..]).into() });
+    assert_eq!(reply, Reply::Value((&b"v"[..]).into()));
+    let line = &server.offences()[0];
+    assert!(line.contains("/k") && line.contains("12582912"), "{line}");
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
+    assert_eq!(Limits::default().keys, 4_000_000);
+    let mut server = Server::with(&["keys=10"]);
+    let mut client = server.connect();
+    // One is the health probe's.
+    (1..10).for_each(|n| client.set(&format!("/{n}"), "v"));
+    let (key, value) = (&b"/new"[..], (&b"v"[..]).into());
+    assert_refused(&server, Request::Set { key, value });
+    assert_refused(&server, Request::Append { key, value });
+    assert_refused(&server, Request::Add { key, delta: 1 });
+    assert_refused(&server, Request::CompareSet { key, expected: b"", desired: value });
+    assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/1", b"w"), (b"/new", b"w")]) });
+    assert_eq!(client.num_keys(), 10);
+    assert_eq!(client.value("/1"), b"v", "none of a refused multi_set");
+    client.multi_set(&[("/1", "w"), ("/2", "w")]);
+    assert_eq!(client.value("/1"), b"w");
+    assert_eq!(client.number(Request::DeleteKey { key: b"/1" }), 1);
+    client.set("/new", "v");
+    assert!(server.offences()[0].contains("10 keys"), "{:?}", server.offences());
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v09_a_store_full_of_bytes_refuses_more_and_evicts_nothing() {
+    assert_eq!(Limits::default().store_bytes, 4 << 30);
+    let mut server = Server::with(&["store_bytes=64KiB"]);
+    let mut client = server.connect();
+    client.set("/a", vec![1; 40_000]);
+    let more = vec![2; 30_000];
+    assert_refused(&server, Request::Set { key: b"/b", value: more[..].into() });
+    assert_refused(&server, Request::Append { key: b"/a", value: more[..].into() });
+    assert_refused(&server, Request::QueuePush { key: b"/q", value: more[..].into() });
+    assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/c", b"1"), (b"/b", &more)]) });
+    assert_eq!(client.value("/a").len(), 40_000);
+    assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
+    // The room that a value gives up is room for the next.
+    client.set("/a", vec![3; 50_000]);
+    assert!(server.offences()[0].contains("full"), "{:?}", server.offences());
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v09_queues_have_a_limit_of_items() {
+    assert_eq!(Limits::default().queue_items, 1_000_000);
+    let mut server = Server::with(&["queue_items=3"]);
+    let mut client = server.connect();
+    let push = |key| Request::QueuePush { key, value: (&b"i"[..]).into() };
+    for key in [b"/q", b"/q", b"/r"] {
+        client.tell(push(key));
+    }
+    client.ping();
+    assert_refused(&server, push(b"/q"));
+    assert_eq!(client.number(Request::QueueLen { key: b"/q" }), 2);
+    drop(client);
+    server.assert_unharmed();
+}
+
+#[test]
+fn v09_many_keys_cost_no_latency() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let count = scaled(131_073, 500_000);
+    let mut client = server.connect();
+    let keys: Vec<String> = (0..count).map(|n| format!("/key/{n}")).collect();
+    for some in keys.chunks(10_000) {
+        client.multi_set(&some.iter().map(|key| (&**key, "sixteen bytes...")).collect::<Vec<_>>());
+    }
+    assert_eq!(client.num_keys(), count as i64 + 1);
+    let held = server.growth();
+    println!("{count} keys: {} MiB", held / MIB);
+    assert!(held < count * 256, "{held} bytes for {count} keys");
+    assert_undisturbed(&server, Duration::from_millis(1), || {
+        let start = Instant::now();
+        for key in keys.iter().step_by(97).cycle() {
+            client.set(key, "another sixteen.");
+            assert_eq!(client.value(key).len(), 16);
+            if start.elapsed() > Duration::from_millis(400) {
+                break;
+            }
+        }
+    });
+    drop(client);
+    server.assert_unharmed_holding(held);
+}
+
+#[test]
+fn a_refused_request_ends_only_its_own_connection() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    client.set("/n", "abc");
+    // What stands before it in the same segment is answered, what stands behind it is not done.
+    let ping = message(Request::Ping { nonce: 3 });
+    let add = message(Request::Add { key: b"/n", delta: 1 });
+    let set = message(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
+    let mut bad = server.connect();
+    bad.send(&[ping, add, set].concat());
+    assert_eq!(bad.end(), End { last_words: 3u32.to_le_bytes().to_vec(), torn: false });
+    eventually(Duration::from_secs(5), "closed", || server.connections() == 1);
+    assert!(!client.is_present("/behind"));
+    drop(client);
+    server.assert_unharmed();
+}

@@ -1,0 +1,314 @@
+//! Rows W01–W07, W10 and W11: who is woken, by what, and who is not.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
+use rallypoint_store::Limits;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Client, Server, alone, eventually, list, message, pairs};
+
+#[test]
+fn w01_a_failed_compare_set_on_an_absent_key_wakes_nobody() {
+    let mut server = Server::start();
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    waiter.start_waiting(&["/k"]);
+    other.ask(Request::CompareSet { key: b"/k", expected: b"x", desired: (&b"new"[..]).into() });
+    waiter.cancel_what_still_waits();
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w02_a_wait_keeps_what_it_has_seen_for_the_get_that_follows() {
+    let mut server = Server::start();
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    waiter.start_waiting(&["/k1", "/k2"]);
+    other.set("/k1", "one");
+    other.number(Request::DeleteKey { key: b"/k1" });
+    other.set("/k2", "two");
+    waiter.assert_woken();
+    other.number(Request::DeleteKey { key: b"/k2" });
+    let reply = waiter.ask(Request::MultiGet { keys: KeyList::new(&list(&["/k1", "/k2"])) });
+    assert_eq!(reply, Reply::Values(vec![(&b"one"[..]).into(), (&b"two"[..]).into()]));
+    // The latch is for what follows at once, not for ever.
+    assert_eq!(waiter.value("/k1"), b"");
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w02_a_get_after_a_wait_prefers_the_value_of_now() {
+    let mut server = Server::start();
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    waiter.start_waiting(&["/k"]);
+    other.set("/k", "first");
+    other.set("/k", "second");
+    waiter.assert_woken();
+    assert_eq!(waiter.value("/k"), b"second");
+    // Present from the start, deleted before the get: what the wait has seen.
+    assert_eq!(waiter.ask(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
+    other.number(Request::DeleteKey { key: b"/k" });
+    assert_eq!(waiter.value("/k"), b"second");
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w03_a_compare_set_that_creates_the_key_wakes_its_waiter() {
+    let mut server = Server::start();
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    waiter.start_waiting(&["/k"]);
+    other.ask(Request::CompareSet { key: b"/k", expected: b"", desired: (&b"new"[..]).into() });
+    waiter.assert_woken();
+    assert_eq!(waiter.value("/k"), b"new");
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w04_half_a_multi_set_is_not_seen_and_the_whole_is_applied_once() {
+    let mut server = Server::start();
+    let [mut writer, mut waiter, mut other] = [(); 3].map(|()| server.connect());
+    other.set("/b", "old");
+    waiter.start_waiting(&["/a"]);
+    let entries = [("/a", "1"), ("/b", "2"), ("/c", "3")];
+    let frame = message(Request::MultiSet { pairs: PairList::new(&pairs(&entries)) });
+    for (at, byte) in frame.iter().enumerate() {
+        assert!(!other.is_present("/a") && !other.is_present("/c"), "after {at} bytes");
+        assert_eq!(other.value("/b"), b"old", "after {at} bytes");
+        writer.send(&[*byte]);
+        // Each byte is read on its own.
+        other.ping();
+    }
+    waiter.assert_woken();
+    other.set("/b", "newest");
+    writer.ping();
+    assert_eq!(other.value("/b"), b"newest", "applied once");
+    assert_eq!((other.value("/a"), other.value("/c")), (b"1".to_vec(), b"3".to_vec()));
+    drop((writer, waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w04_an_aborted_multi_set_leaves_nothing_of_it() {
+    let mut server = Server::start();
+    let [mut writer, mut other] = [(); 2].map(|()| server.connect());
+    let entries: Vec<(String, String)> = (0..10_000).map(|n| (format!("/{n}"), "v".repeat(20))).collect();
+    let entries: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
+    let frame = message(Request::MultiSet { pairs: PairList::new(&entries) });
+    writer.send(&frame[..frame.len() - 1]);
+    other.ping();
+    writer.tear();
+    eventually(Duration::from_secs(5), "the writer is gone", || server.connections() == 1);
+    assert_eq!(other.num_keys(), 1, "only the health probe's");
+    drop(other);
+    server.assert_unharmed();
+}
+
+#[test]
+fn w05_a_waiter_that_dies_as_the_key_comes_harms_neither_the_setter_nor_the_other_waiters() {
+    let mut server = Server::start();
+    let pid = Pid::from_raw(server.process().0 as i32).expect("a process number");
+    let mut setter = server.connect();
+    let mut waiters: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    for round in 0..30 {
+        let key = format!("/k{round}");
+        let mut dying = server.connect();
+        for waiter in [&mut waiters[0], &mut dying].into_iter() {
+            waiter.start_waiting(&[&key]);
+        }
+        waiters[1].start_waiting(&[&key]);
+        waiters[2].start_waiting(&[&key, "/k0"]);
+        // Asleep, the server finds the death and the key together when it wakes up.
+        kill_process(pid, Signal::STOP).expect("our own child");
+        if round % 2 == 0 {
+            dying.tear()
+        } else {
+            drop(dying)
+        }
+        setter.tell(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
+        kill_process(pid, Signal::CONT).expect("our own child");
+        setter.ping();
+        waiters.iter_mut().for_each(Client::assert_woken);
+    }
+    drop((setter, waiters));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w06_pipelined_waits_are_answered_each_and_in_order() {
+    let mut server = Server::start();
+    let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
+    let wait = |key| message(Request::Wait { keys: KeyList::new(&list(&[key])) });
+    waiter.send(&[wait("/a"), wait("/b"), message(Request::Ping { nonce: 6 })].concat());
+    // The second key first: its wait has not had its turn yet.
+    other.set("/b", "v");
+    other.set("/a", "v");
+    assert_eq!(waiter.bytes(6), [0, 0, 6, 0, 0, 0]);
+    waiter.ping();
+    drop((waiter, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w07_a_queue_wakes_nobody_out_of_another_wait() {
+    let mut server = Server::start();
+    let [mut client, mut other] = [(); 2].map(|()| server.connect());
+    let push = Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() };
+    client.start_waiting(&["/q"]);
+    other.tell(push);
+    client.assert_woken();
+    let item = Some((&b"item"[..]).into());
+    assert_eq!(client.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, item });
+    client.start_waiting(&["/B"]);
+    other.tell(push);
+    other.ping();
+    client.cancel_what_still_waits();
+    // And again, woken and with its item left in the queue.
+    client.ask(Request::QueuePop { key: b"/q" });
+    client.start_waiting(&["/q"]);
+    other.tell(push);
+    client.assert_woken();
+    client.start_waiting(&["/B"]);
+    other.tell(push);
+    other.ping();
+    client.cancel_what_still_waits();
+    drop((client, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w07_an_item_wakes_one_waiter_and_the_next_if_that_one_dies() {
+    let mut server = Server::start();
+    let [mut first, mut second, mut other] = [(); 3].map(|()| server.connect());
+    first.start_waiting(&["/q"]);
+    second.start_waiting(&["/q"]);
+    other.tell(Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() });
+    first.assert_woken();
+    other.ping();
+    // The item is the first one's until it goes away without it.
+    drop(first);
+    second.assert_woken();
+    assert!(matches!(second.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
+    drop((second, other));
+    server.assert_unharmed();
+}
+
+#[test]
+fn w10_fifty_waiters_killed_together_are_gone_together() {
+    let mut server = Server::start();
+    let mut other = server.connect();
+    let mut waiters: Vec<Client> = (0..50).map(|_| server.connect()).collect();
+    waiters.iter_mut().for_each(|waiter| waiter.start_waiting(&["/k"]));
+    assert_eq!(server.connections(), 51);
+    let killed = Instant::now();
+    for (n, waiter) in waiters.into_iter().enumerate() {
+        if n % 2 == 0 { waiter.tear() } else { drop(waiter) }
+    }
+    eventually(Duration::from_secs(1), "their files are closed", || server.connections() == 1);
+    println!("50 waiters gone in {:?}", killed.elapsed());
+    other.set("/k", "v");
+    drop(other);
+    server.assert_unharmed();
+}
+
+#[test]
+fn w10_a_dead_waiter_is_let_go_however_much_it_had_sent_behind_its_wait() {
+    let mut server = Server::with(&["deferred_bytes=1KiB"]);
+    for torn in [false, true] {
+        let mut waiter = server.connect();
+        waiter.start_waiting(&["/k"]);
+        // More than is read while it waits, so that its end is not seen by reading.
+        waiter.send(&message(Request::Ping { nonce: 1 }).repeat(12_000));
+        server.wait_until_idle();
+        assert_eq!(server.connections(), 1);
+        if torn {
+            waiter.tear()
+        } else {
+            drop(waiter)
+        }
+        eventually(Duration::from_secs(1), "its file is closed", || server.connections() == 0);
+    }
+    server.assert_unharmed();
+}
+
+/// How long cancelling a wait for one key takes, at the median.
+fn cancel_time(client: &mut Client) -> Duration {
+    let mut times: Vec<Duration> = (0..101)
+        .map(|_| {
+            client.start_waiting(&["/mine"]);
+            let start = Instant::now();
+            assert_eq!(client.ask(Request::CancelWait), Reply::Canceled);
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[test]
+fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let mut client = server.connect();
+    let mut peers: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+    for (n, peer) in peers.iter_mut().enumerate() {
+        let keys: Vec<String> = (0..100_000).map(|key| format!("/{n}/{key}")).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        peer.tell(Request::Wait { keys: KeyList::new(&keys) });
+    }
+    server.wait_until_idle();
+    let held = server.growth();
+    let among_many = (0..5).map(|_| cancel_time(&mut client)).min().expect("five tries");
+    assert!(among_many < Duration::from_millis(1), "{among_many:?}");
+    // A client that leaves costs no more either: the next one is served at once.
+    let mut leave: Vec<Duration> = (0..51)
+        .map(|_| {
+            let mut leaving = server.connect();
+            leaving.start_waiting(&["/mine"]);
+            let start = Instant::now();
+            drop(leaving);
+            client.ping();
+            start.elapsed()
+        })
+        .collect();
+    leave.sort();
+    assert!(leave[25] < Duration::from_millis(1), "{:?}", leave[25]);
+    println!("cancel {among_many:?}, leave {:?}, 400,000 awaited keys in {} KiB", leave[25], held / 1024);
+    for peer in &mut peers {
+        peer.cancel_what_still_waits();
+    }
+    drop((client, peers));
+    // The C library keeps the small pieces the keys were in for the next ones, up to 48 bytes each.
+    server.assert_unharmed_holding(400_000 * 16);
+}
+
+#[test]
+fn w11_awaited_keys_have_a_limit_for_each_and_for_all() {
+    let limits = Limits::default();
+    assert_eq!((limits.awaited_per_client, limits.awaited_total), (131_072, 1_000_000));
+    let mut server = Server::with(&["awaited_per_client=10", "awaited_total=25"]);
+    let keys: Vec<String> = (0..11).map(|n| format!("/{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    let refused = |keys: &[&str]| {
+        let mut client = server.connect();
+        client.tell(Request::Wait { keys: KeyList::new(&list(keys)) });
+        assert_eq!(client.end().last_words, b"");
+    };
+    refused(&keys);
+    let mut waiting: Vec<Client> = (0..2).map(|_| server.connect()).collect();
+    waiting.iter_mut().for_each(|client| client.start_waiting(&keys[..10]));
+    refused(&keys[..6]);
+    // Room that somebody gives up is room for another.
+    waiting[0].cancel_what_still_waits();
+    waiting.push(server.connect());
+    waiting[2].start_waiting(&keys[..10]);
+    // What is refused has registered nothing, and what is there is not counted.
+    waiting[0].set("/present", "v");
+    let reply = waiting[0].ask(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
+    assert_eq!(reply, Reply::Stop);
+    assert!(server.offences()[0].contains("limit 10"), "{:?}", server.offences());
+    drop(waiting);
+    server.assert_unharmed();
+}

@@ -1,0 +1,322 @@
+//! `rallypoint serve` as people call it: what it prints, where it listens, how it ends. What it serves is tested
+//! elsewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{MAGIC, Request};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server that is killed when the test is over, however it is.
+struct Serve {
+    child: Child,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.arg("serve").args(args).env_remove("RALLYPOINT_LOG").stdin(Stdio::null());
+    command
+}
+
+/// Runs one that is expected to end by itself.
+fn run(args: &[&str]) -> Output {
+    command(args).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+impl Serve {
+    fn start(args: &[&str]) -> Serve {
+        let mut child =
+            command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let stdout = child.stdout.take().map(BufReader::new);
+        Serve { child, stdout }
+    }
+
+    /// The next line it prints, which must name an address.
+    fn address(&mut self) -> SocketAddr {
+        let mut line = String::new();
+        self.stdout.as_mut().expect("a pipe").read_line(&mut line).expect("its output");
+        let address = line.strip_prefix("listening on ").expect(&line).trim_end();
+        address.parse().expect("an address")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process number");
+        kill_process(pid, signal).expect("our own child");
+    }
+
+    /// Waits for its end; exit code, the rest of its output, its log.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("our own child") {
+                break status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "it has not ended");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (mut rest, mut log) = (String::new(), String::new());
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_to_string(&mut rest).expect("its output");
+        }
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut log).expect("its log");
+        (status.code(), rest, log)
+    }
+
+    /// The addresses it listens on, as the system knows them.
+    fn listening(&self) -> BTreeSet<SocketAddr> {
+        let own: BTreeSet<String> = fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .expect("it is alive")
+            .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
+            .filter_map(|link| {
+                Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
+            })
+            .collect();
+        const LISTEN: &str = "0A";
+        let mut addresses = BTreeSet::new();
+        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            let table = fs::read_to_string(table).unwrap_or_default();
+            for fields in table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
+                if fields.get(3) == Some(&LISTEN) && own.contains(fields[9]) {
+                    addresses.insert(address_in_table(fields[1]));
+                }
+            }
+        }
+        addresses
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        // It may have ended, as most tests want it to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address as the kernel prints it: words of four bytes in the machine's order, and the port.
+fn address_in_table(text: &str) -> SocketAddr {
+    let (ip, port) = text.split_once(':').expect("an address and a port");
+    let words: Vec<u8> = ip
+        .as_bytes()
+        .chunks(8)
+        .map(|word| u32::from_str_radix(std::str::from_utf8(word).expect("digits"), 16).expect("digits"))
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let ip: IpAddr = match <[u8; 4]>::try_from(&words[..]) {
+        Ok(four) => four.into(),
+        Err(_) => <[u8; 16]>::try_from(&words[..]).expect("sixteen bytes").into(),
+    };
+    (ip, u16::from_str_radix(port, 16).expect("digits")).into()
+}
+
+/// A connection that has been answered.
+fn greeted(address: SocketAddr) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let mut bytes = Vec::new();
+    Request::Validate { magic: MAGIC }.encode(&mut bytes);
+    Request::Ping { nonce: 77 }.encode(&mut bytes);
+    stream.write_all(&bytes).expect("it takes it");
+    let mut reply = [0; 4];
+    stream.read_exact(&mut reply).expect("it answers");
+    assert_eq!(u32::from_le_bytes(reply), 77);
+    Some(stream)
+}
+
+fn is_served(address: SocketAddr) -> bool {
+    greeted(address).is_some()
+}
+
+fn has_ipv6() -> bool {
+    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
+}
+
+#[test]
+fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+        let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
+        let address = serve.address();
+        let mut client = greeted(address).unwrap();
+        serve.signal(signal);
+        let (code, rest, log) = serve.end();
+        assert_eq!((code, &*rest), (Some(0), ""), "{log}");
+        assert!(log.contains(name), "{log}");
+        assert!(log.contains("--listen 0.0.0.0"), "a hint how to open it: {log}");
+        assert_eq!(client.read(&mut [0]).ok(), Some(0), "its clients are let go");
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["--listen", &address]);
+    let log = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert_eq!(text(&output.stdout), "");
+    assert!(log.contains(&address) && log.contains("in use") && log.contains("hint:"), "{log}");
+    assert_eq!(log.lines().count(), 2, "{log}");
+}
+
+#[test]
+fn of_several_addresses_one_that_is_taken_is_enough_to_refuse() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["--listen", "127.0.0.1:0", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "", "nothing was ready");
+}
+
+#[test]
+fn r12_it_listens_on_all_it_was_asked_to_and_on_nothing_else() {
+    let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
+    let printed = BTreeSet::from([serve.address(), serve.address()]);
+    assert_eq!(serve.listening(), printed);
+    assert_eq!(
+        printed.iter().map(SocketAddr::ip).collect::<Vec<_>>(),
+        [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)]
+    );
+    assert!(printed.iter().all(|address| is_served(*address)));
+}
+
+#[test]
+fn r12_a_loopback_name_is_loopback_only() {
+    let mut serve = Serve::start(&["--listen", "localhost:0"]);
+    let first = serve.address();
+    assert!(is_served(first));
+    let listening = serve.listening();
+    assert!(listening.contains(&first));
+    assert!(listening.iter().all(|address| address.ip().is_loopback()), "{listening:?}");
+    // However many addresses the name has, there is one port to tell others.
+    assert!(listening.iter().all(|address| address.port() == first.port()), "{listening:?}");
+}
+
+#[test]
+fn r12_an_ipv6_address_is_ipv6_only() {
+    if !has_ipv6() {
+        return eprintln!("this machine has no IPv6");
+    }
+    let mut serve = Serve::start(&["--listen", "[::1]:0"]);
+    let address = serve.address();
+    assert_eq!(address.ip(), Ipv6Addr::LOCALHOST);
+    assert_eq!(serve.listening(), BTreeSet::from([address]));
+    assert!(is_served(address));
+    assert!(!is_served((Ipv4Addr::LOCALHOST, address.port()).into()));
+}
+
+#[test]
+fn r12_no_host_is_every_address_of_both_kinds() {
+    for host in [":0", "*:0"] {
+        let mut serve = Serve::start(&["--listen", host]);
+        let address = serve.address();
+        assert!(address.ip().is_unspecified(), "{address}");
+        assert!(is_served((Ipv4Addr::LOCALHOST, address.port()).into()));
+        if has_ipv6() {
+            assert!(is_served((Ipv6Addr::LOCALHOST, address.port()).into()));
+        }
+        serve.signal(Signal::TERM);
+        let (_, _, log) = serve.end();
+        assert!(!log.contains("this machine only"), "{log}");
+    }
+}
+
+#[test]
+fn r12_all_of_ipv4_is_ipv4_only() {
+    let mut serve = Serve::start(&["--listen", "0.0.0.0:0"]);
+    let address = serve.address();
+    assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
+    assert_eq!(serve.listening(), BTreeSet::from([address]));
+    assert!(is_served((Ipv4Addr::LOCALHOST, address.port()).into()));
+    assert!(!is_served((Ipv6Addr::LOCALHOST, address.port()).into()));
+}
+
+#[test]
+fn unless_told_otherwise_it_is_for_this_machine_only() {
+    let help = text(&run(&["--help"]).stdout);
+    assert!(help.contains("[default: 127.0.0.1:29400]"), "{help}");
+}
+
+#[test]
+fn it_can_come_back_at_once_on_the_port_it_had() {
+    let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
+    let address = serve.address();
+    let client = greeted(address).unwrap();
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.end().0, Some(0));
+    let mut again = Serve::start(&["--listen", &address.to_string()]);
+    assert_eq!(again.address(), address);
+    assert!(is_served(address));
+    drop(client);
+}
+
+#[test]
+fn nobody_reading_its_output_does_not_stop_it() {
+    let port = rallypoint_store::free_port().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut serve = Serve::start(&["--listen", &address.to_string()]);
+    serve.stdout = None;
+    let start = Instant::now();
+    while !is_served(address) {
+        assert!(start.elapsed() < Duration::from_secs(10), "it does not serve");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.end().0, Some(0));
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_what_is_right() {
+    for (args, told) in [
+        (&["--listen", "nowhere"][..], "there is no port"),
+        (&["--listen", "::1:29400"], "brackets"),
+        (&["--limit", "value_len"], "NAME=VALUE"),
+        (&["--limit", "valuelen=1"], "value_len"),
+        (&["--limit", "value_len=much"], "8MiB"),
+        (&["--limit", "handshake=soon"], "10s"),
+    ] {
+        let output = run(args);
+        let log = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {log}");
+        assert!(log.contains(told), "{args:?}: {log}");
+        assert_eq!(text(&output.stdout), "");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_be_resolved_or_is_not_ours_ends_with_1() {
+    for listen in ["no-such-host.invalid:0", "203.0.113.7:0"] {
+        let output = run(&["--listen", listen]);
+        let log = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(log.contains(listen.split(':').next().unwrap()), "{log}");
+        assert!(log.contains("hint:"), "{log}");
+    }
+}
+
+#[test]
+fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
+    let listed = text(&run(&["--list-limits"]).stdout);
+    let changes: Vec<String> = listed
+        .lines()
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            format!("{}={}", words.next().expect("a name"), words.next().expect("a value"))
+        })
+        .collect();
+    assert!(changes.iter().any(|change| change == "value_len=8MiB"), "{changes:?}");
+    let mut args = vec!["--listen", "127.0.0.1:0"];
+    for change in &changes {
+        args.extend(["--limit", change]);
+    }
+    let mut serve = Serve::start(&args);
+    assert!(is_served(serve.address()));
+}

@@ -1,0 +1,84 @@
+//! The helpers around a store, led by arguments: for tests in other languages that have ranks of their own to meet them.
+//! Not a tool for people.
+//!
+//! ```text
+//! helpers_driver barrier     HOST:PORT PREFIX WORLD_SIZE RANK TIMEOUT_MS TRACE_MS    (rank `-` for none)
+//! helpers_driver synchronize HOST:PORT PREFIX WORLD_SIZE RANK TIMEOUT_MS DATA
+//! helpers_driver get_all     HOST:PORT PREFIX WORLD_SIZE RANK TIMEOUT_MS
+//! helpers_driver create      HOST:PORT serve|join WORLD_SIZE TIMEOUT_MS
+//! ```
+//!
+//! It says `ok` and what it got, or `err NAME MESSAGE`. After `create` it keeps the store until its input ends.
+
+use std::io::Read;
+use std::time::Duration;
+
+use rallypoint_store::{
+    Barrier, C10dStoreOptions, Endpoint, Result, TcpStore, TcpStoreOptions, barrier, create_c10d_store,
+    get_all, synchronize,
+};
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(answer) => println!("ok {answer}"),
+        Err(error) => {
+            let name = format!("{error:?}");
+            let name = name.split([' ', '(']).next().unwrap_or_default();
+            println!("err {name} {error}");
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<String> {
+    match *words {
+        ["barrier", endpoint, prefix, world_size, rank, timeout, trace] => {
+            let at = Barrier {
+                rank: rank.parse().ok(),
+                trace_timeout: millis(trace),
+                ..Barrier::new(prefix, number(world_size)).timeout(millis(timeout))
+            };
+            barrier(&connect(endpoint)?, &at).map(|()| String::new())
+        }
+        ["synchronize", endpoint, prefix, world_size, rank, timeout, data] => {
+            let (rank, world_size) = (number(rank), number(world_size));
+            let store = connect(endpoint)?;
+            synchronize(&store, data.as_bytes(), rank, world_size, prefix, millis(timeout)).map(text)
+        }
+        ["get_all", endpoint, prefix, world_size, rank, timeout] => {
+            get_all(&connect(endpoint)?, number(rank), prefix, number(world_size), millis(timeout)).map(text)
+        }
+        ["create", endpoint, role, world_size, timeout] => {
+            let Endpoint { host, port } = endpoint.parse()?;
+            let store = create_c10d_store(&C10dStoreOptions {
+                is_server: role == "serve",
+                world_size: number(world_size),
+                timeout: millis(timeout),
+                ..C10dStoreOptions::new(host, Some(port))
+            })?;
+            println!("ok {}", store.port());
+            std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
+            Ok("closed".into())
+        }
+        _ => panic!("no such command: {words:?}"),
+    }
+}
+
+/// With a time-out of its own that is longer than any of the helpers': theirs are the ones to be kept.
+fn connect(endpoint: &str) -> Result<TcpStore> {
+    let options = TcpStoreOptions::new(endpoint.parse()?);
+    TcpStore::open(TcpStoreOptions { timeout: Duration::from_secs(60), ..options })
+}
+
+fn text(values: Vec<Vec<u8>>) -> String {
+    values.iter().map(|value| String::from_utf8_lossy(value)).collect::<Vec<_>>().join(" ")
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().expect("a number")
+}
+
+fn millis(word: &str) -> Duration {
+    Duration::from_millis(number(word))
+}

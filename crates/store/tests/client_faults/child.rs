@@ -1,0 +1,128 @@
+//! The real server as a process of its own, to be stopped, killed and started again: this test program itself, started
+//! for the one test that is a server when it is told to be.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use rallypoint_store::TcpStoreServer;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::eventually;
+
+/// Says what the child is to be, and with what arguments.
+const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
+
+/// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
+const SAYS: &str = "child says ";
+
+/// Starts this program again as something else, behind `wrapper` if there is one. It ends when it has done its work, or
+/// when whoever started it is gone.
+pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().expect("the tests are built under a path of text");
+    let words: Vec<&str> = [wrapper, &[program]].concat();
+    Command::new(words[0])
+        .args(&words[1..])
+        .args(["--exact", "child::process", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+/// The next line that a child says.
+pub(crate) fn heard(child: &mut Child) -> String {
+    let said = BufReader::new(child.stdout.as_mut().unwrap())
+        .lines()
+        .find_map(|line| Some(line.unwrap().split_once(SAYS)?.1.to_owned()));
+    said.expect("the child ended without a word")
+}
+
+pub(crate) fn say(line: &str) {
+    println!("{SAYS}{line}");
+}
+
+#[test]
+#[ignore = "is another process of the other tests"]
+fn process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["serve", host, port] => {
+            let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
+            say(&server.port().to_string());
+            // Its other end is closed by whoever started it, or with them.
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        }
+        ["read", port] => crate::memory::read_and_say_what_it_took(port.parse().unwrap()),
+        ["resolve", host, millis] => crate::names::resolve_and_say_how_long(host, millis.parse().unwrap()),
+        _ => panic!("no such role: {role}"),
+    }
+}
+
+/// A server in a process of its own.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// On any free port of this machine.
+    pub(crate) fn start() -> Server {
+        Server::at(&[], "127.0.0.1", 0)
+    }
+
+    pub(crate) fn at(wrapper: &[&str], host: &str, port: u16) -> Server {
+        let mut child = start(wrapper, &format!("serve {host} {port}"));
+        let port = heard(&mut child).parse().unwrap();
+        Server { child, port }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops the process (SIGSTOP); it is stopped when this returns.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        eventually("all threads of the server are stopped", || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+                stat.rsplit_once(") ").unwrap().1.starts_with('T')
+            })
+        });
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it (SIGKILL); it is gone when this returns.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Kills it and starts another on the same port.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        *self = Server::at(&[], "127.0.0.1", self.port);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be stopped, or gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,152 @@
+//! Making a connection: K07, K08, and what is tried meanwhile.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::Op;
+use rallypoint_store::reserve_port;
+use rallypoint_store::{
+    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+};
+
+use crate::child::Server;
+use crate::clock::{SOON, fails_after, open};
+use crate::fake::{Act, Fake, TORCHS};
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+fn tried(error: &StoreError) -> &[(String, String)] {
+    match error {
+        StoreError::Unreachable { tried, .. } => tried,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_is_stopped_is_given_its_time_and_no_more() {
+    let server = Server::start();
+    server.freeze();
+    let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
+    assert!(tried(&error)[0].1.contains("accepts connections but does not answer"), "{error}");
+}
+
+#[test]
+fn a_server_that_never_accepts_is_given_its_time_and_no_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", port, TIMEOUT));
+    assert!(tried(&error)[0].1.contains("does not answer"), "{error}");
+}
+
+#[test]
+fn a_server_that_answers_only_half_the_handshake_is_given_its_time_and_no_more() {
+    for silent_at in [Op::Validate, Op::Ping, Op::Check] {
+        let server =
+            Fake::start(TORCHS, move |seen| if seen.op == silent_at { Act::Ignore } else { Act::Answer });
+        let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
+        assert!(tried(&error)[0].1.contains("does not answer"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_during_the_handshake_is_tried_again_until_the_time_is_up() {
+    let server = Fake::start(TORCHS, |_| Act::Refuse);
+    let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
+    assert!(tried(&error)[0].1.contains("closed"), "{error}");
+    assert!(server.connections() > 3, "tried {} times", server.connections());
+}
+
+#[test]
+fn nobody_who_listens_is_waited_for_to_the_end_and_named() {
+    for timeout in [TIMEOUT, Duration::from_secs(3)] {
+        let held = reserve_port().unwrap();
+        let error = fails_after(timeout, "connect", || open("127.0.0.1", held.port(), timeout));
+        assert_eq!(tried(&error)[0].0, format!("127.0.0.1:{}", held.port()));
+        assert!(tried(&error)[0].1.contains("refused"), "{error}");
+        assert!(error.to_string().contains("could not connect"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_comes_later_is_found_soon() {
+    let held = reserve_port().unwrap();
+    let port = held.port();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| open("127.0.0.1", port, SOON).unwrap());
+        crate::clock::goes_on_for(Duration::from_millis(200), &connecting);
+        let listen = vec![Listen::from(held)];
+        let _server = TcpStoreServer::start(ServerOptions { listen, limits: None }).unwrap();
+        let started = Instant::now();
+        connecting.join().unwrap().set("k", b"v").unwrap();
+        assert!(started.elapsed() < Duration::from_secs(5));
+    });
+}
+
+/// The empty host is this machine, at two addresses; the server may be at the second.
+#[test]
+fn every_address_is_tried() {
+    let addresses = Endpoint::new("", 0).resolve().unwrap();
+    assert_eq!(addresses.len(), 2);
+    for address in &addresses {
+        let Ok(server) = TcpStoreServer::bind(&address.ip().to_string(), 0) else {
+            println!("skipped: no {address} here");
+            continue;
+        };
+        open("", server.port(), SOON).unwrap().set("k", b"v").unwrap();
+    }
+    let held = reserve_port().unwrap();
+    let error = fails_after(TIMEOUT, "connect", || open("", held.port(), TIMEOUT));
+    assert_eq!(tried(&error).len(), addresses.len(), "{error}");
+}
+
+/// Another program has the port at one of the addresses. The store is at the other.
+#[test]
+fn a_stranger_at_one_address_does_not_hide_the_store_at_another() {
+    for stranger in ["answers", "is silent", "closes"] {
+        let Ok(store) = TcpStoreServer::bind("::1", 0) else {
+            return println!("skipped: no IPv6 here");
+        };
+        let Ok(listener) = TcpListener::bind(("127.0.0.1", store.port())) else {
+            return println!("skipped: the port is taken");
+        };
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let mut kept = Vec::new();
+                while !ended.load(Ordering::SeqCst) {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    match stranger {
+                        "answers" => drop(stream.write_all(b"220 mail ready\r\n")),
+                        "closes" => continue,
+                        _ => {}
+                    }
+                    kept.push(stream);
+                }
+                kept.len()
+            });
+            let result = open("", store.port(), Duration::from_secs(3));
+            ended.store(true, Ordering::SeqCst);
+            // So that it sees that it has ended.
+            TcpStream::connect(("127.0.0.1", store.port())).unwrap();
+            serving.join().unwrap();
+            result.expect(stranger).set("k", b"v").unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_master_of_a_world_that_does_not_come_says_how_many_did() {
+    let open = |is_master, port| {
+        TcpStore::open(TcpStoreOptions {
+            is_master,
+            world_size: Some(3),
+            timeout: TIMEOUT,
+            ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+        })
+    };
+    let error = fails_after(TIMEOUT, "open", || open(true, 0));
+    assert!(matches!(error, StoreError::WorkersMissing { joined: 1, expected: 3, .. }), "{error:?}");
+    assert!(error.to_string().contains("1 of 3 joined"), "{error}");
+}

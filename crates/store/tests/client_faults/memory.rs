@@ -1,0 +1,100 @@
+//! A reply costs what has arrived of it, never what it announces: K5. Measured in a process of its own, where nothing
+//! else grows.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use rallypoint_store::{Store, StoreError};
+
+use crate::child::{heard, say, start};
+use crate::clock::{SOON, client};
+
+const KIB: u64 = 1024;
+
+/// What this process holds in memory now, and what it held at most.
+fn resident() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * KIB
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}
+
+/// The child: gets a value, and says by how much it grew meanwhile.
+pub(crate) fn read_and_say_what_it_took(port: u16) {
+    let store = client(port, Duration::from_millis(500));
+    let (before, _) = resident();
+    let error = store.get("k").unwrap_err();
+    let (_, most) = resident();
+    let kind = match error {
+        StoreError::Protocol { .. } => "protocol",
+        StoreError::NoAnswer { .. } => "no-answer",
+        StoreError::Timeout { .. } => "timeout",
+        other => panic!("{other:?}"),
+    };
+    say(&format!("{kind} {}", most.saturating_sub(before)));
+}
+
+/// Answers a handshake as torch's servers do, a WAIT with "there", and the GET with this.
+fn serve_once(listener: &TcpListener, reply: &[u8]) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut handshake = [0; 44];
+    stream.read_exact(&mut handshake).unwrap();
+    // The number of the ping, and that this is no server of ours.
+    stream.write_all(&handshake[6..10]).unwrap();
+    stream.write_all(&[1]).unwrap();
+    // WAIT: its code, one key, two bytes long.
+    stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();
+    stream.write_all(&[0]).unwrap();
+    stream.read_exact(&mut [0; 1 + 8 + 2]).unwrap();
+    stream.write_all(reply).unwrap();
+    drain(stream);
+}
+
+fn drain(mut stream: TcpStream) {
+    // Until the client has had enough, in whatever way it says so.
+    while stream.read(&mut [0; 4096]).is_ok_and(|len| len > 0) {}
+}
+
+#[test]
+fn a_reply_that_announces_gigabytes_takes_no_memory() {
+    for (announced, sent, outcome) in [
+        (1u64 << 31, 0, "protocol"),
+        (1 << 62, 0, "protocol"),
+        (64 << 20, 0, "protocol"),
+        // As much as may come, of which nothing or little does.
+        ((64 << 20) - 8, 0, "no-answer"),
+        ((64 << 20) - 8, 100_000, "no-answer"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let reply = [&announced.to_le_bytes()[..], &vec![7; sent]].concat();
+        let mut child = start(&[], &format!("read {port}"));
+        serve_once(&listener, &reply);
+        let said = heard(&mut child);
+        child.wait().unwrap();
+        let (kind, grown) = said.split_once(' ').unwrap();
+        assert_eq!(kind, outcome, "{announced} announced, {sent} sent");
+        let grown: u64 = grown.parse().unwrap();
+        assert!(grown < 4 << 20, "grew by {grown} bytes for {announced} announced and {sent} sent");
+    }
+}
+
+/// What may come does come, whole.
+#[test]
+fn a_reply_as_long_as_the_limit_is_taken() {
+    let server = rallypoint_store::TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    let value = vec![7; 8 << 20];
+    for key in ["a", "b", "c"] {
+        store.set(key, &value).unwrap();
+    }
+    // Seven of eight mebibytes and what goes with them are just below the limit of 64; eight are just above it.
+    let values = store.multi_get(&["a", "b", "c", "a", "b", "c", "a"]).unwrap();
+    assert!(values.iter().all(|got| *got == value));
+    let error = store.multi_get(&["a", "b", "c", "a", "b", "c", "a", "b"]).unwrap_err();
+    assert!(matches!(error, StoreError::Protocol { .. }), "{error:?}");
+    assert!(store.get("a").unwrap() == value);
+}

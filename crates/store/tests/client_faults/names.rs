@@ -1,0 +1,60 @@
+//! Names that can't be resolved, and name servers that don't answer: the time-out is kept there, too.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use rallypoint_store::StoreError;
+
+use crate::child::{heard, say, start};
+use crate::clock::{TRIES, fails_after, latest, open};
+
+#[test]
+fn a_host_that_does_not_exist_is_named() {
+    let timeout = Duration::from_millis(400);
+    let error = fails_after(timeout, "connect", || open("no-such-host.invalid", 29400, timeout));
+    let StoreError::Unresolvable { host, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(host, "no-such-host.invalid");
+    assert!(error.to_string().contains("could not resolve host \"no-such-host.invalid\""), "{error}");
+}
+
+/// The child: tries to connect to a name, and says what came of it and how long it took.
+pub(crate) fn resolve_and_say_how_long(host: &str, millis: u64) {
+    let started = Instant::now();
+    let error = open(host, 29400, Duration::from_millis(millis)).unwrap_err();
+    let took = started.elapsed();
+    assert!(matches!(error, StoreError::Unresolvable { .. }), "{error:?}");
+    say(&format!("{} {error}", took.as_millis()));
+}
+
+/// In a view of the file system of its own, where the only name server is one that never answers.
+#[test]
+fn a_name_server_that_does_not_answer_does_not_make_the_time_longer() {
+    // Addresses of this machine that nobody else listens at; port 53 is for the privileged.
+    let address = format!("127.{}.{}.53", 1 + std::process::id() % 250, (std::process::id() / 250) % 250);
+    let Ok(_silent) = UdpSocket::bind((address.as_str(), 53)) else {
+        return println!("skipped: only root may be a name server");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("resolv.conf");
+    std::fs::write(&config, format!("nameserver {address}\noptions timeout:30 attempts:5\n")).unwrap();
+    let mount = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", config.display());
+    let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let possible = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return println!("skipped: no mounts of its own for a process here");
+    }
+    let timeout = Duration::from_millis(700);
+    for tried in 1.. {
+        let mut child = start(&wrapper, &format!("resolve store.example {}", timeout.as_millis()));
+        let said = heard(&mut child);
+        child.wait().unwrap();
+        let (took, error) = said.split_once(' ').unwrap();
+        let took = Duration::from_millis(took.parse().unwrap());
+        assert!(error.contains("did not answer in time"), "{error}");
+        assert!(took >= timeout, "gave up after {took:?}");
+        if took <= latest(timeout) {
+            return;
+        }
+        assert!(tried < TRIES, "took {took:?} with a time-out of {timeout:?}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Connections are kept and used again, in reasonable number, and dead ones are not used.
+
+use std::time::Duration;
+
+use rallypoint_core::wire::Op;
+use rallypoint_store::{Store, TcpStoreServer};
+
+use crate::clock::{SOON, TRIES, client, eventually, goes_on_for};
+use crate::fake::{Act, Fake, OURS};
+use crate::operations::{all, prepare, waiting};
+
+#[test]
+fn one_thread_uses_one_connection() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    prepare(&store);
+    for _ in 0..5 {
+        for operation in all() {
+            (operation.call)(&store).unwrap();
+        }
+    }
+    assert_eq!(server.stats().accepted, 1);
+}
+
+/// On a busy machine the answer to taking it back may come too late, and then the connection is given up; so there is
+/// more than one try.
+#[test]
+fn a_wait_that_was_taken_back_leaves_its_connection_as_good_as_before() {
+    for operation in waiting() {
+        let kept = (0..TRIES).any(|_| {
+            let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+            let store = client(server.port(), SOON);
+            store.set_timeout(Duration::from_millis(20));
+            (operation.call)(&store).unwrap_err();
+            store.set_timeout(SOON);
+            store.set("k", b"v").unwrap();
+            server.stats().accepted == 1
+        });
+        assert!(kept, "{} costs a connection each time", operation.name);
+    }
+}
+
+#[test]
+fn many_threads_use_a_connection_each_and_few_are_kept() {
+    const THREADS: u64 = 32;
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    for round in 1..=3 {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..THREADS).map(|_| scope.spawn(|| store.get(&format!("k{round}")))).collect();
+            eventually("all threads wait", || server.stats().connections >= THREADS);
+            store.set(&format!("k{round}"), b"v").unwrap();
+            for thread in threads {
+                assert_eq!(thread.join().unwrap().unwrap(), b"v");
+            }
+        });
+        eventually("what is not needed is closed", || server.stats().connections <= 8);
+    }
+    // Of those that were kept, some were used again.
+    let accepted = server.stats().accepted;
+    assert!(accepted <= 3 * (THREADS + 1) - 2 * 7, "{accepted} connections were made");
+}
+
+#[test]
+fn threads_that_come_and_go_share_what_is_there() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    for n in 1..=100 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(store.add("n", 1).unwrap(), n));
+        });
+    }
+    assert_eq!(server.stats().accepted, 1);
+}
+
+/// Kept connections die with the server, or with a firewall that forgets them; the next call takes a new one and nothing
+/// is indeterminate.
+#[test]
+fn a_connection_that_died_while_it_was_kept_is_not_used() {
+    let server = Fake::honest(OURS);
+    let store = client(server.port(), SOON);
+    store.set("n", b"0").unwrap();
+    for n in 1..=10 {
+        // The ping is answered, and then the connection is closed.
+        server.at_next(Op::Ping, Act::Cut(4));
+        store.set("k", b"v").unwrap();
+        server.wait_until_closed();
+        assert_eq!(store.add("n", 1).unwrap(), n);
+    }
+    assert_eq!(server.count(Op::Add), 10);
+}
+
+#[test]
+fn a_client_that_is_dropped_leaves_no_connection_behind() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| store.wait(&["k"]))).collect();
+        goes_on_for(Duration::from_millis(20), &waits[0]);
+        store.set("k", b"v").unwrap();
+    });
+    assert!(server.stats().connections > 0);
+    drop(store);
+    eventually("all connections are closed", || server.stats().connections == 0);
+}

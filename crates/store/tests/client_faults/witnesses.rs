@@ -1,0 +1,132 @@
+//! A server without a name, as torch's are, is recognised by the keys that were there. K04 again, and that nothing is
+//! called lost that is not.
+
+use rallypoint_core::wire::Op;
+use rallypoint_store::{Endpoint, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use crate::clock::{SOON, client};
+use crate::fake::{Act, Fake, OURS, TORCHS};
+use crate::operations::{all, prepare, waiting};
+
+/// Lets another server take the place of this one, on the same port.
+fn replace(server: Fake, identity: Option<&str>) -> Fake {
+    let port = server.port();
+    drop(server);
+    Fake::at(port, identity, |_| Act::Answer)
+}
+
+/// Makes the client connect anew.
+fn disconnect(server: &Fake, store: &TcpStore) {
+    server.at_next(Op::NumKeys, Act::Refuse);
+    store.num_keys().unwrap();
+}
+
+fn assert_reset(error: &StoreError, evidence: &str) {
+    assert!(
+        matches!(error, StoreError::StoreReset { evidence: found, .. } if found.contains(evidence)),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_server_without_a_name_that_came_back_empty_is_named_by_every_operation() {
+    let mut server = Fake::honest(TORCHS);
+    for operation in all().into_iter().chain(waiting()) {
+        let store = client(server.port(), SOON);
+        prepare(&store);
+        server = replace(server, TORCHS);
+        let error = (operation.call)(&store).expect_err(operation.name);
+        assert_reset(&error, "none of the keys seen before is there: ");
+        assert_reset(&store.set("k", b"v").unwrap_err(), "none of the keys");
+        assert_eq!(server.value("/k"), None);
+        client(server.port(), SOON).set("k", b"v").unwrap();
+        assert_reset(&store.get("k").unwrap_err(), "none of the keys");
+        server = replace(server, TORCHS);
+    }
+}
+
+/// Each way to learn of a key is enough to notice that it is gone.
+#[test]
+fn every_key_that_was_seen_is_a_witness() {
+    type See = fn(&TcpStore);
+    let ways: [(&str, See); 8] = [
+        ("set", |store| store.set("k", b"v").unwrap()),
+        ("get", |store| drop(store.get("seen").unwrap())),
+        ("multi_get", |store| drop(store.multi_get(&["seen"]).unwrap())),
+        ("multi_set", |store| store.multi_set(&[("k", b"v")]).unwrap()),
+        ("add", |store| assert_eq!(store.add("n", 1).unwrap(), 1)),
+        ("append", |store| store.append("l", b"x").unwrap()),
+        ("compare_set that stores", |store| drop(store.compare_set("c", b"", b"x").unwrap())),
+        ("compare_set that does not", |store| drop(store.compare_set("seen", b"no", b"x").unwrap())),
+    ];
+    for (name, see) in ways {
+        let server = Fake::honest(TORCHS);
+        client(server.port(), SOON).set("seen", b"value").unwrap();
+        let store = client(server.port(), SOON);
+        see(&store);
+        let _server = replace(server, TORCHS);
+        assert_reset(&store.num_keys().expect_err(name), "none of the keys");
+    }
+}
+
+#[test]
+fn a_server_that_became_another_kind_is_another_server() {
+    for (before, after) in [(OURS, TORCHS), (TORCHS, OURS)] {
+        let server = Fake::honest(before);
+        let store = client(server.port(), SOON);
+        let _server = replace(server, after);
+        assert_reset(&store.num_keys().unwrap_err(), "rallypoint server");
+    }
+}
+
+#[test]
+fn keys_that_are_gone_for_a_good_reason_are_not_missed() {
+    let server = Fake::honest(TORCHS);
+    let store = client(server.port(), SOON);
+    store.set("k", b"v").unwrap();
+    assert!(store.delete_key("k").unwrap());
+    disconnect(&server, &store);
+    // Nothing was stored, whatever the answer.
+    assert_eq!(store.compare_set("absent", b"x", b"x").unwrap(), b"x");
+    disconnect(&server, &store);
+    // A queue is there as long as it has items; no key was.
+    store.queue_push("q", b"item").unwrap();
+    store.wait(&["q"]).unwrap();
+    assert!(store.check(&["q"]).unwrap());
+    assert_eq!(store.get("q").unwrap(), b"");
+    store.queue_pop("q").unwrap();
+    disconnect(&server, &store);
+    store.set("k", b"v").unwrap();
+    disconnect(&server, &store);
+}
+
+/// The count of those who joined is never deleted, so while it is there the store is.
+#[test]
+fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
+    let server = Fake::honest(TORCHS);
+    let store = TcpStore::open(TcpStoreOptions {
+        world_size: Some(2),
+        timeout: SOON,
+        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))
+    })
+    .unwrap();
+    let other = client(server.port(), SOON);
+    for n in 0..20 {
+        store.set(&n.to_string(), b"v").unwrap();
+        other.delete_key(&n.to_string()).unwrap();
+    }
+    disconnect(&server, &store);
+    assert_eq!(server.value("init/").unwrap(), b"1");
+    let _server = replace(server, TORCHS);
+    assert_reset(&store.num_keys().unwrap_err(), "init/");
+}
+
+/// Nothing was seen, so nothing can be missed; and nothing was lost that this client knew of.
+#[test]
+fn who_has_seen_nothing_goes_on() {
+    let server = Fake::honest(TORCHS);
+    let store = client(server.port(), SOON);
+    assert_eq!(store.num_keys().unwrap(), 0);
+    let _server = replace(server, TORCHS);
+    store.set("k", b"v").unwrap();
+}

@@ -1,0 +1,151 @@
+//! `create_c10d_store`: one serves, the others find it, and all have come when it returns.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rallypoint_store::{
+    C10dStoreOptions, Result, Store, StoreError, TcpStore, create_c10d_store, free_port, reserve_port,
+};
+
+use crate::clock::{SOON, times_out_after};
+
+fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
+    C10dStoreOptions { world_size, timeout: SOON, ..C10dStoreOptions::new("127.0.0.1", port) }
+}
+
+/// Rank 0 serves.
+fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
+    create_c10d_store(&C10dStoreOptions { is_server: rank == 0, ..options.clone() })
+}
+
+#[test]
+fn a_world_of_four_finds_each_other_at_a_given_port() {
+    let options = options(Some(free_port().unwrap()), 4);
+    std::thread::scope(|scope| {
+        // The server comes last: those who come early wait for it.
+        let ranks: Vec<_> = (0..4)
+            .rev()
+            .map(|rank| {
+                let options = &options;
+                scope.spawn(move || {
+                    let store = create(rank, options).unwrap();
+                    // All have come, so all are counted already.
+                    assert_eq!(store.get("_tcp_store/num_members/num_members").unwrap(), b"4");
+                    assert_eq!(store.timeout(), SOON);
+                    assert_eq!(store.server().is_some(), rank == 0);
+                    store.add("sum", rank as i64).unwrap();
+                    store.barrier("done", 4).unwrap();
+                    assert_eq!(store.get("sum").unwrap(), b"6");
+                    // The server stays until all are done.
+                    store
+                })
+            })
+            .collect();
+        let stores: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert_eq!(stores.len(), 4);
+    });
+}
+
+#[test]
+fn a_world_of_one_finds_a_port_by_itself() {
+    let stores: Vec<_> = (0..4).map(|_| create(0, &options(None, 1)).unwrap()).collect();
+    for (n, store) in stores.iter().enumerate() {
+        assert_ne!(store.port(), 0);
+        store.set("n", &[n as u8]).unwrap();
+    }
+    for (n, store) in stores.iter().enumerate() {
+        assert_eq!(store.get("n").unwrap(), [n as u8]);
+    }
+}
+
+#[test]
+fn without_a_port_nobody_could_find_the_others() {
+    for (rank, world_size) in [(0, 2), (1, 2), (1, 1)] {
+        let error = create(rank, &options(None, world_size)).unwrap_err();
+        assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
+        assert!(error.to_string().contains("server_port must be specified"), "{error}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_tried_again_and_then_named() {
+    let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let started = std::time::Instant::now();
+    let error = create(0, &options(Some(port), 1)).unwrap_err();
+    let StoreError::AddressInUse { address } = &error else { panic!("{error:?}") };
+    assert!(address.ends_with(&format!(":{port}")), "{error}");
+    assert!(error.to_string().contains("address already in use"), "{error}");
+    // Three tries have two pauses, of 50 ms and 100 ms at least.
+    assert!(started.elapsed() >= Duration::from_millis(150));
+}
+
+#[test]
+fn a_port_that_becomes_free_in_time_is_had() {
+    let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let options = C10dStoreOptions { retries: 1000, ..options(Some(port), 1) };
+    std::thread::scope(|scope| {
+        let creating = scope.spawn(|| create(0, &options).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!creating.is_finished());
+        drop(taken);
+        assert_eq!(creating.join().unwrap().port(), port);
+    });
+}
+
+#[test]
+fn a_server_whose_workers_do_not_come_says_how_many_did() {
+    let timeout = Duration::from_millis(700);
+    let error = times_out_after(timeout, || {
+        let options = C10dStoreOptions { timeout, ..options(Some(free_port().unwrap()), 4) };
+        std::thread::scope(|scope| {
+            let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
+            worker.join().unwrap().expect_err("two of four are not enough");
+            server.join().unwrap()
+        })
+    });
+    assert!(matches!(error, StoreError::WorkersMissing { joined: 2, expected: 4, .. }), "{error:?}");
+    assert!(error.to_string().contains("2 of 4 joined"), "{error}");
+}
+
+/// The server is there, but not for them: it waits for nobody, so it is the workers who must say who is missing.
+#[test]
+fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
+    let timeout = Duration::from_millis(500);
+    for joined in [1, 2] {
+        // Each try at a store of its own: whoever came before is counted.
+        let error = times_out_after(timeout, || {
+            let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+            let options = C10dStoreOptions { timeout, ..options(Some(server.port()), 4) };
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..joined).map(|_| scope.spawn(|| create(1, &options))).collect();
+                workers.into_iter().map(|worker| worker.join().unwrap()).next_back().unwrap()
+            })
+        });
+        let StoreError::WorkersMissing { joined: told, expected: 4, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(*told, joined);
+        assert!(error.to_string().contains(&format!("{joined} of 4 joined")), "{error}");
+    }
+}
+
+#[test]
+fn a_worker_without_a_server_gives_up_in_time() {
+    let held = reserve_port().unwrap();
+    let timeout = Duration::from_millis(400);
+    let options = C10dStoreOptions { timeout, ..options(Some(held.port()), 2) };
+    let error = times_out_after(timeout, || create(1, &options));
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+}
+
+#[test]
+fn nobody_is_waited_for_where_that_is_not_asked() {
+    let options = C10dStoreOptions { wait_for_workers: false, ..options(Some(free_port().unwrap()), 4) };
+    let server = create(0, &options).unwrap();
+    let worker = create(1, &options).unwrap();
+    assert_eq!(server.num_keys().unwrap(), 0, "nobody was counted");
+    worker.set("k", b"v").unwrap();
+    assert_eq!(server.get("k").unwrap(), b"v");
+}

@@ -1,0 +1,9 @@
+//! What is around a store: making the one of a job, ports, servers within a program, and ranks that meet. The stores
+//! themselves are tested in `conformance`, torch at the other end in `tests/interop/test_helpers.py`.
+
+mod clock;
+mod creating;
+mod examples;
+mod meeting;
+mod ports;
+mod serving;

@@ -1,0 +1,194 @@
+//! Ranks that meet over a server: everybody gets what everybody gave, or is told exactly who is missing.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{
+    Barrier, Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer, barrier,
+    get_all, synchronize,
+};
+
+use crate::clock::{SOON, times_out_after, was_heard};
+
+const SHORT: Duration = Duration::from_millis(250);
+
+fn client(server: &TcpStoreServer) -> TcpStore {
+    let endpoint = Endpoint::new("127.0.0.1", server.port());
+    TcpStore::open(TcpStoreOptions { timeout: SOON, ..TcpStoreOptions::new(endpoint) }).unwrap()
+}
+
+/// Lets these ranks do something at once, each with a client of its own; what came of it, in their order.
+fn ranks<T: Send>(ranks: &[u64], act: impl Fn(&TcpStore, u64) -> T + Sync) -> Vec<T> {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    ranks_at(&server, ranks, act)
+}
+
+fn ranks_at<T: Send>(
+    server: &TcpStoreServer,
+    ranks: &[u64],
+    act: impl Fn(&TcpStore, u64) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let act = &act;
+        let threads: Vec<_> =
+            ranks.iter().map(|&rank| scope.spawn(move || act(&client(server), rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
+    match result.unwrap_err() {
+        StoreError::RanksMissing { missing, waited, .. } => {
+            assert!(waited >= SHORT, "{waited:?}");
+            missing
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn everybody_gets_what_everybody_gave() {
+    let got = ranks(&[0, 1, 2, 3, 4, 5, 6, 7], |store, rank| {
+        synchronize(store, format!("from {rank}").as_bytes(), rank, 8, "data", SOON).unwrap()
+    });
+    let all: Vec<_> = (0..8).map(|rank| format!("from {rank}").into_bytes()).collect();
+    assert_eq!(got, vec![all; 8]);
+}
+
+#[test]
+fn rank_0_leaves_last_and_the_keys_are_torchs() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    ranks_at(&server, &[0, 1, 2], |store, rank| {
+        store.set(&format!("k{rank}"), &[rank as u8]).unwrap();
+        assert_eq!(get_all(store, rank, "k", 3, SOON).unwrap(), [[0], [1], [2]]);
+        if rank == 0 {
+            assert_eq!(store.get("k/finished/num_members").unwrap(), b"3");
+        }
+    });
+    let store = client(&server);
+    assert_eq!(store.get("k/finished/last_member").unwrap(), b"<val_ignored>");
+    let mut keys = store.list_keys().unwrap();
+    keys.sort();
+    assert_eq!(keys, ["k/finished/last_member", "k/finished/num_members", "k0", "k1", "k2"]);
+}
+
+#[test]
+fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
+    // On a busy machine the answer who was there may come too late, so there is more than one try.
+    let heard = (0..5).any(|_| {
+        let results = ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", SHORT));
+        results.into_iter().all(|result| match result {
+            Err(error) if !was_heard(&error) => false,
+            result => {
+                assert_eq!(missing(result), [0, 2, 4]);
+                true
+            }
+        })
+    });
+    assert!(heard, "the server never said who was there");
+    ranks(&[0], |store, rank| {
+        let error = times_out_after(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
+        assert!(error.to_string().contains("1 of 3 ranks came, missing: 1, 2"), "{error}");
+    });
+}
+
+/// Rank 0 stays for those who have not read yet, but no longer than it may.
+#[test]
+fn rank_0_waits_for_the_others_to_finish_in_time() {
+    ranks(&[0], |store, rank| {
+        store.multi_set(&[("k1", b"x"), ("k2", b"y")]).unwrap();
+        let started = Instant::now();
+        let error = synchronize(store, b"x", rank, 3, "k", SHORT).unwrap_err();
+        assert!(started.elapsed() >= SHORT);
+        assert!(error.to_string().contains("k/finished/last_member"), "{error}");
+    });
+}
+
+#[test]
+fn a_barrier_lets_all_through_once_the_last_has_come() {
+    let come = std::sync::atomic::AtomicU64::new(0);
+    ranks(&[0, 1, 2, 3, 4], |store, rank| {
+        use std::sync::atomic::Ordering::SeqCst;
+        come.fetch_add(1, SeqCst);
+        let meeting = Barrier::new("b", 5).timeout(SOON);
+        // With and without a rank; torch knows both.
+        let meeting = if rank % 2 == 0 { meeting.rank(rank) } else { meeting };
+        barrier(store, &meeting).unwrap();
+        assert_eq!(come.load(SeqCst), 5);
+    });
+}
+
+#[test]
+fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
+    for came in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
+        let at = Barrier::new("b", 6).timeout(SHORT);
+        let errors = ranks(came, |store, rank| barrier(store, &at.clone().rank(rank)));
+        let absent: Vec<u64> = (0..6).filter(|rank| !came.contains(rank)).collect();
+        for error in errors {
+            assert_eq!(missing(error), absent, "{came:?}");
+        }
+    }
+}
+
+/// Everybody who came has left a mark, so nobody needs to be waited for.
+#[test]
+fn who_is_missing_is_known_at_once() {
+    ranks(&[1], |store, rank| {
+        let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
+        let error = times_out_after(SHORT, || barrier(store, &at));
+        assert!(error.to_string().contains("1 of 3 ranks came, missing: 0, 2"), "{error}");
+    });
+}
+
+/// As torch's rank 0 does, ours opens the gate that its fellows wait for.
+#[test]
+fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
+    for rank in [0, 1] {
+        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        ranks_at(&server, &[rank], |store, rank| {
+            barrier(store, &Barrier::new("b", 3).timeout(SHORT).rank(rank)).unwrap_err();
+        });
+        assert_eq!(client(&server).check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
+    }
+}
+
+/// One who came without a rank can't be named, and is waited for only as long as that may take.
+#[test]
+fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
+    let at = Barrier { trace_timeout: SHORT, ..Barrier::new("b", 3).timeout(SHORT) };
+    let errors = ranks(&[0, 1], |store, rank| match rank {
+        0 => {
+            let started = Instant::now();
+            let error = barrier(store, &at.clone().rank(0)).unwrap_err();
+            assert!(started.elapsed() >= 2 * SHORT);
+            error
+        }
+        _ => barrier(store, &at).unwrap_err(),
+    });
+    assert!(
+        matches!(&errors[0], StoreError::RanksMissing { missing, .. } if missing == &[1, 2]),
+        "{errors:?}"
+    );
+    assert!(matches!(&errors[1], StoreError::Timeout { .. }), "{errors:?}");
+}
+
+#[test]
+fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(&server);
+    for (rank, world_size) in [(3, 3), (7, 3), (0, 0)] {
+        let meeting = Barrier::new("b", world_size).rank(rank);
+        for error in [
+            synchronize(&store, b"x", rank, world_size, "k", SHORT).unwrap_err(),
+            get_all(&store, rank, "k", world_size, SHORT).unwrap_err(),
+            barrier(&store, &meeting).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, StoreError::InvalidArgument(_) | StoreError::BadWorldSize { .. }),
+                "{error:?}"
+            );
+        }
+    }
+    let error = barrier(&store, &Barrier::new("b", 0).timeout(SHORT)).unwrap_err();
+    assert!(matches!(error, StoreError::BadWorldSize { .. }), "{error:?}");
+    assert_eq!(store.num_keys().unwrap(), 0);
+}

@@ -1,0 +1,203 @@
+//! A server within a program: where it listens, who shares it, and that it is gone when it is dropped.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rallypoint_store::{
+    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer, free_port,
+};
+
+use crate::clock::SOON;
+
+fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
+    TcpStoreServer::start(ServerOptions { listen, limits: None })
+}
+
+fn has_ipv6() -> bool {
+    TcpListener::bind("[::1]:0").is_ok()
+}
+
+/// Whether a store answers there.
+fn answers(host: &str, port: u16) -> bool {
+    let endpoint = Endpoint::new(host, port);
+    let options = TcpStoreOptions { timeout: Duration::from_secs(2), ..TcpStoreOptions::new(endpoint) };
+    // A refusal is known at once; no need to wait for more.
+    let there = options.endpoint.resolve().unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
+    there && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
+}
+
+#[test]
+fn port_0_is_a_free_port_and_is_told() {
+    let (first, second) =
+        (TcpStoreServer::bind("127.0.0.1", 0).unwrap(), TcpStoreServer::bind("127.0.0.1", 0).unwrap());
+    assert_ne!(first.port(), 0);
+    assert_ne!(first.port(), second.port());
+    assert_ne!(first.instance(), second.instance());
+    assert!(answers("127.0.0.1", first.port()) && answers("127.0.0.1", second.port()));
+}
+
+#[test]
+fn a_server_binds_what_it_was_asked_to_bind_and_nothing_else() {
+    let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let four = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    assert_eq!(four.addresses(), [SocketAddr::from((localhost, four.port()))]);
+    assert!(answers("127.0.0.1", four.port()));
+    assert!(TcpStream::connect(("127.0.0.2", four.port())).is_err());
+    let all_four = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
+    assert!(answers("127.0.0.2", all_four.port()));
+    if !has_ipv6() {
+        return println!("skipped the rest: no IPv6 here");
+    }
+    assert!(TcpStream::connect(("::1", four.port())).is_err());
+    assert!(TcpStream::connect(("::1", all_four.port())).is_err());
+    let six = TcpStoreServer::bind("::1", 0).unwrap();
+    assert_eq!(six.addresses(), [SocketAddr::from((Ipv6Addr::LOCALHOST, six.port()))]);
+    assert!(answers("::1", six.port()) && answers("[::1]", six.port()));
+    assert!(TcpStream::connect(("127.0.0.1", six.port())).is_err());
+}
+
+#[test]
+fn no_host_is_every_address_of_both_kinds() {
+    let server = TcpStoreServer::bind("", 0).unwrap();
+    assert_eq!(server.addresses().len(), 1);
+    assert!(answers("127.0.0.1", server.port()) && answers("127.0.0.2", server.port()));
+    if has_ipv6() {
+        assert!(answers("::1", server.port()));
+    }
+}
+
+#[test]
+fn several_places_are_one_store() {
+    let places = vec![Listen::at("127.0.0.1", 0), Listen::at("127.0.0.2", 0)];
+    let server = start(places).unwrap();
+    let [first, second] = server.addresses() else { panic!("{:?}", server.addresses()) };
+    let one = TcpStore::connect(&first.ip().to_string(), first.port()).unwrap();
+    let other = TcpStore::connect(&second.ip().to_string(), second.port()).unwrap();
+    one.set("k", b"v").unwrap();
+    assert_eq!(other.get("k").unwrap(), b"v");
+}
+
+#[test]
+fn a_given_listening_socket_is_served() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Whoever came before the server did is served, too.
+    let early = std::thread::spawn(move || answers("127.0.0.1", address.port()));
+    let server = start(vec![listener.into()]).unwrap();
+    assert_eq!(server.addresses(), [address]);
+    assert!(early.join().unwrap());
+    // The same by way of a store that is its own master.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let store = TcpStore::open(TcpStoreOptions {
+        is_master: true,
+        listen: Some(listener.into()),
+        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", 1))
+    })
+    .unwrap();
+    assert_eq!(store.port(), port);
+    assert!(answers("127.0.0.1", port));
+}
+
+#[test]
+fn nowhere_to_listen_is_refused() {
+    assert!(matches!(start(vec![]).unwrap_err(), StoreError::InvalidArgument(_)));
+    // An address that this machine doesn't have (it is for documentation).
+    let error = TcpStoreServer::bind("192.0.2.1", 0).unwrap_err();
+    assert!(matches!(error, StoreError::Listen { .. }), "{error:?}");
+    assert!(error.to_string().contains("192.0.2.1"), "{error}");
+}
+
+/// All places or none: a server that could not have one of them holds none.
+#[test]
+fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free_port().unwrap();
+    let places =
+        || vec![Listen::at("127.0.0.1", port), Listen::from(Endpoint::new("127.0.0.1", taken_port(&taken)))];
+    let error = start(places()).unwrap_err();
+    assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
+    TcpStoreServer::bind("127.0.0.1", port).unwrap();
+}
+
+fn taken_port(listener: &TcpListener) -> u16 {
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let port = server.port();
+    let store = TcpStore::connect("127.0.0.1", port).unwrap();
+    store.set_timeout(Duration::from_secs(2));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| store.get("missing"));
+        store.set("k", b"v").unwrap();
+        drop(server);
+        let error = waiting.join().unwrap().unwrap_err();
+        // Which of them depends on whether it waited already.
+        assert!(
+            matches!(error, StoreError::ConnectionLost { .. } | StoreError::Unreachable { .. }),
+            "{error:?}"
+        );
+    });
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    TcpStoreServer::bind("127.0.0.1", port).unwrap();
+}
+
+#[test]
+fn a_master_and_its_clones_keep_the_server_and_the_last_of_them_ends_it() {
+    let master = TcpStore::serve("127.0.0.1", 0).unwrap();
+    let port = master.port();
+    let clone = master.clone_store().unwrap();
+    master.set("k", b"v").unwrap();
+    drop(master);
+    assert_eq!(clone.get("k").unwrap(), b"v");
+    assert!(answers("127.0.0.1", port));
+    drop(clone);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+fn tenant(port: u16, timeout: Duration) -> TcpStore {
+    TcpStore::open(TcpStoreOptions {
+        is_master: true,
+        multi_tenant: true,
+        timeout,
+        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+    })
+    .unwrap()
+}
+
+#[test]
+fn tenants_of_one_process_share_the_server_of_a_port() {
+    let first = tenant(0, SOON);
+    let port = first.port();
+    let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
+    first.set("k", b"v").unwrap();
+    for other in &tenants {
+        assert_eq!(other.get("k").unwrap(), b"v");
+        assert_eq!(other.server_identity(), first.server_identity());
+    }
+    // It lives as long as any of them.
+    drop(first);
+    assert_eq!(tenants[3].get("k").unwrap(), b"v");
+    // Whoever does not share finds the port taken.
+    let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
+    assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
+    drop(tenants);
+    let again = tenant(port, SOON);
+    assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
+}
+
+#[test]
+fn tenants_that_come_at_once_start_one_server() {
+    let port = free_port().unwrap();
+    let tenants: Vec<_> = std::thread::scope(|scope| {
+        let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
+        coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
+    });
+    for tenant in &tenants {
+        tenant.add("n", 1).unwrap();
+    }
+    assert_eq!(tenants[0].get("n").unwrap(), b"8");
+}

@@ -1,0 +1,168 @@
+//! What must hold for any bytes: no panic, the same result however they are cut, and what was read is what was written.
+//!
+//! The fuzz targets call these with bytes a fuzzer makes up, the tests of the core with the seed corpus. A failure is a
+//! panic.
+
+use rallypoint_core::record::{Record, RecordReader, Replay};
+use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
+use rallypoint_core::{Hold, Limits, RecordError, Session, WireError};
+
+/// Lengths of pieces: each byte alone, some that fall inside lengths and strings, and all at once.
+const PIECES: [usize; 4] = [1, 7, 64, usize::MAX];
+
+/// Limits that short inputs reach too.
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    (limits.key_len, limits.value_len, limits.keys_per_request, limits.frame_len) = (64, 256, 32, 1024);
+    (limits.keys, limits.queue_items, limits.store_bytes) = (8, 4, 2048);
+    (limits.awaited_per_client, limits.awaited_total, limits.reply_len) = (8, 12, 1024);
+    limits
+}
+
+/// What `read` makes of the bytes, which must not depend on where they are cut.
+fn however_cut<T: PartialEq + std::fmt::Debug>(
+    data: &[u8],
+    read: impl Fn(&mut dyn Iterator<Item = &[u8]>) -> T,
+) -> T {
+    let [first, others @ ..] = PIECES.map(|piece| read(&mut data.chunks(piece)));
+    for other in others {
+        assert_eq!(first, other, "the cut makes a difference");
+    }
+    first
+}
+
+/// A client's stream, from VALIDATE on or not.
+pub fn request_decoder(data: &[u8]) {
+    for limits in [Limits::default(), limits()] {
+        let (frames, error) = however_cut(data, |pieces| requests(pieces, &limits));
+        assert!(data.starts_with(&frames.concat()), "what came out is what went in");
+        assert!(error.is_some() || frames.concat().len() <= data.len());
+        however_cut(data, |pieces| serve(pieces, &limits));
+    }
+}
+
+/// All whole requests, as bytes, and what ended them.
+fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Vec<u8>>, Option<WireError>) {
+    let mut decoder = RequestDecoder::default();
+    let (mut frames, mut fed, mut taken) = (Vec::new(), 0, 0);
+    for mut input in pieces {
+        fed += input.len();
+        loop {
+            match decoder.next(&mut input, limits) {
+                Ok(Some(frame)) => {
+                    let mut again = Vec::new();
+                    frame.request().encode(&mut again);
+                    assert_eq!(frame.bytes(), again, "encoding undoes decoding");
+                    assert!(again.len() <= limits.frame_len.max(limits.key_len + 17));
+                    taken += again.len();
+                    frames.push(again);
+                }
+                Ok(None) => break,
+                Err(error) => return (frames, Some(error)),
+            }
+        }
+        assert_eq!(decoder.held().unwrap_or(0), fed - taken, "every byte is in a request or held");
+    }
+    (frames, None)
+}
+
+/// What a server with this one client answers, and whether it hangs up.
+fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, bool) {
+    let mut engine = Engine::new(limits.clone(), 1, Some(b"identity"));
+    let mut session = Session::default();
+    let client = ClientId::new(0, 0);
+    let mut replies = Vec::new();
+    for mut input in pieces {
+        loop {
+            let hold = if engine.is_blocked(client) { Hold::Blocked } else { Hold::No };
+            let Ok(next) = session.next(&mut input, limits, hold) else { return (replies, true) };
+            let Some(frame) = next else { break };
+            engine.handle_request(client, frame.request());
+            engine.assert_consistent();
+            assert!(engine.snapshot().bytes <= limits.store_bytes);
+            while let Some(output) = engine.poll_output() {
+                match output {
+                    Output::Reply { reply, .. } => reply.encode(&mut replies),
+                    Output::Close { .. } => return (replies, true),
+                }
+            }
+        }
+    }
+    (replies, false)
+}
+
+/// A server's stream of replies of one kind, which the first byte chooses.
+pub fn reply_decoder(data: &[u8]) {
+    let Some((&choice, data)) = data.split_first() else { return };
+    let kind = match choice % 8 {
+        0 => ReplyKind::Waited(Op::Wait),
+        1 => ReplyKind::Checked,
+        2 => ReplyKind::Number,
+        3 => ReplyKind::Nonce,
+        4 => ReplyKind::Value,
+        5 => ReplyKind::Values(u64::from(choice / 8)),
+        6 => ReplyKind::Popped,
+        _ => ReplyKind::Keys,
+    };
+    for limits in [Limits::default(), limits()] {
+        let (read, _) = however_cut(data, |pieces| replies(kind, pieces, &limits));
+        assert!(data.starts_with(&read), "what came out is what went in");
+    }
+}
+
+/// All whole replies, encoded again, and what ended them.
+fn replies(
+    kind: ReplyKind,
+    pieces: &mut dyn Iterator<Item = &[u8]>,
+    limits: &Limits,
+) -> (Vec<u8>, Option<WireError>) {
+    let mut decoder = ReplyDecoder::default();
+    let mut read = Vec::new();
+    for mut input in pieces {
+        loop {
+            match decoder.next(kind, &mut input, limits) {
+                // No values at all take no bytes, and would come for ever.
+                Ok(Some(_)) if kind == ReplyKind::Values(0) => return (read, None),
+                Ok(Some(reply)) => reply.encode(&mut read),
+                Ok(None) => break,
+                Err(error) => return (read, Some(error)),
+            }
+        }
+        assert!(input.is_empty(), "`None` means that the input is used up");
+    }
+    (read, None)
+}
+
+/// A file that processes share.
+pub fn record_reader(data: &[u8]) {
+    let (records, position, damage) = however_cut(data, records);
+    assert!(position <= data.len() as u64);
+
+    // A value behind a deleted key is dropped, so the records may be shorter than what they were read from.
+    let mut again = Vec::new();
+    records.iter().for_each(|record| record.encode_into(&mut again));
+    assert!(again.len() as u64 <= position);
+    let (reread, end, no_damage) = however_cut(&again, self::records);
+    assert_eq!((&reread, end, no_damage), (&records, again.len() as u64, None), "encoding undoes decoding");
+
+    let mut replay = Replay::default();
+    records.into_iter().for_each(|record| replay.apply(record));
+    assert!(damage.is_some() || replay.user_keys().count() <= data.len());
+}
+
+/// All whole records, how far they reach, and what ended them.
+fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, u64, Option<RecordError>) {
+    let mut reader = RecordReader::new(&Limits::default());
+    let mut records = Vec::new();
+    for mut input in pieces {
+        loop {
+            match reader.next(&mut input) {
+                Ok(Some(record)) => records.push(record),
+                Ok(None) => break,
+                Err(damage) => return (records, reader.position(), Some(damage)),
+            }
+        }
+    }
+    (records, reader.position(), None)
+}

@@ -1,0 +1,292 @@
+"""Torch's own helpers around a store, with our ranks among theirs: `synchronize`, `get_all`, `barrier` and
+`create_c10d_store` of torch.distributed.elastic at one end, ours at the other, over torch's servers and over ours.
+
+Ours run in processes of their own, through the example `helpers_driver`; torch's in threads of this one."""
+
+import os
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from clock import DEADLINE, seconds
+from servers import OurServer, TorchServer
+from torch.distributed.elastic.utils import store as torchs
+from torch.distributed.elastic.utils.distributed import create_c10d_store, get_free_port
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVERS = {"libuv": lambda: TorchServer(libuv=True), "legacy": lambda: TorchServer(libuv=False), "ours": OurServer}
+SHORT = 1.0  # seconds: for what is to time out
+
+
+def driver_path():
+    folder = os.environ.get("RALLYPOINT_EXAMPLES")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    folders = [Path(folder)] if folder else [target / profile / "examples" for profile in ("release", "debug")]
+    for folder in folders:
+        if (path := folder / "helpers_driver").exists():
+            return str(path)
+    pytest.fail("no helpers_driver: cargo build --release -p rallypoint-store --example helpers_driver")
+
+
+def ms(timeout):
+    return str(int(timeout * 1000))
+
+
+@pytest.fixture(params=SERVERS)
+def server(request):
+    server = SERVERS[request.param]()
+    yield server
+    server.stop()
+
+
+class Ours:
+    """One of our ranks, in a process of its own."""
+
+    started = []
+
+    def __init__(self, *arguments):
+        self.started.append(self)
+        self.process = subprocess.Popen(
+            [driver_path(), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def said(self):
+        """What it came to: the words after `ok`, or the exception that stands for what is after `err`."""
+        out, _ = self.process.communicate(timeout=DEADLINE)
+        return self.read(out)
+
+    @staticmethod
+    def read(line):
+        kind, _, rest = line.strip().partition(" ")
+        if kind == "ok":
+            return rest.split()
+        assert kind == "err", line
+        name, _, message = rest.partition(" ")
+        return Refused(name, message)
+
+    def next_line(self):
+        return self.read(self.process.stdout.readline())
+
+    def close(self):
+        """Lets go of what it keeps, and ends it."""
+        assert self.said() == ["closed"]
+        assert self.process.returncode == 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    yield
+    while Ours.started:
+        process = Ours.started.pop().process
+        process.kill()
+        process.communicate()
+
+
+class Refused(Exception):
+    """Ours ended in an error; its first argument is the error's name."""
+
+
+def ranks(server, who, ours, ours_do, torchs_do):
+    """Starts the ranks in `ours` as processes (`ours_do(rank)` gives the arguments) and all others of `who` as threads
+    (`torchs_do(store, rank)`). What each came to, by rank; an error is what it came to, too."""
+
+    def torch_rank(rank):
+        store = dist.TCPStore(
+            server.host, server.port, is_master=False, wait_for_workers=False, timeout=seconds(DEADLINE)
+        )
+        try:
+            return torchs_do(store, rank)
+        except RuntimeError as error:
+            return error
+
+    with ThreadPoolExecutor(len(who)) as pool:
+        futures = {rank: pool.submit(torch_rank, rank) for rank in who if rank not in ours}
+        processes = {rank: Ours(*ours_do(rank)) for rank in who if rank in ours}
+        came_to = {rank: process.said() for rank, process in processes.items()}
+        return came_to | {rank: future.result(DEADLINE) for rank, future in futures.items()}
+
+
+def endpoint(server):
+    return f"{server.host}:{server.port}"
+
+
+# Who of a world of four is ours.
+MIXES = [{1, 3}, {0}, {0, 1, 2}, {3}]
+
+
+@pytest.mark.parametrize("ours", MIXES, ids=str)
+def test_everybody_gets_what_everybody_gave(server, ours):
+    came_to = ranks(
+        server,
+        range(4),
+        ours,
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(DEADLINE), f"from{rank}"],
+        lambda store, rank: torchs.synchronize(store, f"from{rank}".encode(), rank, 4, "data/", DEADLINE),
+    )
+    for rank in range(4):
+        got = came_to[rank]
+        if rank in ours:
+            assert got == [f"from{n}" for n in range(4)], rank
+        else:
+            assert got == [f"from{n}".encode() for n in range(4)], rank
+
+
+def test_get_all_leaves_the_same_keys(server):
+    store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+    for rank in range(2):
+        store.set(f"k{rank}", f"v{rank}")
+    came_to = ranks(
+        server,
+        range(2),
+        {0},
+        lambda rank: ["get_all", endpoint(server), "k", 2, rank, ms(DEADLINE)],
+        lambda store, rank: torchs.get_all(store, rank, "k", 2),
+    )
+    assert came_to == {0: ["v0", "v1"], 1: [b"v0", b"v1"]}
+    assert store.get("k/finished/num_members") == b"2"
+    assert store.get("k/finished/last_member") == b"<val_ignored>"
+
+
+def test_an_exchange_that_is_not_complete_ends_everywhere_and_ours_names_who_is_missing(server):
+    came_to = ranks(
+        server,
+        [0, 2],
+        {2},
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(SHORT), "x"],
+        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", SHORT),
+    )
+    assert isinstance(came_to[0], dist.DistStoreError)
+    name, message = came_to[2].args
+    assert name == "RanksMissing"
+    assert "2 of 4 ranks came, missing: 1, 3" in message
+
+
+@pytest.mark.parametrize("ours", MIXES, ids=str)
+def test_a_barrier_lets_all_through(server, ours):
+    came_to = ranks(
+        server,
+        range(4),
+        ours,
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(DEADLINE), ms(SHORT)],
+        lambda store, rank: torchs.barrier(store, 4, "b", DEADLINE, rank),
+    )
+    assert came_to == {rank: [] if rank in ours else None for rank in range(4)}
+
+
+def test_a_barrier_lets_nobody_through_before_the_last_has_come(server):
+    early = [Ours("barrier", endpoint(server), "b", 3, rank, ms(DEADLINE), ms(SHORT)) for rank in (0, 1)]
+    time.sleep(0.5)
+    assert [rank.process.poll() for rank in early] == [None, None]
+    store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+    torchs.barrier(store, 3, "b", DEADLINE, 2)
+    assert [rank.said() for rank in early] == [[], []]
+
+
+def test_ranks_without_a_number_meet_too(server):
+    came_to = ranks(
+        server,
+        range(2),
+        {1},
+        lambda rank: ["barrier", endpoint(server), "b", 2, "-", ms(DEADLINE), ms(SHORT)],
+        lambda store, rank: torchs.barrier(store, 2, "b", DEADLINE),
+    )
+    assert came_to == {0: None, 1: []}
+
+
+def test_torchs_rank_0_names_the_missing_and_does_not_miss_ours(server):
+    came_to = ranks(
+        server,
+        [0, 1],
+        {1},
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(SHORT), ms(DEADLINE)],
+        lambda store, rank: torchs.barrier(store, 4, "b", SHORT, rank, trace_timeout=SHORT),
+    )
+    error = came_to[0]
+    assert isinstance(error, dist.DistStoreError)
+    missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
+    assert set(missing.split(", ")) == {"2", "3"}, error
+    # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
+    name, message = came_to[1].args
+    assert name == "RanksMissing"
+    assert "2 of 4 ranks came, missing: 2, 3" in message
+
+
+def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
+    came_to = ranks(
+        server,
+        [0, 1, 2],
+        {0},
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(SHORT), ms(DEADLINE)],
+        lambda store, rank: torchs.barrier(store, 4, "b", SHORT, rank, trace_timeout=SHORT),
+    )
+    name, message = came_to[0].args
+    assert name == "RanksMissing"
+    assert "3 of 4 ranks came, missing: 3" in message
+    for rank in (1, 2):
+        assert isinstance(came_to[rank], dist.DistStoreError)
+        # They waited for the gate that rank 0 opens.
+        assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
+
+
+# ---- create_c10d_store ----
+
+
+def torchs_create(rank, port, world_size, timeout):
+    try:
+        return create_c10d_store(rank == 0, "127.0.0.1", port, world_size, timeout)
+    except (RuntimeError, TimeoutError) as error:
+        return error
+
+
+def ours_create(rank, port, world_size, timeout):
+    role = "serve" if rank == 0 else "join"
+    return Ours("create", f"127.0.0.1:{port}", role, world_size, ms(timeout))
+
+
+@pytest.mark.parametrize("libuv", ["1", "0"])
+@pytest.mark.parametrize("ours", [{0}, {1}, {0, 2}, {1, 2}], ids=str)
+def test_a_world_of_both_creates_its_store(ours, libuv, monkeypatch):
+    monkeypatch.setenv("USE_LIBUV", libuv)
+    port = get_free_port()
+    with ThreadPoolExecutor(3) as pool:
+        theirs = {
+            rank: pool.submit(torchs_create, rank, port, 3, DEADLINE) for rank in range(3) if rank not in ours
+        }
+        processes = {rank: ours_create(rank, port, 3, DEADLINE) for rank in ours}
+        try:
+            assert {rank: process.next_line() for rank, process in processes.items()} == {
+                rank: [str(port)] for rank in ours
+            }
+            stores = {rank: future.result(DEADLINE) for rank, future in theirs.items()}
+            for store in stores.values():
+                assert isinstance(store, dist.TCPStore), store
+                assert store.get("_tcp_store/num_members/num_members") == b"3"
+        finally:
+            # Whoever serves goes last.
+            for rank in sorted(ours, reverse=True):
+                processes[rank].close()
+
+
+def test_our_server_says_how_many_came_when_not_all_do():
+    port = get_free_port()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(torchs_create, 1, port, 3, 2.0)
+        process = ours_create(0, port, 3, 2.0)
+        name, message = process.said().args
+        assert name == "WorkersMissing"
+        assert "2 of 3 joined" in message
+        assert isinstance(theirs.result(DEADLINE), RuntimeError)
+
+
+def test_torchs_server_counts_ours():
+    port = get_free_port()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(torchs_create, 0, port, 3, 2.0)
+        process = ours_create(1, port, 3, 2.0)
+        assert "2/3 clients joined" in str(theirs.result(DEADLINE))
+        assert process.said().args[0] in ("WorkersMissing", "ConnectionLost", "Unreachable")
