@@ -315,6 +315,11 @@ impl Node {
             }
             // A heartbeat that took too long is tried again; only joining gives up.
             (End::Timeout(_), Stage::Working { .. }) => (self.idle(), None),
+            // Who leaves and can't say so in time is gone all the same; the others will notice.
+            (End::Timeout(_), Stage::Leaving | Stage::Closing) => {
+                self.stage = Stage::Gone;
+                (Want::Nothing, None)
+            }
             (End::Timeout(_), _) => {
                 self.stage = Stage::Gone;
                 (Want::Nothing, Some(Report::TimedOut))
