@@ -70,14 +70,14 @@ fn goes_on(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl Fn
 /// A server on another machine, if there can be one.
 fn other_machine() -> Option<(Machine, Server)> {
     let machine = Machine::new()?;
-    let server = Server::at(&machine.run(), &machine.address, 0);
+    let server = Server::at(&machine.enter(), &machine.address);
     Some((machine, server))
 }
 
 #[test]
 fn every_operation_returns_in_time_when_the_cable_is_pulled_and_works_when_it_is_back() {
     let Some((machine, server)) = other_machine() else {
-        return println!("skipped: no network of its own here (it takes root and iproute2)");
+        return println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
     };
     survives(
         |timeout| open(&machine.address, server.port(), timeout).unwrap(),
@@ -89,7 +89,7 @@ fn every_operation_returns_in_time_when_the_cable_is_pulled_and_works_when_it_is
 #[test]
 fn a_call_under_way_goes_on_when_the_cable_is_back() {
     let Some((machine, server)) = other_machine() else {
-        return println!("skipped: no network of its own here (it takes root and iproute2)");
+        return println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
     };
     goes_on(
         |timeout| open(&machine.address, server.port(), timeout).unwrap(),
@@ -101,7 +101,7 @@ fn a_call_under_way_goes_on_when_the_cable_is_back() {
 #[test]
 fn a_machine_that_cannot_be_reached_is_given_its_time_and_no_more() {
     let Some((machine, server)) = other_machine() else {
-        return println!("skipped: no network of its own here (it takes root and iproute2)");
+        return println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
     };
     machine.unplug();
     let error = fails_after(TIMEOUT, "connect", || open(&machine.address, server.port(), TIMEOUT));

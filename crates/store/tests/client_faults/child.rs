@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 use rallypoint_store::TcpStoreServer;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::clock::eventually;
+use crate::place::Place;
 
 /// Says what the child is to be, and with what arguments.
 const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
@@ -48,13 +49,18 @@ pub(crate) fn say(line: &str) {
 #[ignore = "is another process of the other tests"]
 fn process() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    // Also when it is stopped and whoever started it was killed, it must not stay behind.
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
         ["serve", host, port] => {
             let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
             say(&server.port().to_string());
-            // Its other end is closed by whoever started it, or with them.
-            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            wait_for_end();
+        }
+        ["hold"] => {
+            say("held");
+            wait_for_end();
         }
         ["read", port] => crate::memory::read_and_say_what_it_took(port.parse().unwrap()),
         ["resolve", host, millis] => crate::names::resolve_and_say_how_long(host, millis.parse().unwrap()),
@@ -62,22 +68,37 @@ fn process() {
     }
 }
 
+/// The other end of the input is closed by whoever started this process, or with them.
+fn wait_for_end() {
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Starts a server; its port.
+fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
+    let mut child = start(wrapper, &format!("serve {host} {port}"));
+    let port = heard(&mut child).parse().unwrap();
+    (child, port)
+}
+
 /// A server in a process of its own.
 pub(crate) struct Server {
     child: Child,
+    place: Place,
     port: u16,
 }
 
 impl Server {
-    /// On any free port of this machine.
+    /// On a port of this machine, which stays its own when it is restarted.
     pub(crate) fn start() -> Server {
-        Server::at(&[], "127.0.0.1", 0)
+        let place = Place::new();
+        let (child, port) = serve(&[], "127.0.0.1", place.port());
+        Server { child, place, port }
     }
 
-    pub(crate) fn at(wrapper: &[&str], host: &str, port: u16) -> Server {
-        let mut child = start(wrapper, &format!("serve {host} {port}"));
-        let port = heard(&mut child).parse().unwrap();
-        Server { child, port }
+    /// On another machine.
+    pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
+        let (child, port) = serve(wrapper, host, 0);
+        Server { child, place: Place::new(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -115,7 +136,7 @@ impl Server {
     /// Kills it and starts another on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        *self = Server::at(&[], "127.0.0.1", self.port);
+        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.port());
     }
 }
 

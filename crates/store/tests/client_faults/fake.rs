@@ -13,6 +13,7 @@ use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::wire::{Op, Reply, Request, RequestDecoder};
 
 use crate::clock::eventually;
+use crate::place::Place;
 
 /// What to do with a request.
 #[derive(Debug, Clone)]
@@ -64,7 +65,7 @@ struct Shared {
 /// A running server; it is gone when dropped.
 pub(crate) struct Fake {
     shared: Arc<Shared>,
-    port: u16,
+    place: Arc<Place>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -78,16 +79,15 @@ impl Fake {
         identity: Option<&str>,
         script: impl Fn(Seen) -> Act + Send + Sync + 'static,
     ) -> Fake {
-        Fake::at(0, identity, script)
+        Fake::at(Arc::new(Place::new()), identity, script)
     }
 
-    pub(crate) fn at(
-        port: u16,
+    fn at(
+        place: Arc<Place>,
         identity: Option<&str>,
         script: impl Fn(Seen) -> Act + Send + Sync + 'static,
     ) -> Fake {
-        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let listener = place.taken_over(|port| TcpListener::bind(("127.0.0.1", port)));
         let shared = Arc::new(Shared {
             script: Box::new(script),
             trap: Mutex::default(),
@@ -99,7 +99,7 @@ impl Fake {
         });
         let accepting = Arc::clone(&shared);
         let thread = std::thread::spawn(move || accepting.accept(&listener));
-        Fake { shared, port, thread: Some(thread) }
+        Fake { shared, place, thread: Some(thread) }
     }
 
     /// One that does what a server does, but for what it is told by [`Fake::at_next`].
@@ -112,8 +112,15 @@ impl Fake {
         *self.shared.trap.lock().unwrap() = Some((op, act));
     }
 
+    /// Ends it, and lets an honest one take its place, on the same port and with nothing in it.
+    pub(crate) fn replace(self, identity: Option<&str>) -> Fake {
+        let place = Arc::clone(&self.place);
+        drop(self);
+        Fake::at(place, identity, |_| Act::Answer)
+    }
+
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.place.port()
     }
 
     /// Waits until what was to be said twice has been.
@@ -146,7 +153,7 @@ impl Drop for Fake {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
         // So that it sees that it is stopped.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let _ = TcpStream::connect(("127.0.0.1", self.port()));
         self.thread.take().unwrap().join().unwrap();
     }
 }

@@ -15,6 +15,7 @@ mod names;
 mod network;
 mod never_twice;
 mod operations;
+mod place;
 mod pool;
 mod relay;
 mod restarted;

@@ -8,13 +8,6 @@ use crate::clock::{SOON, client};
 use crate::fake::{Act, Fake, OURS, TORCHS};
 use crate::operations::{all, prepare, waiting};
 
-/// Lets another server take the place of this one, on the same port.
-fn replace(server: Fake, identity: Option<&str>) -> Fake {
-    let port = server.port();
-    drop(server);
-    Fake::at(port, identity, |_| Act::Answer)
-}
-
 /// Makes the client connect anew.
 fn disconnect(server: &Fake, store: &TcpStore) {
     server.at_next(Op::NumKeys, Act::Refuse);
@@ -34,14 +27,14 @@ fn a_server_without_a_name_that_came_back_empty_is_named_by_every_operation() {
     for operation in all().into_iter().chain(waiting()) {
         let store = client(server.port(), SOON);
         prepare(&store);
-        server = replace(server, TORCHS);
+        server = server.replace(TORCHS);
         let error = (operation.call)(&store).expect_err(operation.name);
         assert_reset(&error, "none of the keys seen before is there: ");
         assert_reset(&store.set("k", b"v").unwrap_err(), "none of the keys");
         assert_eq!(server.value("/k"), None);
         client(server.port(), SOON).set("k", b"v").unwrap();
         assert_reset(&store.get("k").unwrap_err(), "none of the keys");
-        server = replace(server, TORCHS);
+        server = server.replace(TORCHS);
     }
 }
 
@@ -64,7 +57,7 @@ fn every_key_that_was_seen_is_a_witness() {
         client(server.port(), SOON).set("seen", b"value").unwrap();
         let store = client(server.port(), SOON);
         see(&store);
-        let _server = replace(server, TORCHS);
+        let _server = server.replace(TORCHS);
         assert_reset(&store.num_keys().expect_err(name), "none of the keys");
     }
 }
@@ -74,7 +67,7 @@ fn a_server_that_became_another_kind_is_another_server() {
     for (before, after) in [(OURS, TORCHS), (TORCHS, OURS)] {
         let server = Fake::honest(before);
         let store = client(server.port(), SOON);
-        let _server = replace(server, after);
+        let _server = server.replace(after);
         assert_reset(&store.num_keys().unwrap_err(), "rallypoint server");
     }
 }
@@ -117,7 +110,7 @@ fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
     }
     disconnect(&server, &store);
     assert_eq!(server.value("init/").unwrap(), b"1");
-    let _server = replace(server, TORCHS);
+    let _server = server.replace(TORCHS);
     assert_reset(&store.num_keys().unwrap_err(), "init/");
 }
 
@@ -127,6 +120,6 @@ fn who_has_seen_nothing_goes_on() {
     let server = Fake::honest(TORCHS);
     let store = client(server.port(), SOON);
     assert_eq!(store.num_keys().unwrap(), 0);
-    let _server = replace(server, TORCHS);
+    let _server = server.replace(TORCHS);
     store.set("k", b"v").unwrap();
 }

@@ -5,5 +5,7 @@ mod clock;
 mod creating;
 mod examples;
 mod meeting;
+#[path = "../client_faults/place.rs"]
+mod place;
 mod ports;
 mod serving;

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rallypoint_store::{
-    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer, free_port,
+    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
-use crate::clock::SOON;
+use crate::clock::{SOON, eventually};
+use crate::place::Place;
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions { listen, limits: None })
@@ -112,22 +113,18 @@ fn nowhere_to_listen_is_refused() {
 #[test]
 fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free_port().unwrap();
-    let places =
-        || vec![Listen::at("127.0.0.1", port), Listen::from(Endpoint::new("127.0.0.1", taken_port(&taken)))];
-    let error = start(places()).unwrap_err();
+    let place = Place::new();
+    let places = [place.port(), taken.local_addr().unwrap().port()];
+    let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
-    TcpStoreServer::bind("127.0.0.1", port).unwrap();
-}
-
-fn taken_port(listener: &TcpListener) -> u16 {
-    listener.local_addr().unwrap().port()
+    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
 fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
-    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let port = server.port();
+    let place = Place::new();
+    let port = place.port();
+    let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set_timeout(Duration::from_secs(2));
     std::thread::scope(|scope| {
@@ -141,8 +138,8 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
             "{error:?}"
         );
     });
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    TcpStoreServer::bind("127.0.0.1", port).unwrap();
+    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
@@ -155,23 +152,27 @@ fn a_master_and_its_clones_keep_the_server_and_the_last_of_them_ends_it() {
     assert_eq!(clone.get("k").unwrap(), b"v");
     assert!(answers("127.0.0.1", port));
     drop(clone);
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 fn tenant(port: u16, timeout: Duration) -> TcpStore {
+    try_tenant(port, timeout).unwrap()
+}
+
+fn try_tenant(port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
     TcpStore::open(TcpStoreOptions {
         is_master: true,
         multi_tenant: true,
         timeout,
         ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
     })
-    .unwrap()
 }
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let first = tenant(0, SOON);
-    let port = first.port();
+    let place = Place::new();
+    let port = place.port();
+    let first = tenant(port, SOON);
     let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
     first.set("k", b"v").unwrap();
     for other in &tenants {
@@ -185,13 +186,14 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
     drop(tenants);
-    let again = tenant(port, SOON);
+    let again = place.taken_over(|port| try_tenant(port, SOON));
     assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
 }
 
 #[test]
 fn tenants_that_come_at_once_start_one_server() {
-    let port = free_port().unwrap();
+    let place = Place::new();
+    let port = place.port();
     let tenants: Vec<_> = std::thread::scope(|scope| {
         let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
         coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
