@@ -5,6 +5,7 @@
 //!
 //! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
 //! - [`store`]: requests → effects, in one total order
+//! - [`rendezvous`]: the state that the nodes of a rendezvous share, and its bytes
 //! - [`Session`]: one connection's handshake and order
 //! - [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
@@ -13,6 +14,7 @@ mod limits;
 pub mod number;
 mod quantity;
 pub mod record;
+pub mod rendezvous;
 mod session;
 pub mod store;
 mod value;

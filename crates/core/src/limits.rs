@@ -1,4 +1,4 @@
-//! Every limit of the store, in one place, each with the peer's number beside ours and the reason.
+//! Every limit, in one place, each with the peer's number beside ours and the reason.
 //!
 //! These are plain numbers. Who enforces which is said at each field; nothing here measures anything.
 
@@ -140,6 +140,17 @@ pub struct Limits {
     pub record_key_len: usize = 64 * KIB,
     /// Longest value in the file. Torch: none, it allocates what the file announces.
     pub record_value_len: usize = 64 * MIB,
+
+    // ---- the state of a rendezvous (enforced by its codec; what is above is refused as corrupt) ----
+    /// Longest state in bytes, before base64. Torch: none, it unpickles what is there.
+    pub state_bytes: usize = 4 * MIB,
+    /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
+    pub state_nodes: usize = 20_000,
+    /// Bytes of names and texts of a state's attributes that we don't know, together. A reference is two bytes but stands
+    /// for a text of any length, so the length of the state alone bounds nothing. Torch: none.
+    pub state_extra: usize = 64 * KIB,
+    /// Longest address of a node in bytes. Torch: none; DNS ends at 253.
+    pub host_len: usize = 255,
 }
 }
 
@@ -231,6 +242,13 @@ mod tests {
             limits.awaited_per_client >= limits.keys_per_request,
             "a wait for as many keys as can be named"
         );
+    }
+
+    #[test]
+    fn a_state_of_as_many_nodes_as_may_be_fits_and_its_base64_fits_a_value() {
+        let limits = Limits::default();
+        assert!(limits.state_bytes / limits.state_nodes > 160, "torch takes about 120 bytes a node");
+        assert!(limits.state_bytes.div_ceil(3) * 4 < limits.value_len);
     }
 
     #[test]

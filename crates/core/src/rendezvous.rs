@@ -1,0 +1,37 @@
+//! The rendezvous: nodes find each other through one shared state, and each decides for itself what to do next.
+//!
+//! Nothing here reads a clock or a store; time and what was read come in as arguments.
+//!
+//! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and what it is made of
+//! - [`pickle`]: state ⇄ the bytes torch writes; a closed codec that never executes anything
+//! - [`cell`]: those bytes ⇄ the value of the store's key
+//! - [`decide`], [`apply`]: `(state, node, now) → decision + reason`, and the state after it
+//! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
+//! - [`Run`]: one node on its way to one [`Goal`], step by step, for a driver that only reads, writes and sleeps
+
+mod apply;
+pub mod cell;
+mod decide;
+mod error;
+mod membership;
+mod mono;
+mod node;
+pub mod pickle;
+mod reason;
+mod run;
+mod settings;
+mod state;
+mod time;
+mod watch;
+
+pub use apply::apply;
+pub use decide::{Change, Decision, Goal, ROLLBACK, View, decide};
+pub use error::StateError;
+pub use mono::MonoTime;
+pub use node::NodeDesc;
+pub use reason::Reason;
+pub use run::{Cell, End, Member, POLL, Phase, Run, Step};
+pub use settings::Settings;
+pub use state::{Extra, State};
+pub use time::WallTime;
+pub use watch::Watch;

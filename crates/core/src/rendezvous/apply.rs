@@ -1,0 +1,76 @@
+//! Carrying out a decision: the shared state as it is to be after it. What is written is always the result of this
+//! function on the state that it replaces.
+
+use std::time::Duration;
+
+use super::decide::{Change, View};
+use super::node::NodeDesc;
+use super::state::State;
+use super::time::WallTime;
+
+/// The state after `change` by `view.me`.
+///
+/// `dead` are dropped with every write. `announced` are nodes that asked to be let in: whoever writes next lets them in
+/// along with itself, so that many who come at once don't have to come one by one.
+pub fn apply(
+    change: Change,
+    state: &State,
+    view: &View<'_>,
+    dead: &[NodeDesc],
+    announced: &[NodeDesc],
+) -> State {
+    let (me, settings) = (view.me, view.settings);
+    let stamp = stamp(state, view);
+    let mut next = state.without(dead, settings.min_nodes);
+    match change {
+        Change::KeepAlive => {}
+        Change::AddToParticipants => {
+            next.take_in(me, stamp);
+            for node in announced {
+                if next.participants.len() as u64 >= settings.max_nodes {
+                    break;
+                }
+                if !next.has(node) && !dead.contains(node) {
+                    next.take_in(node, stamp);
+                }
+            }
+            if next.participants.len() as u64 >= settings.max_nodes {
+                next.complete_with();
+            }
+        }
+        Change::AddToWaitList => {
+            next.redundancy_list.remove(me);
+            next.wait_list.insert(me.clone());
+        }
+        Change::AddToRedundancyList => {
+            next.wait_list.remove(me);
+            next.redundancy_list.insert(me.clone());
+        }
+        Change::Withdraw => {
+            next = next.without(std::slice::from_ref(me), settings.min_nodes);
+            // So that the state differs even if this node was only about to be let in: see `Step::Write::retract`.
+            next.count_leaver();
+        }
+        Change::MarkComplete => next.complete_with(),
+        Change::MarkClosed => next.close_by(me, view.wall),
+    }
+    if next.has(me) {
+        next.last_heartbeats.insert(me.clone(), stamp);
+    }
+    let enough = next.participants.len() as u64 >= settings.min_nodes;
+    next.deadline = match (next.complete, enough) {
+        (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),
+        _ => None,
+    };
+    next
+}
+
+/// The time to write: never before what is there, so that a node whose clock is ahead does not take this one for dead;
+/// and never the same twice, because it is the change that shows that this node is alive.
+fn stamp(state: &State, view: &View<'_>) -> WallTime {
+    let newest = state.last_heartbeats.values().max().copied().unwrap_or(view.wall);
+    let tick = Duration::from_micros(1);
+    let before = state.last_heartbeats.get(view.me).copied();
+    let after = before.and_then(|before| before.checked_add(tick)).unwrap_or(view.wall);
+    view.wall.max(newest).max(after)
+}

@@ -1,0 +1,218 @@
+//! The value under which the state lies in a store: base64 of its bytes, or a sentinel that says there is none yet. What
+//! the bytes mean is `pickle`'s business.
+//!
+//! Base64 is written here by hand. A state must be read exactly when Python's `base64.b64decode` reads it, which passes
+//! over every byte that is no digit, and stops at the first padding that ends a group whatever comes behind; no crate at
+//! hand has those rules, and there is little more to it.
+
+use super::error::StateError;
+use super::pickle;
+use super::state::State;
+use crate::limits::Limits;
+
+/// The value that says there is no state yet. Torch plants it before its first write, so that every later write is a
+/// compare-and-set on a key that exists.
+pub const NULL: &[u8] = b"Y2FuaW1hZGFt";
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// In place of a value, for bytes that are no digits.
+const NO_DIGIT: u8 = 64;
+
+/// The value of each byte as a digit.
+const VALUES: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 64 {
+        values[DIGITS[value as usize] as usize] = value;
+        value += 1;
+    }
+    values
+};
+
+/// The state in this value; `None` if it says that there is none yet.
+pub fn read(value: &[u8], limits: &Limits) -> Result<Option<State>, StateError> {
+    if value == NULL {
+        return Ok(None);
+    }
+    pickle::decode(&decode(value, limits)?, limits).map(Some)
+}
+
+/// The value for this state, read back before it is given out; see [`pickle::encode_checked`].
+pub fn write(state: &State, limits: &Limits) -> Result<Vec<u8>, StateError> {
+    Ok(encode(&pickle::encode_checked(state, limits)?))
+}
+
+/// Base64 of these bytes, padded, in one line.
+pub fn encode(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    let digits = |group: [u8; 3]| {
+        let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
+        [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift) as usize & 63])
+    };
+    let (groups, rest) = bytes.as_chunks();
+    for group in groups {
+        text.extend_from_slice(&digits(*group));
+    }
+    match *rest {
+        [a] => {
+            text.extend_from_slice(&digits([a, 0, 0])[..2]);
+            text.extend_from_slice(b"==");
+        }
+        [a, b] => {
+            text.extend_from_slice(&digits([a, b, 0])[..3]);
+            text.push(b'=');
+        }
+        _ => {}
+    }
+    text
+}
+
+/// The bytes of which this is the base64, by the rules of Python's `base64.b64decode`.
+pub fn decode(text: &[u8], limits: &Limits) -> Result<Vec<u8>, StateError> {
+    let limit = limits.state_bytes.div_ceil(3).saturating_mul(4);
+    if text.len() > limit {
+        return Err(StateError::TooLarge { len: text.len(), limit });
+    }
+    let mut bytes = Vec::with_capacity(text.len().div_ceil(4) * 3);
+    // Everything up to the first byte that is no digit needs no rules.
+    let (groups, _) = text.as_chunks::<4>();
+    let mut plain = 0;
+    for group in groups {
+        let values = group.map(|byte| u32::from(VALUES[usize::from(byte)]));
+        if values.iter().any(|value| *value == u32::from(NO_DIGIT)) {
+            break;
+        }
+        let bits = values[0] << 18 | values[1] << 12 | values[2] << 6 | values[3];
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..]);
+        plain += 4;
+    }
+    decode_leniently(&text[plain..], plain, bytes)
+}
+
+/// Decodes the rest, behind so many digits.
+fn decode_leniently(rest: &[u8], before: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, StateError> {
+    let (mut bits, mut digits, mut padding) = (0u32, 0, 0);
+    for byte in rest {
+        match VALUES[usize::from(*byte)] {
+            NO_DIGIT if *byte == b'=' => {
+                padding += 1;
+                let held = digits % 4;
+                if held >= 2 && held + padding >= 4 {
+                    return Ok(bytes);
+                }
+            }
+            NO_DIGIT => {}
+            value => {
+                padding = 0;
+                digits += 1;
+                bits = bits << 6 | u32::from(value);
+                // The first digit of a group makes no byte; each other one completes one.
+                match digits % 4 {
+                    1 => {}
+                    2 => bytes.push((bits >> 4) as u8),
+                    3 => bytes.push((bits >> 2) as u8),
+                    _ => bytes.push(bits as u8),
+                }
+            }
+        }
+    }
+    match digits % 4 {
+        0 => Ok(bytes),
+        _ => Err(StateError::BadPadding { digits: before + digits }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::{NodeDesc, WallTime};
+
+    fn decoded(text: &str) -> Result<Vec<u8>, StateError> {
+        decode(text.as_bytes(), &Limits::default())
+    }
+
+    #[test]
+    fn base64_is_the_standard_one() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+            ("canimadam", "Y2FuaW1hZGFt"),
+        ] {
+            assert_eq!(encode(bytes.as_bytes()), text.as_bytes());
+            assert_eq!(decoded(text).unwrap(), bytes.as_bytes());
+        }
+        let every: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode(&encode(&every), &Limits::default()), Ok(every));
+    }
+
+    #[test]
+    fn what_python_passes_over_is_passed_over() {
+        for (text, bytes) in [
+            ("Zm9v\nYmFy\n", "foobar"),
+            ("Z m 9 v", "foo"),
+            ("Zm9v!!!!", "foo"),
+            ("Zg==Zg==", "f"),
+            ("Zg=!=", "f"),
+            ("Zm8=garbage", "fo"),
+            ("=Zm9v", "foo"),
+            ("====Zm9v", "foo"),
+            ("Zm9v====", "foo"),
+            ("Z=m9v", "foo"),
+            ("Zm=9v", "foo"),
+            ("Zm9vYg=x=", "foob\x0c"),
+            ("Z===m9v", "foo"),
+            ("!!!", ""),
+            ("====", ""),
+            ("Zm9-_v", "foo"),
+        ] {
+            assert_eq!(decoded(text).unwrap(), bytes.as_bytes(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_python_calls_wrong_padding_is_refused() {
+        for (text, digits) in [
+            ("Z", 1),
+            ("Zg", 2),
+            ("Zg=", 2),
+            ("Zm8", 3),
+            ("Zm9vZ", 5),
+            ("Zm9vZ===", 5),
+            ("Zm9vYg=x", 7),
+            ("Zm=9vYg=", 6),
+        ] {
+            assert_eq!(decoded(text), Err(StateError::BadPadding { digits }), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_larger_than_any_state_is_refused_unread() {
+        let limits = Limits { state_bytes: 6, ..Limits::default() };
+        assert_eq!(decode(b"Zm9vYmFy", &limits), Ok(b"foobar".to_vec()));
+        assert_eq!(decode(b"Zm9vYmFy\n", &limits), Err(StateError::TooLarge { len: 9, limit: 8 }));
+    }
+
+    #[test]
+    fn the_sentinel_is_no_state_and_everything_else_must_be_one() {
+        let limits = Limits::default();
+        assert_eq!(read(NULL, &limits), Ok(None));
+        assert_eq!(read(b"", &limits), Err(StateError::Truncated { at: 0, missing: 1 }));
+        assert_eq!(read(b"!!!", &limits), Err(StateError::Truncated { at: 0, missing: 1 }));
+        assert_eq!(read(b"Y2FuaW1hZGFt\n", &limits), Err(StateError::NotAPickle { found: b'c' }));
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let limits = Limits::default();
+        let node = NodeDesc::new("host", 1, 0);
+        let state = State { last_heartbeats: [(node, WallTime::UNIX_EPOCH)].into(), ..State::default() };
+        let value = write(&state, &limits).unwrap();
+        assert_eq!(read(&value, &limits), Ok(Some(state)));
+    }
+}

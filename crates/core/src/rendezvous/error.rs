@@ -1,0 +1,227 @@
+//! What can be wrong with a state that somebody wrote: what was found, and at which byte of it. It says nothing about what
+//! a node does then.
+
+/// Bytes that are not a rendezvous state. Nothing of them was executed, and nothing has changed.
+///
+/// `at` is always where the opcode begins that can't be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// More bytes than a state may have.
+    #[error("state of {len} bytes, limit {limit}")]
+    TooLarge {
+        /// How many there are.
+        len: usize,
+        /// [`state_bytes`](crate::Limits::state_bytes), or what that comes to in base64.
+        limit: usize,
+    },
+    /// Base64 that ends within a group of four digits.
+    #[error("{digits} base64 digits without the padding that would end them")]
+    BadPadding {
+        /// Digits up to there.
+        digits: usize,
+    },
+    /// The bytes end too early.
+    #[error("the state ends {missing} bytes too early for the opcode at byte {at}")]
+    Truncated {
+        /// Where the opcode is, or should be.
+        at: usize,
+        /// How many bytes more it takes, at least.
+        missing: u64,
+    },
+    /// Something that does not begin as a pickle.
+    #[error("first byte {found:#04x} does not begin a pickle (0x80)")]
+    NotAPickle {
+        /// The byte that came first.
+        found: u8,
+    },
+    /// A pickle of another protocol.
+    #[error("pickle protocol {found}, not 4 or 5")]
+    Protocol {
+        /// The protocol it names.
+        found: u8,
+    },
+    /// An opcode that no state needs.
+    #[error("opcode {code:#04x} at byte {at}, which no state needs")]
+    UnknownOpcode {
+        /// The opcode.
+        code: u8,
+        /// Where it is.
+        at: usize,
+    },
+    /// The name of something that no state is made of. It was not looked up.
+    #[error("{module}.{name} at byte {at}, which no state is made of")]
+    UnknownGlobal {
+        /// Its module, printable.
+        module: String,
+        /// Its name, printable.
+        name: String,
+        /// Where it is.
+        at: usize,
+    },
+    /// An opcode applied to the wrong thing.
+    #[error("{found} at byte {at} where {wanted} should be")]
+    Unexpected {
+        /// What was found.
+        found: &'static str,
+        /// What should be there.
+        wanted: &'static str,
+        /// Where the opcode is.
+        at: usize,
+    },
+    /// A well-formed pickle of something else.
+    #[error("a pickle of {found}, not of a rendezvous state")]
+    NotAState {
+        /// What it is.
+        found: &'static str,
+        /// Where it ends.
+        at: usize,
+    },
+    /// A state or node without one of its attributes.
+    #[error("{object} at byte {at} without {field}")]
+    MissingField {
+        /// What it would be.
+        object: &'static str,
+        /// The attribute.
+        field: &'static str,
+        /// Where it is put together.
+        at: usize,
+    },
+    /// An attribute, or an entry of one, of the wrong kind.
+    #[error("{found} in {field} of {object} at byte {at}, where {wanted} should be")]
+    WrongField {
+        /// What has the attribute.
+        object: &'static str,
+        /// The attribute.
+        field: &'static str,
+        /// What was found.
+        found: &'static str,
+        /// What should be there.
+        wanted: &'static str,
+        /// Where the object is put together.
+        at: usize,
+    },
+    /// An attribute that is not known and whose value can't be kept as it is.
+    #[error("unknown attribute {field} of {object} at byte {at}, {found}, which can't be kept")]
+    UnknownField {
+        /// What has the attribute.
+        object: &'static str,
+        /// The attribute, printable.
+        field: String,
+        /// Its value.
+        found: &'static str,
+        /// Where the object is put together.
+        at: usize,
+    },
+    /// A time without a zone: it can't be compared with others.
+    #[error("a time without a zone at byte {at}")]
+    NaiveTime {
+        /// Where it is.
+        at: usize,
+    },
+    /// A time in a zone other than UTC.
+    #[error("a zone {offset_micros} microseconds from UTC at byte {at}; a state knows UTC only")]
+    NotUtc {
+        /// How far from UTC.
+        offset_micros: i64,
+        /// Where the zone is.
+        at: usize,
+    },
+    /// Bytes that are no moment in time.
+    #[error("bytes {found:02x?} at byte {at}, which are no time")]
+    BadTime {
+        /// The first of them, at most ten.
+        found: Vec<u8>,
+        /// Where they are.
+        at: usize,
+    },
+    /// Text that is not UTF-8.
+    #[error("text at byte {at} that is not UTF-8")]
+    BadText {
+        /// Where it is.
+        at: usize,
+    },
+    /// A number of more than 64 bits.
+    #[error("a number at byte {at} that does not fit 64 bits")]
+    NumberTooLarge {
+        /// Where it is.
+        at: usize,
+    },
+    /// A node whose address is longer than the limit.
+    #[error("address of {len} bytes at byte {at}, limit {limit}")]
+    HostTooLong {
+        /// Its length.
+        len: usize,
+        /// [`host_len`](crate::Limits::host_len).
+        limit: usize,
+        /// Where the node is put together.
+        at: usize,
+    },
+    /// More nodes than the limit.
+    #[error("more than {limit} nodes in {field} at byte {at}")]
+    TooManyNodes {
+        /// The attribute.
+        field: &'static str,
+        /// [`state_nodes`](crate::Limits::state_nodes).
+        limit: usize,
+        /// Where the state is put together.
+        at: usize,
+    },
+    /// More of something than any state within the limits needs.
+    #[error("more than {limit} {what} at byte {at}")]
+    Excess {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes), or
+        /// [`state_extra`](crate::Limits::state_extra).
+        limit: usize,
+        /// Where it became too much.
+        at: usize,
+    },
+    /// An opcode that takes something where nothing is.
+    #[error("nothing at byte {at} where {wanted} should be")]
+    Nothing {
+        /// What should be there.
+        wanted: &'static str,
+        /// Where the opcode is.
+        at: usize,
+    },
+    /// A reference to what was never put aside.
+    #[error("reference at byte {at} to entry {index}, which there is not")]
+    UnknownMemo {
+        /// The index.
+        index: u32,
+        /// Where the reference is.
+        at: usize,
+    },
+    /// An object that is put together a second time.
+    #[error("{object} at byte {at} put together twice")]
+    BuiltTwice {
+        /// What it is.
+        object: &'static str,
+        /// Where the second time is.
+        at: usize,
+    },
+    /// More than the state itself at its end.
+    #[error("{count} more things than the state at its end, byte {at}")]
+    LeftOver {
+        /// How many.
+        count: usize,
+        /// Where the end is.
+        at: usize,
+    },
+    /// Bytes behind the end.
+    #[error("{len} bytes behind the end of the state at byte {at}")]
+    TrailingBytes {
+        /// How many.
+        len: usize,
+        /// Where the end is.
+        at: usize,
+    },
+    /// What we wrote does not read as what it was written from: our defect, and nothing that may be sent.
+    #[error("a state of {nodes} nodes that does not read as it was written")]
+    Unfaithful {
+        /// How many nodes have a heartbeat in it.
+        nodes: usize,
+    },
+}

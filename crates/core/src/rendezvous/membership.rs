@@ -1,0 +1,115 @@
+//! Who is where in the shared state, and what a node's coming and going does to the rest of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::node::NodeDesc;
+use super::state::{Extra, State};
+use super::time::WallTime;
+
+/// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.
+const WORLD: &str = "rallypoint_world";
+/// How many have left so far.
+const LEAVERS: &str = "rallypoint_left";
+/// Who closed the rendezvous, and when.
+const CLOSED_BY: &str = "rallypoint_closed_by";
+
+impl State {
+    /// All nodes in it, each once.
+    pub fn members(&self) -> BTreeSet<&NodeDesc> {
+        self.participants
+            .keys()
+            .chain(&self.wait_list)
+            .chain(&self.redundancy_list)
+            .chain(self.last_heartbeats.keys())
+            .collect()
+    }
+
+    /// Whether a node is in one of the lists.
+    pub fn has(&self, node: &NodeDesc) -> bool {
+        self.participants.contains_key(node)
+            || self.wait_list.contains(node)
+            || self.redundancy_list.contains(node)
+    }
+
+    /// The state without these nodes.
+    pub fn without(&self, gone: &[NodeDesc], min_nodes: u64) -> State {
+        let mut next = self.clone();
+        let mut left = false;
+        for node in gone {
+            left |= next.participants.remove(node).is_some();
+            next.wait_list.remove(node);
+            next.redundancy_list.remove(node);
+            next.last_heartbeats.remove(node);
+        }
+        if left {
+            if next.complete && next.participants.is_empty() {
+                next.complete = false;
+                next.round += 1;
+            }
+            if !next.complete && (next.participants.len() as u64) < min_nodes {
+                next.deadline = None;
+            }
+        }
+        next
+    }
+
+    /// Puts a node into the open round.
+    pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
+        self.wait_list.remove(node);
+        self.redundancy_list.remove(node);
+        self.participants.insert(node.clone(), 0);
+        self.last_heartbeats.entry(node.clone()).or_insert(heartbeat);
+    }
+
+    /// Ends the open round: ranks in the order of the nodes.
+    pub(super) fn complete_with(&mut self) {
+        self.complete = true;
+        self.deadline = None;
+        for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
+            *held = rank;
+        }
+        let world = format!("{}:{}", self.round, self.participants.len());
+        self.extra.insert(Arc::from(WORLD), Extra::Text(Arc::from(world)));
+    }
+
+    pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
+        self.closed = true;
+        let by = format!("{} (pid {}) at {at}", node.addr, node.pid);
+        self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
+    }
+
+    /// Counts one more that has left.
+    pub(super) fn count_leaver(&mut self) {
+        let before = match self.extra.get(LEAVERS) {
+            Some(Extra::Int(before)) => *before,
+            _ => 0,
+        };
+        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+    }
+
+    /// How many nodes the complete round was completed with, as far as that can be known.
+    ///
+    /// Our nodes write it down. Where a torch node completed the round, the highest rank tells, unless that one has left.
+    pub fn world_size(&self) -> u64 {
+        let have = self.participants.len() as u64;
+        let written = match self.extra.get(WORLD) {
+            Some(Extra::Text(text)) => text
+                .split_once(':')
+                .and_then(|(round, world)| Some((round.parse::<u64>().ok()?, world.parse::<u64>().ok()?)))
+                .filter(|(round, _)| *round == self.round)
+                .map(|(_, world)| world),
+            _ => None,
+        };
+        let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
+        written.unwrap_or(0).max(highest).max(have)
+    }
+
+    /// Who closed it, where one of our nodes did.
+    pub fn closed_by(&self) -> Option<String> {
+        match self.extra.get(CLOSED_BY) {
+            Some(Extra::Text(text)) => Some(text.to_string()),
+            _ => None,
+        }
+    }
+}

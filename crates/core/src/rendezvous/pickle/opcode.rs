@@ -1,0 +1,80 @@
+//! The opcodes and the names that a state is made of: all of them, and nothing about what they do.
+
+pub(super) const PROTO: u8 = 0x80;
+pub(super) const FRAME: u8 = 0x95;
+pub(super) const STOP: u8 = b'.';
+
+pub(super) const NONE: u8 = b'N';
+pub(super) const NEW_TRUE: u8 = 0x88;
+pub(super) const NEW_FALSE: u8 = 0x89;
+pub(super) const BIN_INT: u8 = b'J';
+pub(super) const BIN_INT1: u8 = b'K';
+pub(super) const BIN_INT2: u8 = b'M';
+pub(super) const LONG1: u8 = 0x8a;
+pub(super) const SHORT_BIN_UNICODE: u8 = 0x8c;
+pub(super) const BIN_UNICODE: u8 = b'X';
+pub(super) const SHORT_BIN_BYTES: u8 = b'C';
+
+pub(super) const MEMOIZE: u8 = 0x94;
+pub(super) const BIN_GET: u8 = b'h';
+pub(super) const LONG_BIN_GET: u8 = b'j';
+
+pub(super) const MARK: u8 = b'(';
+pub(super) const EMPTY_TUPLE: u8 = b')';
+pub(super) const TUPLE1: u8 = 0x85;
+pub(super) const TUPLE2: u8 = 0x86;
+pub(super) const TUPLE3: u8 = 0x87;
+pub(super) const EMPTY_DICT: u8 = b'}';
+pub(super) const SET_ITEM: u8 = b's';
+pub(super) const SET_ITEMS: u8 = b'u';
+pub(super) const EMPTY_SET: u8 = 0x8f;
+pub(super) const ADD_ITEMS: u8 = 0x90;
+
+pub(super) const STACK_GLOBAL: u8 = 0x93;
+pub(super) const NEW_OBJ: u8 = 0x81;
+pub(super) const BUILD: u8 = b'b';
+pub(super) const REDUCE: u8 = b'R';
+
+/// The protocol we write. Only the number differs in the next one.
+pub(super) const PROTOCOL: u8 = 4;
+/// The protocols we read: the default of CPython 3.8–3.13, and of 3.14.
+pub(super) const PROTOCOLS: [u8; 2] = [4, 5];
+
+/// CPython puts at most so many entries into one SETITEMS or ADDITEMS.
+pub(super) const BATCH: usize = 1000;
+
+pub(super) const TORCH: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
+pub(super) const DATETIME: &str = "datetime";
+
+/// The five things a state may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Global {
+    State,
+    Node,
+    DateTime,
+    TimeZone,
+    TimeDelta,
+}
+
+impl Global {
+    pub(super) const ALL: [Global; 5] =
+        [Global::State, Global::Node, Global::DateTime, Global::TimeZone, Global::TimeDelta];
+
+    pub(super) fn path(self) -> (&'static str, &'static str) {
+        match self {
+            Global::State => (TORCH, "_RendezvousState"),
+            Global::Node => (TORCH, "_NodeDesc"),
+            Global::DateTime => (DATETIME, "datetime"),
+            Global::TimeZone => (DATETIME, "timezone"),
+            Global::TimeDelta => (DATETIME, "timedelta"),
+        }
+    }
+
+    /// The one of this module and name, compared as bytes and never looked up.
+    pub(super) fn named(module: &[u8], name: &[u8]) -> Option<Global> {
+        Global::ALL.into_iter().find(|global| {
+            let (its_module, its_name) = global.path();
+            its_module.as_bytes() == module && its_name.as_bytes() == name
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! Why a decision was taken. The log, the error message, the live line and the tests all read this one value.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::node::NodeDesc;
+
+/// Why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// This node is not in the round yet.
+    NotJoined {
+        /// The round.
+        round: u64,
+    },
+    /// Too few nodes to start a round.
+    BelowMinNodes {
+        /// How many are here.
+        have: u64,
+        /// How many must be.
+        need: u64,
+    },
+    /// Enough nodes are here; more may come until the last call is over.
+    LastCall {
+        /// How many are here.
+        have: u64,
+        /// How many may be.
+        most: u64,
+        /// How long it has to go.
+        left: Duration,
+    },
+    /// The last call is over.
+    LastCallOver {
+        /// How many are here.
+        have: u64,
+    },
+    /// As many nodes as may be are here.
+    Full {
+        /// How many.
+        have: u64,
+    },
+    /// This node is in a round that is complete.
+    InRound {
+        /// The round.
+        round: u64,
+        /// Its nodes.
+        world_size: u64,
+    },
+    /// A round is under way without this node; it waits for the next.
+    RoundUnderWay {
+        /// The round.
+        round: u64,
+        /// Its nodes.
+        have: u64,
+    },
+    /// A full round is under way; this node is a spare.
+    Spare {
+        /// Its nodes.
+        have: u64,
+    },
+    /// Somebody left a round before this node had returned from it; it is void.
+    RoundBroken {
+        /// The round.
+        round: u64,
+        /// How many it was completed with.
+        of: u64,
+        /// How many are left.
+        have: u64,
+    },
+    /// This node's own heartbeat is due.
+    HeartbeatDue,
+    /// Others have shown no sign of life.
+    Dead {
+        /// Who.
+        nodes: Vec<NodeDesc>,
+    },
+    /// This node was dropped by the others: they saw no sign of life from it.
+    Dropped,
+    /// The rendezvous is closed.
+    Closed {
+        /// By whom and when, where that is known.
+        by: Option<String>,
+    },
+    /// The time to join is up.
+    JoinTimeout {
+        /// Who is here.
+        here: Vec<NodeDesc>,
+        /// How many must be.
+        need: u64,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The time for another operation is up.
+    TooLong,
+    /// This node leaves.
+    Leaving,
+    /// Nothing is to be done.
+    Nothing,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotJoined { round } => write!(f, "not in round {round} yet"),
+            Reason::BelowMinNodes { have, need } => {
+                write!(f, "{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))
+            }
+            Reason::LastCall { have, most, left } => {
+                write!(
+                    f,
+                    "{have} of at most {most} nodes are here, last call for {:.0} s more",
+                    left.as_secs_f64().ceil()
+                )
+            }
+            Reason::LastCallOver { have } => write!(f, "the last call is over with {have} nodes"),
+            Reason::Full { have } => write!(f, "all {have} nodes are here"),
+            Reason::InRound { round, world_size } => write!(f, "in round {round} with {world_size} nodes"),
+            Reason::RoundUnderWay { round, have } => {
+                write!(f, "round {round} is under way with {have} nodes; waiting for the next")
+            }
+            Reason::Spare { have } => {
+                write!(f, "the round is full with {have} nodes; standing by as a spare")
+            }
+            Reason::RoundBroken { round, of, have } => {
+                write!(
+                    f,
+                    "round {round} was completed with {of} nodes but {} left before this one started",
+                    of - have
+                )
+            }
+            Reason::HeartbeatDue => f.write_str("the heartbeat is due"),
+            Reason::Dead { nodes } => write!(f, "no sign of life from {}", names(nodes)),
+            Reason::Dropped => f.write_str("the other nodes dropped this one: they saw no heartbeat from it"),
+            Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
+            Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
+            Reason::JoinTimeout { here, need, waited } => write!(
+                f,
+                "{} of at least {need} nodes joined within {} s (join_timeout){}",
+                here.len(),
+                waited.as_secs(),
+                if here.is_empty() { String::new() } else { format!(": {}", names(here)) }
+            ),
+            Reason::TooLong => f.write_str("it took too long"),
+            Reason::Leaving => f.write_str("this node leaves"),
+            Reason::Nothing => f.write_str("nothing to do"),
+        }
+    }
+}
+
+/// The first few nodes, and how many more.
+fn names(nodes: &[NodeDesc]) -> String {
+    const MOST: usize = 16;
+    let mut text = nodes
+        .iter()
+        .take(MOST)
+        .map(|node| format!("{} (pid {})", node.addr, node.pid))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if nodes.len() > MOST {
+        text.push_str(&format!(" and {} more", nodes.len() - MOST));
+    }
+    text
+}

@@ -1,0 +1,102 @@
+//! What a node was told: how many nodes, and how long for everything. Checked where it enters, all at once.
+
+use std::time::Duration;
+
+/// The settings of one node. They are its own: nothing in the shared state carries them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Which job.
+    pub run_id: String,
+    /// A round needs at least so many nodes.
+    pub min_nodes: u64,
+    /// And has at most so many.
+    pub max_nodes: u64,
+    /// How long a node waits to be in a round.
+    pub join_timeout: Duration,
+    /// How long a round with enough nodes waits for more.
+    pub last_call_timeout: Duration,
+    /// How long closing may take.
+    pub close_timeout: Duration,
+    /// How long one heartbeat may take.
+    pub heartbeat_timeout: Duration,
+    /// How often a node shows that it is alive.
+    pub keep_alive_interval: Duration,
+    /// After how many intervals without a sign it is dead.
+    pub keep_alive_max_attempt: u32,
+}
+
+impl Settings {
+    /// Torch's defaults.
+    pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
+        Settings {
+            run_id: run_id.into(),
+            min_nodes,
+            max_nodes,
+            join_timeout: Duration::from_secs(600),
+            last_call_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(30),
+            heartbeat_timeout: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(5),
+            keep_alive_max_attempt: 3,
+        }
+    }
+
+    /// A node without a sign of life for this long is dead.
+    pub fn keep_alive_limit(&self) -> Duration {
+        self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
+    }
+
+    /// All that is wrong with them, in torch's words where torch has any.
+    pub fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.run_id.is_empty() {
+            wrong.push("The run id must be a non-empty string.".to_owned());
+        }
+        if self.min_nodes < 1 {
+            wrong
+                .push(format!("The minimum number of nodes ({}) must be greater than zero.", self.min_nodes));
+        }
+        if self.max_nodes < self.min_nodes {
+            wrong.push(format!(
+                "The maximum number of nodes ({}) must be greater than or equal to the minimum number of nodes ({}).",
+                self.max_nodes, self.min_nodes
+            ));
+        }
+        for (name, time) in [
+            ("join", self.join_timeout),
+            ("last_call", self.last_call_timeout),
+            ("close", self.close_timeout),
+            ("heartbeat", self.heartbeat_timeout),
+        ] {
+            if time.is_zero() {
+                wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
+            }
+        }
+        // Torch accepts these and then takes everybody for dead.
+        if self.keep_alive_limit().is_zero() {
+            wrong.push(format!(
+                "keep_alive_interval ({}s) and keep_alive_max_attempt ({}) must be positive.",
+                self.keep_alive_interval.as_secs(),
+                self.keep_alive_max_attempt
+            ));
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let mut settings = Settings::new("", 0, 4);
+        settings.keep_alive_max_attempt = 0;
+        settings.join_timeout = Duration::ZERO;
+        let wrong = settings.check();
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(Settings::new("job", 1, 1).check().is_empty());
+        let wrong = Settings::new("job", 3, 2).check();
+        assert!(wrong[0].contains("maximum number of nodes (2)"), "{wrong:?}");
+    }
+}

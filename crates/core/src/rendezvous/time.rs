@@ -1,0 +1,266 @@
+//! Wall-clock time as the shared state carries it: UTC, in microseconds. It reads no clock, and it is no measure of how
+//! long something took: clocks of other machines may be wrong and may jump.
+
+use std::fmt;
+use std::time::Duration;
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+const MICROS_PER_DAY: i64 = 86_400 * MICROS_PER_SECOND;
+
+/// A moment by somebody's wall clock, between the years 1 and 9999, which is what Python's `datetime` can hold.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime(i64);
+
+impl WallTime {
+    /// 0001-01-01T00:00:00Z.
+    pub const MIN: WallTime = WallTime(days_from_civil(1, 1, 1) * MICROS_PER_DAY);
+    /// 9999-12-31T23:59:59.999999Z.
+    pub const MAX: WallTime = WallTime(days_from_civil(10_000, 1, 1) * MICROS_PER_DAY - 1);
+    /// 1970-01-01T00:00:00Z.
+    pub const UNIX_EPOCH: WallTime = WallTime(0);
+
+    /// So many microseconds after the epoch (before it, if negative). `None` outside the range.
+    pub const fn from_micros(micros: i64) -> Option<WallTime> {
+        if Self::MIN.0 <= micros && micros <= Self::MAX.0 { Some(WallTime(micros)) } else { None }
+    }
+
+    /// Microseconds after the epoch.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// So long after the epoch, as a clock tells it. `None` outside the range. What is less than a microsecond is cut
+    /// off.
+    pub fn from_unix(since_epoch: Duration) -> Option<WallTime> {
+        WallTime::UNIX_EPOCH.checked_add(since_epoch)
+    }
+
+    /// So much later. `None` outside the range. What is less than a microsecond is cut off.
+    pub fn checked_add(self, later: Duration) -> Option<WallTime> {
+        let micros = i64::try_from(later.as_micros()).ok()?;
+        WallTime::from_micros(self.0.checked_add(micros)?)
+    }
+
+    /// So much earlier. `None` outside the range. What is less than a microsecond is cut off.
+    pub fn checked_sub(self, earlier: Duration) -> Option<WallTime> {
+        let micros = i64::try_from(earlier.as_micros()).ok()?;
+        WallTime::from_micros(self.0.checked_sub(micros)?)
+    }
+
+    /// How long after `earlier` this is. `None` if it is before it, which between two clocks is nothing unusual.
+    pub fn since(self, earlier: WallTime) -> Option<Duration> {
+        u64::try_from(self.0 - earlier.0).ok().map(Duration::from_micros)
+    }
+
+    /// The moment that Python's `datetime` pickles as these bytes: the year in two (high one first), month, day, hour,
+    /// minute and second in one each, microseconds in three. `None` if there is no such moment.
+    ///
+    /// The highest bit of the month says which of two equal wall times is meant when clocks are put back; in UTC that
+    /// never happens, so it is ignored.
+    pub fn from_stamp(stamp: [u8; 10]) -> Option<WallTime> {
+        let [y1, y0, month, day, hour, minute, second, u2, u1, u0] = stamp;
+        let year = i64::from(u16::from_be_bytes([y1, y0]));
+        let month = i64::from(month & 0x7f);
+        let (day, hour) = (i64::from(day), i64::from(hour));
+        let (minute, second) = (i64::from(minute), i64::from(second));
+        let micros = i64::from(u32::from_be_bytes([0, u2, u1, u0]));
+        let exists = (1..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=days_in_month(year, month)).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 60
+            && micros < MICROS_PER_SECOND;
+        let seconds = (days_from_civil(year, month, day) * 24 + hour) * 3600 + minute * 60 + second;
+        exists.then_some(WallTime(seconds * MICROS_PER_SECOND + micros))
+    }
+
+    /// The bytes as which Python's `datetime` pickles this moment; see [`from_stamp`](WallTime::from_stamp).
+    pub fn to_stamp(self) -> [u8; 10] {
+        let Civil { year, month, day, hour, minute, second, micros } = self.civil();
+        let [y1, y0] = year.to_be_bytes();
+        let [_, u2, u1, u0] = micros.to_be_bytes();
+        [y1, y0, month, day, hour, minute, second, u2, u1, u0]
+    }
+
+    fn civil(self) -> Civil {
+        let (year, month, day) = civil_from_days(self.0.div_euclid(MICROS_PER_DAY));
+        let in_day = self.0.rem_euclid(MICROS_PER_DAY);
+        let seconds = in_day / MICROS_PER_SECOND;
+        // Nothing is cut off: a `WallTime` is within the range, and the rest are remainders.
+        Civil {
+            year: year as u16,
+            month: month as u8,
+            day: day as u8,
+            hour: (seconds / 3600) as u8,
+            minute: (seconds / 60 % 60) as u8,
+            second: (seconds % 60) as u8,
+            micros: (in_day % MICROS_PER_SECOND) as u32,
+        }
+    }
+}
+
+struct Civil {
+    year: u16,
+    month: u8,
+    day: u8,
+    hour: u8,
+    minute: u8,
+    second: u8,
+    micros: u32,
+}
+
+/// ISO 8601, always with microseconds, so that lines of a log can be compared by eye.
+impl fmt::Display for WallTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Civil { year, month, day, hour, minute, second, micros } = self.civil();
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    }
+}
+
+impl fmt::Debug for WallTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Days from the first of March of the year 0 to the epoch.
+const EPOCH: i64 = 719_468;
+const DAYS_PER_400_YEARS: i64 = 146_097;
+
+/// Days from the epoch to this date. Counting years from March puts the leap day last, where it shifts no month.
+const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let months = (month + 9) % 12;
+    // From March on, every five months have 153 days.
+    let day_of_year = (153 * months + 2) / 5 + day - 1;
+    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - EPOCH
+}
+
+/// The date so many days after the epoch: year, month, day.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + EPOCH;
+    let era = days.div_euclid(DAYS_PER_400_YEARS);
+    let in_era = days.rem_euclid(DAYS_PER_400_YEARS);
+    // Without the leap days before it, the day's year is a plain quotient.
+    let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
+    let day_of_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months + 2) / 5 + 1;
+    let month = if months < 10 { months + 3 } else { months - 9 };
+    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(text: &str) -> [u8; 10] {
+        let bytes: Vec<u8> = text.split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        bytes.try_into().unwrap()
+    }
+
+    #[test]
+    fn the_moment_of_the_reference_vectors_reads_and_writes() {
+        let bytes = stamp("07 ea 0b 0f 11 2b 01 01 e2 40");
+        let time = WallTime::from_stamp(bytes).unwrap();
+        assert_eq!(time.to_string(), "2026-11-15T17:43:01.123456Z");
+        assert_eq!(time.micros(), 1_794_764_581_123_456);
+        assert_eq!(time.to_stamp(), bytes);
+    }
+
+    #[test]
+    fn moments_known_from_python_are_the_same_here() {
+        for (micros, text) in [
+            (-62_135_596_800_000_000, "0001-01-01T00:00:00.000000Z"),
+            (-1, "1969-12-31T23:59:59.999999Z"),
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800_000_000, "2000-03-01T00:00:00.000000Z"),
+            (4_107_542_400_000_000, "2100-03-01T00:00:00.000000Z"),
+            (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+        ] {
+            let time = WallTime::from_micros(micros).unwrap();
+            assert_eq!(time.to_string(), text);
+            assert_eq!(WallTime::from_stamp(time.to_stamp()), Some(time), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_day_there_is_comes_after_the_day_before_it_and_back() {
+        let (first, last) = (WallTime::MIN.0 / MICROS_PER_DAY, WallTime::MAX.0 / MICROS_PER_DAY);
+        let mut before = (0, 12, 31);
+        for day in first..=last {
+            let date = civil_from_days(day);
+            let next = match before {
+                (year, 12, 31) => (year + 1, 1, 1),
+                (year, month, day) if day == days_in_month(year, month) => (year, month + 1, 1),
+                (year, month, day) => (year, month, day + 1),
+            };
+            assert_eq!(date, next);
+            assert_eq!(days_from_civil(date.0, date.1, date.2), day);
+            before = date;
+        }
+        assert_eq!(before, (9999, 12, 31));
+    }
+
+    #[test]
+    fn moments_that_do_not_exist_are_refused() {
+        for (what, bytes) in [
+            ("year 0", "00 00 01 01 00 00 00 00 00 00"),
+            ("year 10000", "27 10 01 01 00 00 00 00 00 00"),
+            ("month 0", "07 ea 00 01 00 00 00 00 00 00"),
+            ("month 13", "07 ea 0d 01 00 00 00 00 00 00"),
+            ("day 0", "07 ea 01 00 00 00 00 00 00 00"),
+            ("31 April", "07 ea 04 1f 00 00 00 00 00 00"),
+            ("29 February 2026", "07 ea 02 1d 00 00 00 00 00 00"),
+            ("29 February 2100", "08 34 02 1d 00 00 00 00 00 00"),
+            ("hour 24", "07 ea 01 01 18 00 00 00 00 00"),
+            ("minute 60", "07 ea 01 01 00 3c 00 00 00 00"),
+            ("a leap second", "07 ea 01 01 00 00 3c 00 00 00"),
+            ("a million microseconds", "07 ea 01 01 00 00 00 0f 42 40"),
+            ("nothing but ones", "ff ff ff ff ff ff ff ff ff ff"),
+        ] {
+            assert_eq!(WallTime::from_stamp(stamp(bytes)), None, "{what}");
+        }
+        assert!(WallTime::from_stamp(stamp("07 d0 02 1d 00 00 00 00 00 00")).is_some(), "29 February 2000");
+    }
+
+    #[test]
+    fn the_fold_bit_changes_nothing() {
+        let plain = stamp("07 ea 0b 0f 11 2b 01 01 e2 40");
+        let folded = stamp("07 ea 8b 0f 11 2b 01 01 e2 40");
+        assert_eq!(WallTime::from_stamp(folded), WallTime::from_stamp(plain));
+    }
+
+    #[test]
+    fn arithmetic_ends_at_the_ends_of_the_range() {
+        let micro = Duration::from_micros(1);
+        assert_eq!(WallTime::MAX.checked_add(micro), None);
+        assert_eq!(WallTime::MIN.checked_sub(micro), None);
+        assert_eq!(WallTime::MAX.checked_add(Duration::MAX), None);
+        assert_eq!(WallTime::MIN.checked_sub(Duration::MAX), None);
+        assert_eq!(WallTime::from_micros(i64::MAX), None);
+        assert_eq!(WallTime::from_micros(i64::MIN), None);
+        let span = WallTime::MAX.since(WallTime::MIN).unwrap();
+        assert_eq!(WallTime::MIN.checked_add(span), Some(WallTime::MAX));
+        assert_eq!(WallTime::MAX.checked_sub(span), Some(WallTime::MIN));
+        assert_eq!(WallTime::MIN.since(WallTime::MAX), None);
+    }
+
+    #[test]
+    fn what_is_less_than_a_microsecond_is_cut_off() {
+        let time = WallTime::from_unix(Duration::new(5, 999)).unwrap();
+        assert_eq!(time.micros(), 5_000_000);
+        assert_eq!(time.checked_sub(Duration::from_nanos(999)), Some(time));
+    }
+}

@@ -1,0 +1,191 @@
+//! How much a state may be, and that what is too much is refused before it costs anything.
+
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
+
+use crate::assembly::*;
+
+/// The default limits with one of them changed.
+fn limits_with(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    limits
+}
+
+fn large(nodes: i64) -> State {
+    let node =
+        |index: i64| NodeDesc::new(format!("node-{index:06}.rack.cluster.example"), 100_000 + index, 0);
+    let moment = |index: i64| WallTime::from_micros(1_794_764_581_123_456 + index).unwrap();
+    State {
+        participants: (0..nodes).map(|index| (node(index), index)).collect(),
+        last_heartbeats: (0..nodes).map(|index| (node(index), moment(index))).collect(),
+        ..State::default()
+    }
+}
+
+#[test]
+fn as_many_nodes_as_may_be_are_written_and_read_and_one_more_is_not() {
+    let limits = Limits::default();
+    let mut most = large(limits.state_nodes as i64);
+    let bytes = pickle::encode_checked(&most, &limits).unwrap();
+    assert!(bytes.len() < limits.state_bytes);
+    most.participants.insert(NodeDesc::new("one more", 1, 0), 0);
+    match pickle::encode_checked(&most, &limits) {
+        Err(StateError::Excess { limit, .. }) => assert_eq!(limit, limits.state_nodes),
+        other => panic!("{:?}", other.map(|bytes| bytes.len())),
+    }
+}
+
+#[test]
+fn nodes_in_each_list_are_counted_even_where_the_limit_is_low() {
+    let limits = limits_with(|limits| limits.state_nodes = 2);
+    assert!(pickle::encode_checked(&large(2), &limits).is_ok());
+    match pickle::encode_checked(&large(3), &limits) {
+        Err(StateError::TooManyNodes { field: "participants", limit: 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let spares = State { redundancy_list: large(3).participants.into_keys().collect(), ..State::default() };
+    match pickle::encode_checked(&spares, &limits) {
+        Err(StateError::TooManyNodes { field: "redundancy_list", .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_state_of_too_many_bytes_is_not_read() {
+    let bytes = state_with(&[]);
+    let limits = limits_with(|limits| limits.state_bytes = bytes.len());
+    assert!(pickle::decode(&bytes, &limits).is_ok());
+    let limits = limits_with(|limits| limits.state_bytes = bytes.len() - 1);
+    let (len, limit) = (bytes.len(), bytes.len() - 1);
+    assert_eq!(pickle::decode(&bytes, &limits), Err(StateError::TooLarge { len, limit }));
+}
+
+#[test]
+fn an_address_of_too_many_bytes_is_neither_read_nor_sent() {
+    let long = NodeDesc::new("ü".repeat(128), 1, 0);
+    let state = State { wait_list: [long].into(), ..State::default() };
+    match pickle::encode_checked(&state, &Limits::default()) {
+        Err(StateError::HostTooLong { len: 256, limit: 255, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_round_that_does_not_read_back_is_not_sent() {
+    let mut state = State { round: i64::MAX as u64, ..State::default() };
+    assert!(pickle::encode_checked(&state, &Limits::default()).is_ok());
+    state.round += 1;
+    assert!(matches!(
+        pickle::encode_checked(&state, &Limits::default()),
+        Err(StateError::NumberTooLarge { .. })
+    ));
+}
+
+#[test]
+fn an_extra_attribute_in_place_of_a_known_one_is_not_sent() {
+    let state = State { extra: [("round".into(), Extra::Int(5))].into(), ..State::default() };
+    assert_eq!(pickle::encode_checked(&state, &Limits::default()), Err(StateError::Unfaithful { nodes: 0 }));
+}
+
+#[test]
+fn one_text_that_many_attributes_refer_to_is_not_copied_for_each() {
+    let text = [&b"X"[..], &1_000_000u32.to_le_bytes(), &vec![b'a'; 1_000_000]].concat();
+    let mut attributes = attributes();
+    attributes.push(("note", [&text[..], b"\x94"].concat()));
+    let names: Vec<_> = (0..19_000).map(|index| format!("{index}")).collect();
+    attributes.extend(names.iter().map(|name| (&name[..], b"h\0".to_vec())));
+    match decode(&pickled(&object("_RendezvousState", &attributes))) {
+        Err(StateError::Excess { what: "bytes of unknown attributes", limit: 65_536, .. }) => {}
+        other => panic!("{:?}", other.map(|state| state.extra.len())),
+    }
+}
+
+#[test]
+fn names_and_texts_of_unknown_attributes_are_counted_together() {
+    let limits = limits_with(|limits| limits.state_extra = 8);
+    let state = |text: &str| State {
+        extra: [("ab".into(), Extra::None), ("cd".into(), Extra::Text(text.into()))].into(),
+        ..State::default()
+    };
+    assert!(pickle::encode_checked(&state("1234"), &limits).is_ok());
+    assert!(matches!(
+        pickle::encode_checked(&state("12345"), &limits),
+        Err(StateError::Excess { limit: 8, .. })
+    ));
+}
+
+/// A stream that does `once` and then `again` until all the bytes a state may have are used up.
+fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
+    let mut bytes = [b"\x80\x04", once].concat();
+    let room = Limits::default().state_bytes - bytes.len();
+    bytes.extend(again.iter().copied().cycle().take(room));
+    bytes
+}
+
+#[test]
+fn streams_that_pile_things_up_end_at_a_bound() {
+    let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
+    for (what, once, again, limit) in [
+        ("things on the stack", &b""[..], &b"N"[..], 40_064),
+        ("things put aside", b"N", b"\x94", 241_024),
+        ("things on the stack", b"", b"K\0", 40_064),
+        ("things on the stack", b"N\x94", b"h\0", 40_064),
+        ("containers being filled", b"", b"}", 16),
+        ("containers being filled", b"", b"\x8f", 16),
+        ("marks within each other", b"", b"(", 16),
+        ("things on the stack", &node_class, b"h\0)\x81", 40_064),
+    ] {
+        match decode(&endless(once, again)) {
+            Err(StateError::Excess { what: found, limit: bound, .. }) => {
+                assert_eq!((found, bound), (what, limit))
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nodes_that_are_kept_by_dicts_end_at_four_for_each_that_may_be() {
+    let dict_of_nodes = [&b"}"[..], &b"\x8c\x01ah\0)\x81s".repeat(20_000)].concat();
+    let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
+    match decode(&endless(&node_class, &dict_of_nodes)) {
+        Err(StateError::Excess { what: "nodes", limit: 80_064, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_dict_or_set_that_grows_without_end_ends_at_the_number_of_nodes() {
+    let full = [&b"("[..], &b"\x8c\x01aN".repeat(1000), b"u"].concat();
+    match decode(&endless(b"}", &full)) {
+        Err(StateError::Excess { what: "entries of a dict", limit: 20_000, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let member = [&node("a", 1)[..], b"\x94"].concat();
+    let full = [&b"("[..], &b"h\0".repeat(1000), b"\x90"].concat();
+    match decode(&endless(&[&member[..], b"\x8f"].concat(), &full)) {
+        Err(StateError::Excess { what: "members of a set", limit: 20_000, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_state_that_names_each_node_anew_in_each_list_is_within_the_bounds() {
+    let count = 300;
+    let limits = limits_with(|limits| limits.state_nodes = count);
+    let node = |index: usize| [&node(&format!("n{index:03}"), 1)[..], b"\x94"].concat();
+    let nodes: Vec<_> = (0..count).map(node).collect();
+    let ranks: Vec<_> = nodes.iter().map(|node| (node.clone(), int(0))).collect();
+    let times: Vec<_> =
+        nodes.iter().map(|node| (node.clone(), [&time(STAMP, utc())[..], b"\x94"].concat())).collect();
+    let bytes = state_with(&[
+        ("participants", dict(&ranks)),
+        ("wait_list", set(&nodes)),
+        ("redundancy_list", set(&nodes)),
+        ("last_heartbeats", dict(&times)),
+    ]);
+    let state = pickle::decode(&bytes, &limits).unwrap();
+    assert_eq!((state.participants.len(), state.wait_list.len()), (count, count));
+    assert_eq!((state.redundancy_list.len(), state.last_heartbeats.len()), (count, count));
+}

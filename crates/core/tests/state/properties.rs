@@ -1,0 +1,164 @@
+//! The codec as properties: what is written is read, and nothing that can be read makes it panic.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime, cell, pickle};
+
+use crate::assembly::decode;
+use crate::seeds::{names, seed, vectors};
+
+static CORPUS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| names().iter().map(|name| seed(name)).collect());
+
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![0i64..3, any::<u8>().prop_map(i64::from), any::<i16>().prop_map(i64::from), any::<i64>()]
+}
+
+/// Few addresses, so that nodes share them, and some odd ones.
+fn node() -> impl Strategy<Value = NodeDesc> {
+    let addr = prop_oneof![
+        4 => prop::sample::select(vec!["a", "b", "node-1", "node-10", "node-2"]).prop_map(str::to_owned),
+        1 => prop::collection::vec(any::<char>(), 0..20).prop_map(String::from_iter),
+    ];
+    (addr, number(), 0i64..3).prop_map(|(addr, pid, local_id)| NodeDesc::new(addr, pid, local_id))
+}
+
+fn moment() -> impl Strategy<Value = WallTime> {
+    let range = WallTime::MIN.micros()..=WallTime::MAX.micros();
+    prop_oneof![range, 1_794_764_581_000_000i64..=1_794_764_583_000_000]
+        .prop_map(|micros| WallTime::from_micros(micros).expect("within the range"))
+}
+
+fn extra() -> impl Strategy<Value = Extra> {
+    prop_oneof![
+        Just(Extra::None),
+        any::<bool>().prop_map(Extra::Bool),
+        number().prop_map(Extra::Int),
+        prop::collection::vec(any::<char>(), 0..100)
+            .prop_map(|text| Extra::Text(String::from_iter(text).into())),
+        moment().prop_map(Extra::Time),
+    ]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    (
+        (0..=i64::MAX as u64, any::<bool>(), prop::option::of(moment()), any::<bool>()),
+        prop::collection::vec(node(), 0..40),
+        prop::collection::vec((any::<prop::sample::Index>(), 0u8..16, number(), moment()), 0..80),
+        prop::collection::btree_map("x[a-zü]{0,5}".prop_map(|name| name.into()), extra(), 0..4),
+    )
+        .prop_map(|((round, complete, deadline, closed), nodes, places, extra)| {
+            let mut state = State { round, complete, deadline, closed, extra, ..State::default() };
+            for (index, lists, rank, time) in places.into_iter().filter(|_| !nodes.is_empty()) {
+                let node = index.get(&nodes);
+                if lists & 1 != 0 {
+                    state.participants.insert(node.clone(), rank);
+                }
+                if lists & 2 != 0 {
+                    state.wait_list.insert(node.clone());
+                }
+                if lists & 4 != 0 {
+                    state.redundancy_list.insert(node.clone());
+                }
+                if lists & 8 != 0 {
+                    state.last_heartbeats.insert(node.clone(), time);
+                }
+            }
+            state
+        })
+}
+
+/// A byte that is likely to be an opcode of a state.
+fn opcode() -> impl Strategy<Value = u8> {
+    prop::sample::select(b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.".to_vec())
+}
+
+/// If it is read at all, then what we write of it is read the same.
+fn read_again(bytes: &[u8]) {
+    if let Ok(state) = decode(bytes) {
+        let written =
+            pickle::encode_checked(&state, &Limits::default()).expect("what was read can be written");
+        assert_eq!(decode(&written), Ok(state));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_is_read(state in state()) {
+        let bytes = pickle::encode(&state);
+        prop_assert_eq!(&bytes, &pickle::encode_checked(&state, &Limits::default()).unwrap());
+        prop_assert_eq!(&bytes[..2], &[0x80, 4]);
+        let value = cell::write(&state, &Limits::default()).unwrap();
+        prop_assert_eq!(&value, &cell::encode(&bytes));
+        prop_assert_eq!(cell::read(&value, &Limits::default()), Ok(Some(state)));
+    }
+
+    #[test]
+    fn a_state_cut_anywhere_is_refused(state in state(), cut in any::<prop::sample::Index>()) {
+        let bytes = pickle::encode(&state);
+        prop_assert!(decode(&bytes[..cut.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        read_again(&bytes);
+        read_again(&[b"\x80\x04", &bytes[..]].concat());
+        let _ = cell::read(&bytes, &Limits::default());
+    }
+
+    #[test]
+    fn any_opcodes_are_carried_out_or_refused(
+        bytes in prop::collection::vec(prop_oneof![9 => opcode(), 1 => 0u8..20], 0..300),
+    ) {
+        read_again(&[b"\x80\x04", &bytes[..]].concat());
+    }
+
+    #[test]
+    fn seeds_with_bytes_changed_are_read_or_refused(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), opcode(), 0u8..4]), 1..6),
+    ) {
+        let mut bytes = which.get(&CORPUS).clone();
+        for (at, byte) in changes.into_iter().filter(|_| !bytes.is_empty()).collect::<Vec<_>>() {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        read_again(&bytes);
+    }
+
+    #[test]
+    fn seeds_spliced_into_each_other_are_read_or_refused(
+        which in any::<[prop::sample::Index; 2]>(),
+        cuts in any::<[prop::sample::Index; 2]>(),
+    ) {
+        let [first, second] = which.map(|which| which.get(&CORPUS).clone());
+        let (head, tail) = (cuts[0].index(first.len() + 1), cuts[1].index(second.len() + 1));
+        read_again(&[&first[..head], &second[tail..]].concat());
+    }
+}
+
+#[test]
+fn every_byte_of_a_vector_changed_to_every_other_is_read_or_refused() {
+    let bytes = seed("vector_wait_list");
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        for byte in 0..=255 {
+            changed[at] = byte;
+            let _ = decode(&changed);
+        }
+    }
+}
+
+#[test]
+fn every_vector_cut_anywhere_is_refused() {
+    for (_, state) in vectors().into_iter().filter(|(name, _)| name.starts_with("vector")) {
+        let bytes = pickle::encode(&state);
+        for end in 0..bytes.len() {
+            assert!(decode(&bytes[..end]).is_err());
+        }
+    }
+}

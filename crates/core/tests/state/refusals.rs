@@ -1,0 +1,264 @@
+//! What is no state, one thing at a time, and what is said of it.
+
+use rallypoint_core::rendezvous::StateError;
+
+use crate::assembly::*;
+
+#[track_caller]
+fn refused(bytes: &[u8]) -> StateError {
+    decode(bytes).expect_err("this is no state")
+}
+
+/// What is said of an empty state in which this attribute is this.
+fn refused_with(name: &'static str, value: &[u8]) -> String {
+    let text = refused(&state_with(&[(name, value.to_vec())])).to_string();
+    // Where it is depends on what is before it; other tests look at that.
+    let (before, after) = text.split_once(" at byte ").unwrap_or((&text, ""));
+    format!("{before}{}", after.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
+#[test]
+fn attributes_of_the_wrong_kind_are_named() {
+    for (name, value, said) in [
+        ("round", &b"N"[..], "None in round of state, where an int should be"),
+        ("round", b"\x88", "a bool in round of state, where an int should be"),
+        ("round", b"J\xff\xff\xff\xff", "an int below 0 in round of state, where an int from 0 on should be"),
+        ("complete", b"K\x01", "an int in complete of state, where a bool should be"),
+        ("closed", b"N", "None in closed of state, where a bool should be"),
+        ("deadline", b"K\x01", "an int in deadline of state, where a datetime should be"),
+        ("participants", b"\x8f", "a set in participants of state, where a dict should be"),
+        ("participants", b"N", "None in participants of state, where a dict should be"),
+        ("wait_list", b"}", "a dict in wait_list of state, where a set should be"),
+        ("last_heartbeats", b"\x8f", "a set in last_heartbeats of state, where a dict should be"),
+        ("participants", b"}\x8c\x01aK\0s", "a str in participants of state, where a node should be"),
+    ] {
+        assert_eq!(refused_with(name, value), said);
+    }
+}
+
+#[test]
+fn entries_of_the_wrong_kind_are_named() {
+    let node = node("a", 1);
+    let entry = |value: &[u8]| [b"}", &node[..], value, b"s"].concat();
+    for (name, value, said) in [
+        ("participants", entry(b"N"), "None in participants of state, where an int should be"),
+        (
+            "participants",
+            entry(&time(STAMP, utc())),
+            "a datetime in participants of state, where an int should be",
+        ),
+        ("last_heartbeats", entry(b"K\0"), "an int in last_heartbeats of state, where a datetime should be"),
+        (
+            "last_heartbeats",
+            entry(b"C\x0a\x07\xea\x0b\x0f\x11\x2b\x01\x01\xe2\x40"),
+            "bytes in last_heartbeats of state, where a datetime should be",
+        ),
+        ("participants", b"}K\0K\0s".to_vec(), "an int where a str or a node as key of a dict should be"),
+        ("participants", b"}}K\0s".to_vec(), "a dict where a str or a node as key of a dict should be"),
+        ("wait_list", b"\x8f(K\0\x90".to_vec(), "an int where a node as member of a set should be"),
+        ("wait_list", b"\x8f(\x8c\x01a\x90".to_vec(), "a str where a node as member of a set should be"),
+    ] {
+        assert_eq!(refused_with(name, &value), said);
+    }
+}
+
+#[test]
+fn nodes_of_the_wrong_kind_are_named() {
+    let fields = |addr: &[u8], pid: &[u8], local_id: &[u8]| {
+        vec![("addr", addr.to_vec()), ("pid", pid.to_vec()), ("local_id", local_id.to_vec())]
+    };
+    let extra = [fields(b"\x8c\0", b"K\0", b"K\0"), vec![("rank", int(1))]].concat();
+    for (fields, said) in [
+        (fields(b"K\0", b"K\0", b"K\0"), "an int in addr of node, where a str should be"),
+        (fields(b"\x8c\0", b"N", b"K\0"), "None in pid of node, where an int should be"),
+        (fields(b"\x8c\0", b"K\0", b"\x88"), "a bool in local_id of node, where an int should be"),
+        (fields(b"\x8c\0", b"K\0", b"K\0")[..2].to_vec(), "node without local_id"),
+        (extra, "unknown attribute rank of node, an int, which can't be kept"),
+    ] {
+        assert_eq!(refused_with("wait_list", &set(&[object("_NodeDesc", &fields)])), said);
+    }
+}
+
+#[test]
+fn every_attribute_must_be_there() {
+    let all = attributes();
+    for (index, (name, _)) in all.iter().enumerate() {
+        let mut some = all.clone();
+        some.remove(index);
+        match refused(&pickled(&object("_RendezvousState", &some))) {
+            StateError::MissingField { object: "state", field, .. } => assert_eq!(field, *name),
+            other => panic!("{other}"),
+        }
+    }
+    let bare = [&class(TORCH, "_RendezvousState")[..], b")\x81"].concat();
+    assert!(matches!(refused(&pickled(&bare)), StateError::MissingField { object: "state", .. }));
+}
+
+#[test]
+fn an_unknown_attribute_that_could_mean_more_than_itself_is_refused() {
+    for (value, kind) in
+        [(&b"}"[..], "a dict"), (b"\x8f", "a set"), (b")", "a tuple"), (&node("a", 1), "a node")]
+    {
+        let said = refused_with("later", value);
+        assert_eq!(said, format!("unknown attribute later of state, {kind}, which can't be kept"));
+    }
+}
+
+#[test]
+fn times_without_a_zone_or_in_another_are_refused() {
+    let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
+    assert_eq!(refused_with("deadline", &naive), "a time without a zone");
+    assert_eq!(refused_with("deadline", &time(STAMP, vec![b'N'])), "a time without a zone");
+
+    let hour = zone(delta(int(0), b"M\x10\x0e".to_vec(), int(0)));
+    assert_eq!(
+        refused_with("deadline", &time(STAMP, hour)),
+        "a zone 3600000000 microseconds from UTC; a state knows UTC only"
+    );
+    let endless = vec![0x8a, 8, 255, 255, 255, 255, 255, 255, 255, 127];
+    assert_eq!(
+        refused_with("deadline", &time(STAMP, zone(delta(endless, int(0), int(0))))),
+        "a number that does not fit 64 bits"
+    );
+}
+
+#[test]
+fn bytes_that_are_no_time_are_shown() {
+    assert_eq!(refused_with("deadline", b"C\x02\x07\xea"), "bytes [07, ea], which are no time");
+    assert_eq!(
+        refused_with("deadline", &[&b"C\xff"[..], &[0xab; 255]].concat()),
+        "bytes [ab, ab, ab, ab, ab, ab, ab, ab, ab, ab], which are no time"
+    );
+}
+
+#[test]
+fn classes_are_made_and_called_only_as_a_state_needs_it() {
+    let datetime = class("datetime", "datetime");
+    let node = class(TORCH, "_NodeDesc");
+    let stamp = [b"C\x0a", STAMP].concat();
+    for (value, said) in [
+        ([&datetime[..], b")\x81"].concat(), "a class where the class of a state or of a node should be"),
+        ([&node[..], b")R"].concat(), "a class where datetime, timezone or timedelta should be"),
+        ([&datetime[..], b")R"].concat(), "a tuple where the arguments of a time should be"),
+        ([&node[..], b"K\0\x81"].concat(), "an int where an empty tuple should be"),
+        ([&stamp[..], &datetime, b"\x86"].concat(), "a class where a timezone should be"),
+        (b"K\0K\0\x8c\0\x87".to_vec(), "a str where an int should be"),
+        (b"K\0K\0\x93".to_vec(), "an int where the name of a class should be"),
+        ([&text("os")[..], b"K\0\x93"].concat(), "an int where the name of a class should be"),
+        (class(TORCH, "_RendezvousState"), "a class in round of state, where an int should be"),
+        ([&class(TORCH, "_RendezvousState")[..], b")\x81"].concat(), "a second state where a node should be"),
+    ] {
+        assert_eq!(refused_with("round", &value), said);
+    }
+}
+
+#[test]
+fn a_name_counts_only_in_its_own_module() {
+    for (module, name) in [
+        ("os", "_NodeDesc"),
+        ("datetime", "_RendezvousState"),
+        (TORCH, "datetime"),
+        ("datetime", "datetime.__class__"),
+        ("datetime ", "datetime"),
+        ("", "timezone"),
+        (TORCH, ""),
+        (TORCH, "_nodedesc"),
+    ] {
+        let at = class(module, name).len() + 1;
+        let expected = StateError::UnknownGlobal { module: module.into(), name: name.into(), at };
+        assert_eq!(refused(&pickled(&class(module, name))), expected);
+    }
+}
+
+#[test]
+fn an_object_gets_its_attributes_once() {
+    let node = node("a", 1);
+    assert_eq!(refused_with("round", &[&node[..], b"}b"].concat()), "a node put together twice");
+    assert_eq!(refused_with("round", b"K\0}b"), "an int where a state or a node should be");
+    assert_eq!(refused_with("round", &[&node[..], b"K\0b"].concat()), "an int where a dict should be");
+
+    let unfinished = [&class(TORCH, "_NodeDesc")[..], b")\x81"].concat();
+    assert_eq!(refused_with("wait_list", &set(std::slice::from_ref(&unfinished))), "node without addr");
+    assert_eq!(
+        refused_with("participants", &[&b"}"[..], &unfinished, b"K\0s"].concat()),
+        "node without addr"
+    );
+
+    let shared =
+        [&class(TORCH, "_NodeDesc")[..], b")\x81}\x94(", &text("addr"), &text("a"), &text("pid")].concat();
+    let shared = [&shared[..], b"K\0", &text("local_id"), b"K\0ub"].concat();
+    let again = [&class(TORCH, "_NodeDesc")[..], b")\x81h\0b"].concat();
+    assert_eq!(
+        refused_with("wait_list", &set(&[shared.clone(), again])),
+        "a dict of attributes put together twice"
+    );
+    let filled = [&shared[..], b"h\0(", &text("pid"), b"K\x01u"].concat();
+    assert_eq!(refused_with("round", &filled), "a dict of attributes put together twice");
+    let lists = state_with(&[("round", [&shared[..], b"\x94"].concat()), ("participants", b"h\0".to_vec())]);
+    assert!(matches!(refused(&lists), StateError::Nothing { .. } | StateError::WrongField { .. }));
+}
+
+#[test]
+fn nothing_is_taken_from_behind_a_mark_or_an_empty_stack() {
+    for (bytes, at) in [
+        (&b"\x80\x04."[..], 2),
+        (b"\x80\x04\x94.", 2),
+        (b"\x80\x04\x85.", 2),
+        (b"\x80\x04R.", 2),
+        (b"\x80\x04b.", 2),
+        (b"\x80\x04s.", 2),
+        (b"\x80\x04u.", 2),
+        (b"\x80\x04\x90.", 2),
+        (b"\x80\x04(u.", 3),
+        (b"\x80\x04(\x90.", 3),
+        (b"\x80\x04}(.", 4),
+        (b"\x80\x04}(\x94.", 4),
+        (b"\x80\x04}(b.", 4),
+        (b"\x80\x04}(\x8c\0K\0s.", 8),
+        (b"\x80\x04}((u.", 5),
+        (b"\x80\x04}(\x8c\0u.", 6),
+    ] {
+        match refused(bytes) {
+            StateError::Nothing { at: found, .. } => assert_eq!(found, at, "{bytes:02x?}"),
+            other => panic!("{bytes:02x?}: {other}"),
+        }
+    }
+    assert_eq!(refused(b"\x80\x04h\0."), StateError::UnknownMemo { index: 0, at: 2 });
+    assert_eq!(refused(b"\x80\x04j\xff\xff\xff\xff."), StateError::UnknownMemo { index: u32::MAX, at: 2 });
+}
+
+#[test]
+fn nothing_may_be_left_beside_or_behind_the_state() {
+    let state = object("_RendezvousState", &attributes());
+    let end = state.len() + 2;
+    assert_eq!(
+        refused(&pickled(&[b"N", &state[..]].concat())),
+        StateError::LeftOver { count: 1, at: end + 1 }
+    );
+    let trailing = [&pickled(&state)[..], b"N."].concat();
+    assert_eq!(refused(&trailing), StateError::TrailingBytes { len: 2, at: end });
+    assert_eq!(
+        refused(&pickled(&[b"\x80\x04", &state[..]].concat())),
+        StateError::UnknownOpcode { code: 0x80, at: 2 }
+    );
+}
+
+#[test]
+fn other_protocols_and_other_texts_are_refused() {
+    for protocol in [0, 1, 2, 3, 6, 255] {
+        assert_eq!(refused(&[0x80, protocol, b'N', b'.']), StateError::Protocol { found: protocol });
+    }
+    assert_eq!(refused(b"{}"), StateError::NotAPickle { found: b'{' });
+    assert_eq!(refused(b"\x80\x04\x8c\x02\xc3\x28."), StateError::BadText { at: 2 });
+    // A surrogate, which a Python str may hold and UTF-8 may not.
+    assert_eq!(refused(b"\x80\x04\x8c\x03\xed\xb3\xbf."), StateError::BadText { at: 2 });
+}
+
+#[test]
+fn every_opcode_that_no_state_needs_is_refused() {
+    let needed = b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.";
+    assert_eq!(needed.len(), 29, "thirty with the one that begins it");
+    for code in (0..=255).filter(|code| !needed.contains(code)) {
+        assert_eq!(refused(&[0x80, 4, code, b'.']), StateError::UnknownOpcode { code, at: 2 });
+    }
+}

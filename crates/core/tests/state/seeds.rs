@@ -1,0 +1,224 @@
+//! The corpus of the codec's fuzzing, replayed: the reference vectors of real torch 2.15 among them, which are read and
+//! written byte for byte.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
+
+use crate::assembly::decode;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/state")
+}
+
+pub(crate) fn seed(name: &str) -> Vec<u8> {
+    let path = folder().join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(folder()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn host_a() -> NodeDesc {
+    NodeDesc::new("host-a.example", 4242, 0)
+}
+
+fn host_b() -> NodeDesc {
+    NodeDesc::new("host-b.example", 70000, 0)
+}
+
+/// 2026-11-15T17:43:01.123456Z
+fn t0() -> WallTime {
+    WallTime::from_micros(1_794_764_581_123_456).unwrap()
+}
+
+/// 2026-11-15T17:43:06.654321Z
+fn t1() -> WallTime {
+    WallTime::from_micros(1_794_764_586_654_321).unwrap()
+}
+
+/// The vectors in which CPython's order of set members is ours, because no set has more than one.
+pub(crate) fn vectors() -> Vec<(&'static str, State)> {
+    let complete = State {
+        complete: true,
+        participants: [(host_a(), 0)].into(),
+        last_heartbeats: [(host_a(), t0()), (host_b(), t1())].into(),
+        ..State::default()
+    };
+    let widths = [(0, 0, 0), (1, 0, 1), (2, 0, 2), (99_999, 70_000, 255), (1 << 31, 1 << 40, 70_000)];
+    vec![
+        ("vector_empty", State::default()),
+        (
+            "vector_one_participant",
+            State {
+                deadline: t0().checked_add(std::time::Duration::from_secs(30)),
+                participants: [(host_a(), 0)].into(),
+                last_heartbeats: [(host_a(), t0())].into(),
+                ..State::default()
+            },
+        ),
+        (
+            "vector_two_participants",
+            State { round: 3, participants: [(host_a(), 0), (host_b(), 1)].into(), ..complete.clone() },
+        ),
+        ("vector_wait_list", State { wait_list: [host_b()].into(), ..complete.clone() }),
+        (
+            "vector_redundancy_list",
+            State { closed: true, redundancy_list: [host_b()].into(), ..complete.clone() },
+        ),
+        (
+            "vector_integer_widths",
+            State {
+                round: 300,
+                participants: widths
+                    .map(|(pid, local_id, rank)| (NodeDesc::new("h", pid, local_id), rank))
+                    .into(),
+                ..State::default()
+            },
+        ),
+        (
+            "thousand_nodes",
+            State {
+                round: 1,
+                complete: true,
+                participants: (0..1000).map(|index| (thousandth(index), index)).collect(),
+                last_heartbeats: (0..1000)
+                    .map(|index| (thousandth(index), WallTime::from_micros(t0().micros() + index).unwrap()))
+                    .collect(),
+                ..State::default()
+            },
+        ),
+        (
+            "extra_attributes",
+            State {
+                extra: [
+                    ("extra_bool".into(), Extra::Bool(true)),
+                    ("extra_int".into(), Extra::Int(1 << 40)),
+                    ("extra_none".into(), Extra::None),
+                    ("extra_text".into(), Extra::Text("später".into())),
+                    ("extra_time".into(), Extra::Time(t1())),
+                ]
+                .into(),
+                ..State::default()
+            },
+        ),
+    ]
+}
+
+fn thousandth(index: i64) -> NodeDesc {
+    NodeDesc::new(format!("node-{index:04}"), 1000 + index, 0)
+}
+
+#[test]
+fn the_reference_vectors_are_read_and_written_byte_for_byte() {
+    for (name, state) in vectors() {
+        let bytes = seed(name);
+        assert_eq!(decode(&bytes).as_ref(), Ok(&state), "{name}");
+        assert_eq!(pickle::encode(&state), bytes, "{name}");
+        assert_eq!(pickle::encode_checked(&state, &Limits::default()), Ok(bytes), "{name}");
+    }
+}
+
+#[test]
+fn a_set_of_two_is_read_in_any_order_and_written_in_ours() {
+    let bytes = seed("vector_wait_list_two");
+    let state = decode(&bytes).unwrap();
+    let waiting = NodeDesc::new("10.0.0.3", 300, 1);
+    assert_eq!(state.wait_list, BTreeSet::from([waiting.clone(), host_b()]));
+    assert_eq!(state.last_heartbeats[&waiting], t1(), "one datetime that two nodes share");
+    let written = pickle::encode(&state);
+    assert_eq!(decode(&written), Ok(state));
+}
+
+#[test]
+fn other_picklers_of_the_same_state_say_the_same() {
+    let state = decode(&seed("vector_two_participants"));
+    assert!(state.is_ok());
+    for name in ["protocol_5", "python_pickler", "optimized"] {
+        assert_eq!(decode(&seed(name)), state, "{name}");
+    }
+}
+
+fn unknown_opcode(code: u8, at: usize) -> StateError {
+    StateError::UnknownOpcode { code, at }
+}
+
+fn unknown_global(module: &str, name: &str, at: usize) -> StateError {
+    StateError::UnknownGlobal { module: module.into(), name: name.into(), at }
+}
+
+fn not_a_state(found: &'static str, at: usize) -> StateError {
+    StateError::NotAState { found, at }
+}
+
+fn unexpected(found: &'static str, wanted: &'static str, at: usize) -> StateError {
+    StateError::Unexpected { found, wanted, at }
+}
+
+/// Each seed that must be refused, and how.
+fn refused() -> Vec<(&'static str, StateError)> {
+    const TORCH: &str = crate::assembly::TORCH;
+    vec![
+        ("hostile_os_system", unknown_global("posix", "system", 28)),
+        ("hostile_eval", unknown_global("builtins", "eval", 29)),
+        ("hostile_in_round", unknown_global("posix", "system", 121)),
+        ("hostile_in_participants", unknown_global("posix", "system", 244)),
+        ("hostile_other_class", unknown_global(TORCH, "DynamicRendezvousHandler", 85)),
+        ("hostile_dotted_name", unknown_global(TORCH, "os.system", 70)),
+        ("hostile_global_opcode", unknown_opcode(b'c', 2)),
+        ("hostile_inst", unknown_opcode(b'i', 3)),
+        ("hostile_obj", unknown_opcode(b'o', 4)),
+        ("hostile_ext1", unknown_opcode(0x82, 2)),
+        ("hostile_ext2", unknown_opcode(0x83, 2)),
+        ("hostile_ext4", unknown_opcode(0x84, 2)),
+        ("hostile_persid", unknown_opcode(b'P', 2)),
+        ("hostile_binpersid", unknown_opcode(b'Q', 6)),
+        ("hostile_newobj_ex", unknown_opcode(0x92, 25)),
+        ("hostile_text8", unknown_opcode(0x8d, 2)),
+        ("hostile_bytes8", unknown_opcode(0x8e, 2)),
+        ("hostile_long4", unknown_opcode(0x8b, 2)),
+        ("hostile_protocol_0", StateError::NotAPickle { found: b'c' }),
+        ("hostile_protocol_2", StateError::Protocol { found: 2 }),
+        ("hostile_build_class", unexpected("a class", "a state or a node", 85)),
+        ("hostile_billion_laughs", unexpected("a tuple", "the bytes of a datetime", 6)),
+        ("hostile_deep_tuples", unexpected("a tuple", "a timedelta", 3)),
+        ("hostile_deep_marks", StateError::Excess { what: "marks within each other", limit: 16, at: 18 }),
+        ("hostile_deep_dicts", StateError::Excess { what: "containers being filled", limit: 16, at: 66 }),
+        ("hostile_memo_bomb", not_a_state("None", 20_003)),
+        ("hostile_text_4gib", StateError::Truncated { at: 2, missing: 0xffff_fffe }),
+        ("hostile_frame_2_64", StateError::Truncated { at: 2, missing: u64::MAX - 2 }),
+        ("other_int", not_a_state("an int", 4)),
+        ("other_dict", not_a_state("a dict", 4)),
+        ("other_list", unknown_opcode(b']', 11)),
+        ("other_node", not_a_state("a node", 137)),
+        ("other_state_attributes", not_a_state("a dict", 130)),
+        ("damaged_empty", StateError::Truncated { at: 0, missing: 1 }),
+        ("damaged_cut", StateError::Truncated { at: 2, missing: 196 }),
+        ("damaged_text", StateError::NotAPickle { found: b'c' }),
+        ("damaged_naive_time", StateError::NaiveTime { at: 323 }),
+        ("damaged_other_zone", StateError::NotUtc { offset_micros: 7_200_000_000, at: 210 }),
+        ("damaged_missing_closed", StateError::MissingField { object: "state", field: "closed", at: 202 }),
+    ]
+}
+
+#[test]
+fn what_is_hostile_damaged_or_something_else_is_refused_with_what_was_found_and_where() {
+    for (name, error) in refused() {
+        assert_eq!(decode(&seed(name)), Err(error), "{name}");
+    }
+}
+
+#[test]
+fn no_seed_is_left_out() {
+    let mut known: Vec<_> = vectors().into_iter().map(|(name, _)| name).collect();
+    known.extend(refused().into_iter().map(|(name, _)| name));
+    known.extend(["vector_wait_list_two", "protocol_5", "python_pickler", "optimized"]);
+    known.sort();
+    assert_eq!(names(), known);
+}

@@ -1,0 +1,15 @@
+//! Many nodes, virtual time, one shared register, and everything that can go wrong between them. One seed is one run.
+//!
+//! The nodes are the real ones: [`rallypoint_core::rendezvous::Run`] with its decisions and its codec. What is simulated is
+//! the driver around them and the world: messages that are late or lost, compare-and-sets lost, nodes that crash, pause,
+//! come back or leave, and clocks that are an hour off, jump and drift. After each step the invariants are checked; then
+//! the faults end, and the nodes must find together again.
+
+mod check;
+mod network;
+mod node;
+mod random;
+mod world;
+
+pub use check::Violation;
+pub use world::{Config, Summary, run};

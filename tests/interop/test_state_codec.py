@@ -1,0 +1,336 @@
+"""The state of a rendezvous between real torch and our codec, in both directions.
+
+Our side is the example `state_codec` (`cargo build --examples`), found in `$RALLYPOINT_EXAMPLES`, else in
+`target/release/examples`, else in `target/debug/examples`.
+"""
+
+import base64
+import binascii
+import itertools
+import os
+import pathlib
+import pickle
+import pickletools
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+from torch.distributed import HashStore
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousSettings,
+    RendezvousTimeout,
+    _BackendRendezvousStateHolder,
+    _NodeDesc,
+    _RendezvousState,
+)
+
+T0 = datetime(2026, 11, 15, 17, 43, 1, 123456, tzinfo=timezone.utc)
+FIELDS = list(vars(_RendezvousState()))
+
+
+def our_codec():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    folders = [root / "target" / profile / "examples" for profile in ("release", "debug")]
+    if "RALLYPOINT_EXAMPLES" in os.environ:
+        folders = [pathlib.Path(os.environ["RALLYPOINT_EXAMPLES"])]
+    for folder in folders:
+        if (folder / "state_codec").exists():
+            return folder / "state_codec"
+    pytest.fail(f"no state_codec in {[str(folder) for folder in folders]}; run cargo build --examples")
+
+
+def answers(inputs, *args):
+    """What our codec says of each: a list that begins with "ok" or "error"."""
+    lines = "".join(data.hex() + "\n" for data in inputs)
+    ran = subprocess.run([our_codec(), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
+    found = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert len(found) == len(inputs)
+    return found
+
+
+def text(state):
+    """The state as our side prints it."""
+
+    def time(moment):
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def listed(entries):
+        return "{" + ", ".join(entries) + "}"
+
+    fields = {
+        "round": state.round,
+        "complete": str(state.complete).lower(),
+        "deadline": "None" if state.deadline is None else f"Some({time(state.deadline)})",
+        "closed": str(state.closed).lower(),
+        "participants": listed(f"{node}: {rank}" for node, rank in sorted(state.participants.items())),
+        "wait_list": listed(str(node) for node in sorted(state.wait_list)),
+        "redundancy_list": listed(str(node) for node in sorted(state.redundancy_list)),
+        "last_heartbeats": listed(f"{node}: {time(beat)}" for node, beat in sorted(state.last_heartbeats.items())),
+        "extra": "{}",
+    }
+    return "State { " + ", ".join(f"{name}: {value}" for name, value in fields.items()) + " }"
+
+
+def node(index, addr=None):
+    return _NodeDesc(addr or f"node-{index:05}.cluster.example", 1000 + 37 * index, index % 3)
+
+
+def beat(index):
+    return T0 + timedelta(microseconds=index * 1_000_003)
+
+
+def make(participants=(), wait_list=(), redundancy_list=(), **others):
+    state = _RendezvousState()
+    state.participants = {node: rank for rank, node in enumerate(participants)}
+    state.wait_list = set(wait_list)
+    state.redundancy_list = set(redundancy_list)
+    everybody = [*participants, *wait_list, *redundancy_list]
+    state.last_heartbeats = {node: beat(index) for index, node in enumerate(everybody)}
+    for name, value in others.items():
+        setattr(state, name, value)
+    return state
+
+
+def assert_both_ways(states, dumps=pickle.dumps, printed=text):
+    """Ours reads what torch wrote, torch reads what ours wrote, and both find the same in it."""
+    for state, answer in zip(states, answers([dumps(state) for state in states]), strict=True):
+        assert answer[0] == "ok", answer
+        assert printed is None or answer[1] == printed(state)
+        loaded = pickle.loads(bytes.fromhex(answer[2]))
+        assert type(loaded) is _RendezvousState
+        assert vars(loaded) == vars(state)
+        assert list(vars(loaded)) == FIELDS
+        times = [*loaded.last_heartbeats.values(), *([loaded.deadline] if loaded.deadline else [])]
+        assert all(time.tzinfo is timezone.utc for time in times)
+
+
+def every_combination():
+    nodes = [node(index) for index in range(6)]
+    lists = [nodes[0:2], nodes[2:4], nodes[4:6]]
+    for round, complete, closed, deadline in itertools.product(
+        [0, 1, 255, 256, 65_536, 2**31, 2**62], [False, True], [False, True], [None, T0 + timedelta(seconds=30)]
+    ):
+        for sizes in itertools.product(range(3), repeat=3):
+            participants, waiting, spare = (some[:size] for some, size in zip(lists, sizes))
+            yield make(participants, waiting, spare, round=round, complete=complete, closed=closed, deadline=deadline)
+
+
+def test_states_of_every_combination_of_fields_go_both_ways():
+    states = list(every_combination())
+    assert len(states) == 7 * 2 * 2 * 2 * 27
+    assert_both_ways(states)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 5000])
+def test_states_of_many_nodes_go_both_ways(count):
+    nodes = [node(index) for index in range(count)]
+    in_any_order = random.Random(count).sample(nodes, count)
+    third = count // 3
+    assert_both_ways([
+        make(nodes),
+        make(in_any_order),
+        make(wait_list=nodes),
+        make(redundancy_list=in_any_order),
+        make(in_any_order[:third], in_any_order[third : 2 * third], in_any_order[2 * third :]),
+    ])
+
+
+def test_nodes_of_any_address_pid_and_local_id_go_both_ways():
+    numbers = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -1, -(2**31), -(2**31) - 1, -(2**63)]
+    nodes = {_NodeDesc("h", pid, local_id) for pid in numbers for local_id in numbers}
+    addresses = ["", "h", "10.0.0.10", "10.0.0.9", "fe80::1%eth0", "höst", "\uffff", "\U0010ffff", "x" * 255]
+    nodes |= {_NodeDesc(address, 1, 0) for address in addresses}
+    # Not as they are printed: where a character can't be, the two sides escape it differently.
+    assert_both_ways([make(sorted(nodes)), make(wait_list=nodes)], printed=None)
+
+
+def test_times_of_every_kind_go_both_ways():
+    times = [
+        datetime.min.replace(tzinfo=timezone.utc),
+        datetime.max.replace(tzinfo=timezone.utc),
+        datetime(1970, 1, 1, tzinfo=timezone.utc),
+        datetime(2000, 2, 29, 23, 59, 59, 999_999, tzinfo=timezone.utc),
+        T0.replace(fold=1),
+    ]
+    # Not as they are printed: Python's years have no leading zeros.
+    assert_both_ways([make(deadline=time) for time in times], printed=None)
+
+
+def test_other_protocols_and_picklers_are_understood():
+    states = [make(), make([node(0), node(1)], [node(2)], [node(3)], deadline=T0), make([node(i) for i in range(1001)])]
+    assert_both_ways(states, lambda state: pickle.dumps(state, 4))
+    assert_both_ways(states, lambda state: pickle.dumps(state, 5))
+    assert_both_ways(states, pickle._dumps)
+    assert_both_ways(states, lambda state: pickletools.optimize(pickle.dumps(state)))
+
+
+def test_one_datetime_that_is_in_many_places_is_understood():
+    state = make([node(0), node(1)], deadline=T0)
+    state.last_heartbeats = dict.fromkeys(state.participants, state.deadline)
+    assert_both_ways([state])
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="3.14 ends batches of a thousand differently")
+def test_our_bytes_are_those_of_cpython_where_it_has_an_order():
+    counts = [*range(8), *range(60, 64), *range(550, 620), 999, 1000, 1001, 1999, 2000, 2001, 3000]
+    states = []
+    for count in counts:
+        nodes = [node(index) for index in range(count)]
+        states.append(make(nodes, round=count, deadline=T0))
+        # Several on one host share the very same string, as they do in a state that was loaded from ours.
+        hosts = [f"host-{index}" for index in range(100, 100 + count // 4 + 1)]
+        states.append(make([node(index, hosts[index // 4]) for index in range(count)], [node(9, "waiting")]))
+    written = [pickle.dumps(state, 4) for state in states]
+    for state, bytes_, answer in zip(states, written, answers(written), strict=True):
+        ours = bytes.fromhex(answer[2])
+        assert ours == bytes_, f"{len(state.participants)} nodes"
+        assert pickle.dumps(pickle.loads(ours), 4) == ours, "unchanged by a load and a dump"
+
+
+def test_attributes_of_a_later_torch_come_back():
+    state = make([node(0)])
+    state.generation, state.leader, state.note, state.ready, state.since = 2**40, None, "höher", True, beat(5)
+    [answer] = answers([pickle.dumps(state)])
+    assert vars(pickle.loads(bytes.fromhex(answer[2]))) == vars(state)
+    state.others = [1, 2]
+    [answer] = answers([pickle.dumps(state)])
+    assert answer[0] == "error"
+
+
+def test_torchs_own_holder_reads_what_we_wrote_and_writes_what_we_read():
+    store = HashStore()
+    backend = C10dRendezvousBackend(store, "run")
+    settings = RendezvousSettings("run", 1, 10, RendezvousTimeout(), timedelta(days=3650), 3)
+    state = make([node(0), node(1)], [node(2)], [node(3)], round=7, complete=True)
+    now = datetime.now(timezone.utc)
+    state.last_heartbeats = dict.fromkeys(state.last_heartbeats, now)
+    [answer] = answers([pickle.dumps(state)])
+    store.set("torch.rendezvous.run", base64.b64encode(bytes.fromhex(answer[2])).decode())
+
+    holder = _BackendRendezvousStateHolder(backend, settings)
+    holder.sync()
+    assert vars(holder.state) == vars(state)
+
+    holder.state.wait_list.add(node(4))
+    holder.mark_dirty()
+    assert holder.sync() is True
+    [cell] = answers([store.get("torch.rendezvous.run")], "cell")
+    [answer] = answers([bytes.fromhex(cell[1])])
+    state.wait_list.add(node(4))
+    assert answer[1] == text(state)
+
+
+class Hostile:
+    """What runs code in whoever unpickles it."""
+
+    ran = False
+
+    def __reduce__(self):
+        return exec, ("__import__('test_state_codec').Hostile.ran = True",)
+
+
+def test_what_runs_code_in_torch_is_refused_by_us():
+    state = make([node(0)])
+    state.round = Hostile()
+    hostile = [pickle.dumps(Hostile()), pickle.dumps(state), pickle.dumps(Hostile(), 0), pickle.dumps(Hostile(), 2)]
+    sys.modules.setdefault("test_state_codec", sys.modules[__name__])
+    found = answers(hostile)
+    assert all(answer[0] == "error" for answer in found), found
+    assert found[0][1].startswith("builtins.exec at byte ")
+
+    store = HashStore()
+    backend = C10dRendezvousBackend(store, "run")
+    store.set("torch.rendezvous.run", base64.b64encode(hostile[0]).decode())
+    settings = RendezvousSettings("run", 1, 10, RendezvousTimeout(), timedelta(seconds=5), 3)
+    Hostile.ran = False
+    with pytest.raises(AttributeError):
+        _BackendRendezvousStateHolder(backend, settings).sync()
+    assert Hostile.ran, "torch's own holder executed it"
+
+
+def test_what_torch_cannot_compare_or_load_is_refused_by_us():
+    naive, other_zone, missing = make(), make(), make()
+    naive.deadline = T0.replace(tzinfo=None)
+    other_zone.deadline = T0.astimezone(timezone(timedelta(hours=2)))
+    del missing.closed
+    found = answers([pickle.dumps(it) for it in (naive, other_zone, missing, 5, {}, vars(make()), node(0))])
+    assert [answer[0] for answer in found] == ["error"] * 7
+    assert "without a zone" in found[0][1]
+    assert "7200000000 microseconds from UTC" in found[1][1]
+    assert "without closed" in found[2][1]
+
+
+def test_values_in_base64_are_read_as_python_reads_them():
+    rng = random.Random(64)
+    values = [b"", b"Y2FuaW1hZGFt", b"!!!", b"Zg==Zg==", b"====", b"Zm9v\r\nYmFy\r\n"]
+    for alphabet in (b"AQgw+/=", b"Ag=! \n\xff", bytes(range(256))):
+        values += [bytes(rng.choices(alphabet, k=rng.randrange(14))) for _ in range(3000)]
+    whole = base64.b64encode(rng.randbytes(1000))
+    for _ in range(1000):
+        at = rng.randrange(len(whole))
+        values.append(whole[:at] + rng.choice([b"", b"=", b"==", b"\n", b"-"]) + whole[at + rng.randrange(3) :])
+    for value, answer in zip(values, answers(values, "cell"), strict=True):
+        try:
+            expected = ["ok", base64.b64decode(value).hex()]
+        except binascii.Error:
+            expected = ["error"]
+        assert answer[: len(expected)] == expected, value
+
+
+# Pythons without torch have classes of the same name and shape instead.
+STAND_IN = """
+    import dataclasses, pickle, sys, types
+    from datetime import datetime, timedelta, timezone
+
+    name = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        sys.modules[".".join(parts[:end])] = types.ModuleType(".".join(parts[:end]))
+
+    @dataclasses.dataclass(eq=True, order=True, frozen=True)
+    class _NodeDesc:
+        addr: str
+        pid: int
+        local_id: int
+
+    class _RendezvousState:
+        pass
+
+    for it in (_NodeDesc, _RendezvousState):
+        it.__module__ = name
+        setattr(sys.modules[name], it.__name__, it)
+    # What is read is written anew by this Python.
+    for line in sys.stdin:
+        print(pickle.dumps(pickle.loads(bytes.fromhex(line))).hex())
+"""
+
+
+@pytest.mark.parametrize("minor", range(9, 15))
+def test_other_pythons_read_what_we_write_and_we_read_what_they_write(minor):
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
+        pytest.skip(f"no python3.{minor} on the PATH")
+    counts = [0, 1, 2, 600, 999, 1000, 1001, 2000]
+    states = [make([node(index) for index in range(count)], [node(9, "waiting")], deadline=T0) for count in counts]
+    ours = [bytes.fromhex(answer[2]) for answer in answers([pickle.dumps(state) for state in states])]
+    ran = subprocess.run(
+        [python, "-c", textwrap.dedent(STAND_IN)],
+        input="".join(data.hex() + "\n" for data in ours),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    theirs = [bytes.fromhex(line) for line in ran.stdout.splitlines()]
+    for state, data, answer in zip(states, ours, answers(theirs), strict=True):
+        assert answer[:2] == ["ok", text(state)]
+        assert bytes.fromhex(answer[2]) == data
