@@ -1,6 +1,7 @@
 """Turns measurements into docs/benchmarks.md. It measures nothing and hides nothing: what misses its target says so."""
 
 import platform
+import textwrap
 from pathlib import Path
 from statistics import median
 
@@ -11,19 +12,26 @@ HEAD = """\
 
 Written by `benches/compare`; do not edit by hand.
 
-Ratios of throughput, ours to another server's, taken within one round and then the median of {rounds} rounds, with
-the smallest and the largest in brackets. Above 1 we are faster. *Target* is what was asked for against torch.
+Ratios of throughput, ours to another server's, taken within one round and then the median of {rounds}, with the
+smallest and the largest in brackets: above 1 we are faster. *Target* is what was asked for against torch's server; a
+latency is that of requests sent together, from the first byte out to the last reply in. Operations a second and
+latencies are medians too.
 
 {machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench` for
 all of them but Redis, which has `redis-benchmark` with as many connections, requests in flight, keys and bytes
 ({redis}). The *limit* is `benches/limit_server.rs`: it reads, parses and answers with fixed bytes, and has no store.
-What has no reply (`set`, `multi_set`) is done when a PING behind it is answered, for every server alike.
+What has no reply (`set`, `multi_set`) is done when a PING behind it is answered, for every server alike, one PING for
+all requests sent together. {calm}
 
-Torch's server is that of `TCPStore(..., use_libuv=True)`, {torch}. It looks up the name of everybody who connects;
-{names}
+Torch's server is that of `TCPStore(..., use_libuv=True)`, torch {torch}. It looks up the name of everybody who
+connects. {names}
 
-Run it again: `benches/compare` (`--help` says more). It needs Linux, a Rust toolchain, Python 3 and `taskset`.
+Run it again with `benches/compare`; `--help` says more. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
 """
+
+FILES = """Here it looks in a local file only and asks no name server, which makes it faster; the one *that asks* has a
+name server on this same machine that answers at once, which is the least that asking costs. A connection costs the load
+about as much as it costs the servers, and both run on this machine: what a server needs less shows only in part."""
 
 
 def ratios(workload: Workload, rounds: list[dict], ours: str, other: str, figure: str = "rate") -> list[float]:
@@ -34,6 +42,11 @@ def ratios(workload: Workload, rounds: list[dict], ours: str, other: str, figure
         if a and b:
             found.append(a / b)
     return found
+
+
+def fill(text: str) -> str:
+    """Paragraphs at the width of the other documents."""
+    return "\n\n".join(textwrap.fill(part, 120) for part in text.strip().split("\n\n")) + "\n"
 
 
 def short(number: float) -> str:
@@ -64,7 +77,7 @@ def line(workload: Workload, results: dict) -> str:
         others = f" [others {result['others']:.0%}]" if result.get("others", 0) > 0.05 else ""
         error = f" ERROR {result['error']}" if result["error"] else ""
         parts.append(f"{name} {thousands(result['rate'])}/s{cpu}{others}{error}")
-    found = ratios(workload, [{workload.title: results}], "rallypoint", "torch")
+    found = ratios(workload, [{workload.title: results}], "rallypoint", workload.rival)
     return "  ".join(parts + [f"x{short(found[0])}" if found else "no ratio"])
 
 
@@ -80,10 +93,12 @@ def machine() -> str:
 
 
 def verdict(workload: Workload, rounds: list[dict]) -> str:
-    found = ratios(workload, rounds, "rallypoint", "torch")
+    if workload.target is None:
+        return "–"
+    found = ratios(workload, rounds, "rallypoint", workload.rival)
     missed = [] if found and median(found) >= workload.target else ["target"]
     if workload.p99:
-        found = ratios(workload, rounds, "rallypoint", "torch", "p99")
+        found = ratios(workload, rounds, "rallypoint", workload.rival, "p99")
         missed += [] if found and median(found) <= 1 else ["p99"]
     found = ratios(workload, rounds, "rallypoint", "limit") if workload.limit else []
     missed += ["limit"] if found and median(found) < workload.limit else []
@@ -100,16 +115,15 @@ def table(workloads: list[Workload], rounds: list[dict]) -> str:
     head += ["ours ÷ Redis", "Redis ÷ torch"] if redis else []
     rows = [head + ["reached"], ["---"] * (len(head) + 1)]
     for workload in workloads:
-        row = [f"`{workload.name}`"]
-        figure = lambda server, what: [
-            round[workload.title][server][what] for round in rounds if round[workload.title][server][what]
-        ]
-        for server in ("torch", "rallypoint"):
-            rates = figure(server, "rate")
+        asks = "" if workload.rival == "torch" else f", {workload.rival}"
+        row = [f"`{workload.name}`{asks}"]
+        for server in (workload.rival, "rallypoint"):
+            rates = figures(workload, rounds, server, "rate")
             row.append(thousands(median(rates)) if rates else "–")
-        row += [spread(ratios(workload, rounds, "rallypoint", "torch")), f"{workload.target:g}"]
-        for server in ("torch", "rallypoint"):
-            times = figure(server, "p99")
+        target = "–" if workload.target is None else f"{workload.target:g}"
+        row += [spread(ratios(workload, rounds, "rallypoint", workload.rival)), target]
+        for server in (workload.rival, "rallypoint"):
+            times = figures(workload, rounds, server, "p99")
             row.append(microseconds(median(times)) if times else "–")
         row += [spread(ratios(workload, rounds, "rallypoint", "limit"))] if limit else []
         row += [spread(ratios(workload, rounds, "rallypoint", "redis"))] if redis else []
@@ -118,22 +132,30 @@ def table(workloads: list[Workload], rounds: list[dict]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def figures(workload: Workload, rounds: list[dict], server: str, figure: str) -> list[float]:
+    found = [results.get(workload.title, {}).get(server, {}).get(figure) for results in rounds]
+    return [number for number in found if number]
+
+
+def calmness(rounds: list[dict]) -> str:
+    others = [result["others"] for results in rounds for servers in results.values() for result in servers.values()]
+    return (
+        "A measurement during which other programs took more than a twentieth of a processor was made again; what "
+        f"they took during those that count was {median(others):.1%} at the median and {max(others):.0%} at most."
+    )
+
+
 def write(workloads: list[Workload], data: dict) -> str:
     rounds = data["rounds"]
-    names = (
-        "here it finds that name in a local file, without asking a name server, which only makes it faster."
-        if data.get("no_name_server")
-        else "here it asks this machine's name server for each."
+    head = HEAD.format(
+        rounds=f"{len(rounds)} rounds" if len(rounds) > 1 else "one round",
+        machine=machine(),
+        torch=data["torch"],
+        redis=data["redis"] or "there was none on this machine",
+        names=FILES if data["names_from_files"] else "Here it asks this machine's name server.",
+        calm=calmness(rounds),
     )
-    parts = [
-        HEAD.format(
-            rounds=len(rounds),
-            machine=machine(),
-            torch=data.get("torch", "of the version in tests/interop/requirements.txt"),
-            redis=data.get("redis") or "not on this machine",
-            names=names,
-        )
-    ]
+    parts = [fill(head)]
     for group in dict.fromkeys(workload.group for workload in workloads):
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
         parts.append(table([workload for workload in workloads if workload.group == group], rounds) + "\n")

@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from name_server import ADDRESS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 TORCH = """
@@ -66,28 +68,49 @@ class Server:
             self.process.wait()
 
 
-def without_name_server(scratch: Path) -> list[str]:
-    """What to put before a command so that it asks no name server. Torch's server looks up the name of everybody who
-    connects; without this its figures would be those of the network's name server. Empty if it can't be done."""
-    conf = Path("/etc/nsswitch.conf")
-    if not conf.exists():
-        return []
-    lines = [line for line in conf.read_text().splitlines() if not line.startswith("hosts:")]
-    (scratch / "nsswitch.conf").write_text("\n".join([*lines, "hosts: files", ""]))
-    mount = f'mount --bind {scratch}/nsswitch.conf {conf} && exec "$@"'
+def with_etc(scratch: Path, name: str, text: str) -> list[str]:
+    """What to put before a command so that it, and it alone, finds this text in `/etc/NAME`. Empty if that can't be
+    done here."""
+    ours, theirs = scratch / name, Path("/etc") / name
+    ours.write_text(text)
+    mount = f'mount --bind {ours} {theirs} && exec "$@"'
     for namespace in ("-m", "-rm"):
         prefix = ["unshare", namespace, "sh", "-c", mount, "sh"]
         try:
-            if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+            if theirs.exists() and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
                 return prefix
         except FileNotFoundError:
             break
     return []
 
 
-def torch(cpu: int, scratch: Path) -> Server:
+def names_from_files(scratch: Path) -> list[str]:
+    """Before a command: it asks no name server."""
+    conf = Path("/etc/nsswitch.conf")
+    lines = conf.read_text().splitlines() if conf.exists() else []
+    lines = [line for line in lines if not line.startswith("hosts:")]
+    return with_etc(scratch, conf.name, "\n".join([*lines, "hosts: files", ""]))
+
+
+def torch(cpu: int, prefix: list[str], name: str = "torch") -> Server:
     venv = subprocess.run([ROOT / "scripts/torch-venv"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return Server("torch", [*without_name_server(scratch), f"{venv}/bin/python", "-c", TORCH], cpu)
+    return Server(name, [*prefix, f"{venv}/bin/python", "-c", TORCH], cpu)
+
+
+def name_server(cpu: int) -> "Server | None":
+    """None if this machine doesn't let us have the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ADDRESS, 53))
+        except OSError:
+            return None
+    return Server("name server", [sys.executable, str(Path(__file__).with_name("name_server.py"))], cpu)
+
+
+def torch_that_asks(cpu: int, scratch: Path) -> "Server | None":
+    """Torch's server as it is where nobody has changed anything: it asks a name server, the one above."""
+    prefix = with_etc(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
+    return torch(cpu, prefix, "torch that asks") if prefix else None
 
 
 def rallypoint(cpu: int, binary: Path) -> Server:
@@ -114,6 +137,11 @@ def redis(cpu: int, scratch: Path) -> Server | None:
         except OSError:
             time.sleep(0.05)
     sys.exit("compare: the redis server did not start")
+
+
+def torch_version() -> str:
+    requirements = (ROOT / "tests/interop/requirements.txt").read_text()
+    return next(line.split("==")[1] for line in requirements.splitlines() if line.startswith("torch=="))
 
 
 def redis_version() -> str:

@@ -43,11 +43,15 @@ impl BenchError {
     /// As the help lists them.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            BenchError::NotAStore { .. } | BenchError::Poll(_) => 1,
-            BenchError::Lost { trouble: Trouble::WrongReply { .. } | Trouble::Unasked { .. }, .. } => 1,
             BenchError::TooFewFiles { .. } => 2,
-            BenchError::TimedOut { .. } | BenchError::Lost { trouble: Trouble::Silent { .. }, .. } => 4,
-            BenchError::Unreachable(_) | BenchError::Lost { .. } => 5,
+            BenchError::TimedOut { .. } => 4,
+            BenchError::NotAStore { trouble, .. } | BenchError::Lost { trouble, .. } => match trouble {
+                Trouble::WrongReply { .. } | Trouble::Unasked { .. } => 1,
+                Trouble::Silent { .. } => 4,
+                Trouble::Closed { .. } | Trouble::Failed { .. } => 5,
+            },
+            BenchError::Unreachable(_) => 5,
+            BenchError::Poll(_) => 1,
             BenchError::Interrupted => 130,
         }
     }

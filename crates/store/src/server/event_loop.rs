@@ -410,11 +410,13 @@ impl EventLoop {
     /// Lets large requests go on that waited for others.
     fn let_in(&mut self) {
         let room = self.input_held <= self.limits.input_total / 2;
-        let connections = &self.connections;
+        let (connections, limits) = (&self.connections, &self.limits);
+        // Who doesn't take its replies isn't read either, and must not be the one all wait for.
         let is_arriving = |client: ClientId| {
             connections
                 .get(client.index())
-                .is_some_and(|c| c.client == client && c.session.partial().is_some())
+                .filter(|connection| connection.client == client && connection.session.partial().is_some())
+                .is_some_and(|connection| connection.paused || connection.wants_input(limits))
         };
         let mut next = Vec::new();
         while let Some(client) = self.crowd.next(room, is_arriving) {

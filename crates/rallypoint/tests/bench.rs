@@ -1,0 +1,221 @@
+//! `rallypoint bench` as people call it: what it measures and prints, what it leaves behind, how it ends. How fast
+//! anything is, is not tested.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{MAGIC, Request};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process that is killed when the test is over, however it is.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Guarded {
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id() as i32).expect("a process number");
+        kill_process(pid, signal).expect("our own child");
+    }
+}
+
+/// A server, and where it listens.
+fn serve() -> (Guarded, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Guarded(command.spawn().expect("the binary starts"));
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("its output");
+    let endpoint = line.trim_end().strip_prefix("listening on ").expect("an address").to_owned();
+    (server, endpoint)
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.arg("bench").args(args).env_remove("RALLYPOINT_ENDPOINT").stdin(Stdio::null());
+    command
+}
+
+fn bench(endpoint: &str, args: &[&str]) -> Output {
+    command(&[&["--endpoint", endpoint], args].concat()).output().expect("the binary starts")
+}
+
+fn error(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+fn num_keys(endpoint: &str) -> i64 {
+    let mut stream = TcpStream::connect(endpoint).expect("it listens");
+    let mut bytes = Vec::new();
+    Request::Validate { magic: MAGIC }.encode(&mut bytes);
+    Request::NumKeys.encode(&mut bytes);
+    stream.write_all(&bytes).expect("it reads");
+    let mut number = [0; 8];
+    stream.read_exact(&mut number).expect("it answers");
+    i64::from_le_bytes(number)
+}
+
+const ALL: [&str; 16] = [
+    "add",
+    "get",
+    "set",
+    "check",
+    "wait",
+    "compare_set",
+    "get-64KiB",
+    "set-64KiB",
+    "check-50",
+    "wait-50",
+    "multi_get-50",
+    "multi_set-50",
+    "cancel-20",
+    "connect-20",
+    "bootstrap-20",
+    "barrier-20",
+];
+
+#[test]
+fn every_workload_is_measured_without_errors_and_leaves_no_key() {
+    let (_server, endpoint) = serve();
+    let workloads = ALL.join(",");
+    let args = ["--workload", &workloads, "--requests", "500", "--connections", "8", "--json"];
+    let output = bench(&endpoint, &args);
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let results = report["results"].as_array().expect("a list");
+    // The first six with one and with 32 in flight.
+    assert_eq!(results.len(), ALL.len() + 6);
+    for result in results {
+        assert_eq!((&result["errors"], &result["error"]), (&0.into(), &serde_json::Value::Null), "{result}");
+        assert!(result["operations"].as_u64() >= Some(20), "{result}");
+        assert!(result["operations_per_second"].as_f64() > Some(0.0), "{result}");
+        assert!(result["p99_microseconds"].as_f64() >= result["p50_microseconds"].as_f64(), "{result}");
+    }
+    assert_eq!(num_keys(&endpoint), 0);
+}
+
+#[test]
+fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
+    let (_server, endpoint) = serve();
+    let output = bench(&endpoint, &["--workload", "get", "--in-flight", "4", "--seconds", "0.05"]);
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+    let table = String::from_utf8(output.stdout).expect("text");
+    let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["workload", "conns", "flight", "ops", "ops/s", "p50", "p99", "errors"]);
+    assert_eq!((rows[1][..3].to_vec(), rows.len()), (vec!["get", "64", "4"], 2));
+    assert_eq!(String::from_utf8(output.stderr), Ok(String::new()));
+}
+
+#[test]
+fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a port").port();
+    let output = bench(&format!("127.0.0.1:{port}"), &[]);
+    assert_eq!(output.status.code(), Some(5));
+    let error = error(&output);
+    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("refused"), "{error}");
+    assert!(error.contains("hint: "), "{error}");
+}
+
+#[test]
+fn what_is_no_store_is_told_from_a_store() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let output = bench(&endpoint, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", error(&output));
+    assert!(error(&output).contains("does not answer as a TCPStore"), "{}", error(&output));
+}
+
+#[test]
+fn who_never_answers_is_given_up_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = silent.local_addr().expect("an address").to_string();
+    let start = Instant::now();
+    let output = bench(&endpoint, &["--timeout", "300ms"]);
+    assert_eq!(output.status.code(), Some(4), "{}", error(&output));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_server_that_freezes_is_given_up_in_time() {
+    let (server, endpoint) = serve();
+    let start = Instant::now();
+    let mut running = Guarded(
+        command(&["--endpoint", &endpoint, "--workload", "get", "--seconds", "20", "--timeout", "1s"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts"),
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(Signal::STOP);
+    let status = running.0.wait().expect("our own child");
+    server.signal(Signal::CONT);
+    assert_eq!(status.code(), Some(4));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_server_that_dies_is_reported_as_lost() {
+    let (mut server, endpoint) = serve();
+    let mut running = Guarded(
+        command(&["--endpoint", &endpoint, "--workload", "add", "--seconds", "20"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts"),
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    server.0.kill().expect("our own child");
+    let mut error = String::new();
+    running.0.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
+    assert_eq!(running.0.wait().expect("our own child").code(), Some(5), "{error}");
+    assert!(error.contains("64 of 64 connections"), "{error}");
+}
+
+#[test]
+fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
+    let (_server, endpoint) = serve();
+    let mut running = Guarded(
+        command(&["--endpoint", &endpoint, "--workload", "get,set", "--seconds", "20"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts"),
+    );
+    let start = Instant::now();
+    while num_keys(&endpoint) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "it has not begun");
+    }
+    running.signal(Signal::INT);
+    assert_eq!(running.0.wait().expect("our own child").code(), Some(130));
+    assert_eq!(num_keys(&endpoint), 0);
+}
+
+#[test]
+fn wrong_usage_says_what_would_be_right() {
+    for (args, right) in [
+        (&["--workload", "put"][..], "there are add,get,set"),
+        (&["--workload", "get-9MiB"], "8MiB"),
+        (&["--in-flight", "0"], "in-flight"),
+        (&["--seconds", "soon"], "a number of seconds"),
+        (&["--timeout", "0s"], "some time"),
+        (&["--seconds", "1", "--requests", "5"], "cannot be used with"),
+    ] {
+        let output = bench("127.0.0.1:1", args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(error(&output).contains(right), "{args:?}: {}", error(&output));
+    }
+    assert_eq!(command(&[]).output().expect("the binary starts").status.code(), Some(2));
+}
