@@ -121,22 +121,28 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Makes the system's allocator give back large memory when it is free.
+/// Makes the system's allocator give back large memory when it is free, and take it in large pages.
 ///
-/// Glibc's stops doing so once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A fixed
-/// threshold prevents it, and that is read from the environment at the start of a process only. So this one starts again,
-/// in the same place, with it; if that fails, it goes on as it is.
+/// Glibc's stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
+/// fixed threshold prevents it, and that is read from the environment at the start of a process only. So this one starts
+/// again, in the same place, with it; if that fails, it goes on as it is.
 fn give_memory_back() {
     use std::os::unix::process::CommandExt;
-    const THRESHOLD: &str = "MALLOC_MMAP_THRESHOLD_";
-    if !cfg!(target_env = "gnu") || std::env::var_os(THRESHOLD).is_some() {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    const THRESHOLD: &str = "glibc.malloc.mmap_threshold";
+    let tuned = std::env::var(TUNABLES).unwrap_or_default();
+    if !cfg!(target_env = "gnu")
+        || tuned.contains(THRESHOLD)
+        || std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some()
+    {
         return;
     }
+    let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "rallypoint".into());
     if let Ok(program) = std::env::current_exe() {
-        let error =
-            std::process::Command::new(program).arg0(name).args(args).env(THRESHOLD, "1048576").exec();
-        tracing::debug!("could not start again with {THRESHOLD}: {error}");
+        let tuned = tuned.trim_start_matches(':');
+        let error = std::process::Command::new(program).arg0(name).args(args).env(TUNABLES, tuned).exec();
+        tracing::debug!("could not start again with {TUNABLES}={tuned}: {error}");
     }
 }

@@ -31,6 +31,8 @@ struct Registration {
 #[derive(Debug)]
 struct Awaited {
     key: Arc<[u8]>,
+    /// Of the key: a crowd that leaves must not read every key again.
+    hash: u64,
     oldest: u32,
     newest: u32,
 }
@@ -95,13 +97,17 @@ impl Waiters {
         if self.by_key.is_empty() {
             return None;
         }
-        let hash = self.hasher.hash_one(key);
+        self.find_hashed(self.hasher.hash_one(key), key)
+    }
+
+    fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<u32> {
         self.by_key.find(hash, |&at| *self.awaited[at as usize].key == *key).copied()
     }
 
     /// Lets `client` wait for `key`, behind all who wait for it already.
     pub(super) fn register(&mut self, client: ClientIndex, places: &mut Places, key: &[u8]) {
-        let at = self.find(key).unwrap_or_else(|| self.insert(key));
+        let hash = self.hasher.hash_one(key);
+        let at = self.find_hashed(hash, key).unwrap_or_else(|| self.insert(hash, key));
         let awaited = &mut self.awaited[at as usize];
         let place = places.registrations.len() as u32;
         let older = awaited.newest;
@@ -116,12 +122,12 @@ impl Waiters {
         places.left += 1;
     }
 
-    fn insert(&mut self, key: &[u8]) -> u32 {
+    fn insert(&mut self, hash: u64, key: &[u8]) -> u32 {
         self.bytes += key.len();
-        let at = self.awaited.insert(Awaited { key: Arc::from(key), oldest: NONE, newest: NONE }) as u32;
-        let (hasher, awaited) = (&self.hasher, &self.awaited);
-        self.by_key
-            .insert_unique(hasher.hash_one(key), at, |&at| hasher.hash_one(&*awaited[at as usize].key));
+        let awaited = Awaited { key: Arc::from(key), hash, oldest: NONE, newest: NONE };
+        let at = self.awaited.insert(awaited) as u32;
+        let awaited = &self.awaited;
+        self.by_key.insert_unique(hash, at, |&at| awaited[at as usize].hash);
         at
     }
 
@@ -174,8 +180,7 @@ impl Waiters {
             newer => self.registrations[newer as usize].older = gone.older,
         }
         if awaited.oldest == NONE {
-            let hash = self.hasher.hash_one(&*awaited.key);
-            if let Ok(slot) = self.by_key.find_entry(hash, |&at| at == gone.awaited) {
+            if let Ok(slot) = self.by_key.find_entry(awaited.hash, |&at| at == gone.awaited) {
                 slot.remove();
             }
             self.bytes -= self.awaited.remove(gone.awaited as usize).key.len();

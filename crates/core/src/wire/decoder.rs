@@ -83,6 +83,9 @@ impl Kept {
     }
 }
 
+/// From here on a message is large.
+const LARGE: usize = 1 << 20;
+
 /// A message that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
@@ -124,11 +127,13 @@ impl Partial {
         }
     }
 
-    /// Doubling, so that no byte is moved more than about once, but never past a known end.
+    /// Doubling, so that no byte is moved more than about once, but never past a known end. What is large grows in
+    /// longer steps: moving it costs more than room that nobody has written to.
     fn make_room(&mut self, more: usize, end: Option<usize>) {
         let needed = self.bytes.len() + more;
         if needed > self.bytes.capacity() {
-            let room = (self.bytes.capacity() * 2).max(needed).max(64);
+            let step = if self.bytes.len() < LARGE { 2 } else { 8 };
+            let room = (self.bytes.capacity() * step).max(needed).max(64);
             let room = end.map_or(room, |end| room.min(end)).max(needed);
             self.bytes.reserve_exact(room - self.bytes.len());
         }
