@@ -1,0 +1,6 @@
+//! The dynamic rendezvous over a real store: nodes are threads here, each with its own connection.
+
+mod attacks;
+mod faults;
+mod nodes;
+mod rounds;
