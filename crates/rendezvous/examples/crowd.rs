@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let run_id = format!("crowd-{}", std::process::id());
     let mut handlers = Vec::new();
     for _ in 0..nodes {
-        let options = TcpStoreOptions { timeout: Duration::from_secs(60), ..TcpStoreOptions::new(endpoint.clone()) };
+        let options =
+            TcpStoreOptions { timeout: Duration::from_secs(60), ..TcpStoreOptions::new(endpoint.clone()) };
         let store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
         let backend = Arc::new(C10dBackend::new(Arc::clone(&store), &run_id)?);
         let settings = Settings::new(&run_id, nodes, nodes);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State};
+use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime};
 use rallypoint_store::{PrefixStore, Store};
 
 use crate::backend::{RendezvousBackend, Signal};
@@ -45,6 +45,9 @@ pub trait Observer: Send + Sync {
     /// The node goes on waiting.
     fn waiting(&self, waiting: &Waiting<'_>);
 }
+
+/// The clock by which a node stamps its heartbeats. Others see them; nobody compares them with a clock of their own.
+pub type WallClock = Arc<dyn Fn() -> WallTime + Send + Sync>;
 
 /// One node's handler of a dynamic rendezvous.
 pub struct DynamicRendezvousHandler {
@@ -113,6 +116,12 @@ impl DynamicRendezvousHandler {
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
         })
+    }
+
+    /// The same with another clock than this machine's.
+    pub fn with_wall_clock(mut self, clock: WallClock) -> DynamicRendezvousHandler {
+        Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined").wall_clock = clock;
+        self
     }
 
     /// This node.

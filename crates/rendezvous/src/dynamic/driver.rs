@@ -12,7 +12,7 @@ use rallypoint_core::rendezvous::{
 };
 use rallypoint_store::StoreError;
 
-use super::{Flag, Observer, Waiting};
+use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
@@ -24,6 +24,7 @@ pub(super) struct Driver {
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) expected: ExpectedHosts,
+    pub(super) wall_clock: WallClock,
     /// Somebody wants this node to stop waiting.
     pub(super) interrupted: Flag,
     /// The others have dropped this node, and it has said so.
@@ -57,6 +58,7 @@ impl Driver {
             settings: member.settings.clone(),
             observer: None,
             expected: ExpectedHosts::default(),
+            wall_clock: Arc::new(system_clock),
             interrupted: Flag::new(false),
             dropped: Flag::new(false),
             member: Mutex::new(member),
@@ -134,7 +136,7 @@ impl Driver {
             let next = match step {
                 Step::Read => self.cell().map(|cell| {
                     let mut member = self.member();
-                    run.handle_cell(&mut member, cell, self.now(), wall())
+                    run.handle_cell(&mut member, cell, self.now(), (self.wall_clock)())
                 }),
                 Step::Announce { round } => self.announce(&mut run, round),
                 Step::Write { token, state, retract } => self.write(&mut run, token, state, retract),
@@ -195,7 +197,7 @@ impl Driver {
         let cell = self.cell()?;
         let announced = if helped { self.backend.announced(round)? } else { Vec::new() };
         let mut member = self.member();
-        Ok(run.handle_announced(&mut member, cell, announced, self.now(), wall()))
+        Ok(run.handle_announced(&mut member, cell, announced, self.now(), (self.wall_clock)()))
     }
 
     fn write(
@@ -222,7 +224,7 @@ impl Driver {
             (_, now) => self.decode(now)?,
         };
         let mut member = self.member();
-        Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), wall()))
+        Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), (self.wall_clock)()))
     }
 
     /// After a write that won: wakes those whom it concerns, and says who was dropped.
@@ -291,8 +293,8 @@ impl Driver {
     }
 }
 
-/// The clock that others see.
-fn wall() -> WallTime {
+/// The time by this machine's clock.
+fn system_clock() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime::from_unix(since).unwrap_or(WallTime::UNIX_EPOCH)
 }

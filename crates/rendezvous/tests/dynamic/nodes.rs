@@ -1,13 +1,13 @@
 //! Nodes of a job, and what is counted of their backend.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousBackend, RendezvousHandler, RendezvousInfo,
-    Result, Settings, Signal, Token, Written,
+    Result, Settings, Signal, Token, WallTime, Written,
 };
 use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
@@ -71,6 +71,11 @@ impl Job {
         Job { server, settings, counts: Arc::default() }
     }
 
+    /// How many compare-and-sets there were so far.
+    pub(crate) fn writes(&self) -> usize {
+        self.counts.writes.load(Ordering::Relaxed)
+    }
+
     /// A client of the job's store.
     pub(crate) fn store(&self) -> TcpStore {
         let endpoint = Endpoint::new("127.0.0.1", self.server.port());
@@ -83,10 +88,23 @@ impl Job {
     }
 
     pub(crate) fn node_with(&self, settings: Settings) -> Arc<DynamicRendezvousHandler> {
+        Arc::new(self.handler(settings))
+    }
+
+    /// A node whose clock is off by so many seconds, which may change.
+    pub(crate) fn node_off_by(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
+        let clock = move || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+            WallTime::from_micros(now + seconds.load(Ordering::Relaxed) * 1_000_000).unwrap()
+        };
+        Arc::new(self.handler(self.settings.clone()).with_wall_clock(Arc::new(clock)))
+    }
+
+    fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
         let store: Arc<dyn Store> = Arc::new(self.store());
         let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
         let backend = Counted { inner, counts: Arc::clone(&self.counts) };
-        Arc::new(DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap())
+        DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap()
     }
 
     pub(crate) fn nodes(&self, count: usize) -> Vec<Arc<DynamicRendezvousHandler>> {
