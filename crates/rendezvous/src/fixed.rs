@@ -4,6 +4,7 @@
 //! Beyond what torch does, every node writes down who it takes itself for, so that two nodes that contradict each other
 //! are told so instead of waiting for somebody who never comes.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +20,11 @@ use crate::store_info::RendezvousStoreInfo;
 
 /// How long to wait for the others unless told otherwise.
 const TIMEOUT: i64 = 600;
-/// How often the host looks whether all have come, and whether somebody has complained.
+/// How long to look who else is there.
+const BESIDE: Duration = Duration::from_secs(2);
+/// How long a host stays after a contradiction, so that all hear of it.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often a node looks whether all have come, and whether somebody has complained.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One node of a static rendezvous.
@@ -30,6 +35,8 @@ pub struct StaticRendezvousHandler {
     world_size: u64,
     timeout: Duration,
     local_addr: Option<String>,
+    /// Tells this node from any other that has its rank.
+    nonce: u64,
     store: Mutex<Option<Arc<dyn Store>>>,
     interrupted: AtomicBool,
 }
@@ -96,6 +103,7 @@ impl StaticRendezvousHandler {
                 world_size,
                 timeout: Duration::from_secs(timeout as u64),
                 local_addr: parameters.local_addr.clone(),
+                nonce: RandomState::new().build_hasher().finish(),
                 store: Mutex::default(),
                 interrupted: AtomicBool::new(false),
             }),
@@ -114,11 +122,24 @@ impl StaticRendezvousHandler {
     /// Connects, or hosts, and meets the others.
     fn meet(&self) -> Result<Arc<dyn Store>> {
         let start = Instant::now();
-        let store = self.open().map_err(|source| self.failed(source))?;
+        let store = match self.open() {
+            Ok(store) => store,
+            Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
+            Err(source) => return Err(self.failed(source)),
+        };
         let addr = self.local_addr.clone().or_else(|| {
             let address = store.local_address().map(|address| address.ip().to_canonical());
             address.map(|ip| ip.to_string())
         });
+        let met = self.meet_at(&store, addr, start);
+        if self.rank == 0 && matches!(met, Err(RendezvousError::Conflict { .. })) {
+            // The others read the same from the store, which goes with this node.
+            std::thread::sleep(LINGER);
+        }
+        met.map(|()| Arc::new(store) as Arc<dyn Store>)
+    }
+
+    fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
         let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
         self.claim(&notes, "world", &self.world_size.to_string(), &me, |held, by| {
@@ -128,14 +149,14 @@ impl StaticRendezvousHandler {
             )
         })?;
         let rank = format!("rank/{}", self.rank);
-        self.claim(&notes, &rank, &me, &me, |held, _| {
+        self.claim(&notes, &rank, &format!("{:016x}", self.nonce), &me, |_, by| {
             format!(
-                "node rank {} was given twice: to {held} and to {me}; give each node a --node-rank of its own",
+                "node rank {} was given twice: to {by} and to {me}; give each node a --node-rank of its own",
                 self.rank
             )
         })?;
         let mut joined = store.count_worker().map_err(|source| self.failed(source))?;
-        while self.rank == 0 && joined < self.world_size as i64 {
+        while joined < self.world_size as i64 {
             self.check_conflicts(&notes)?;
             if self.interrupted.load(Ordering::SeqCst) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
@@ -146,7 +167,7 @@ impl StaticRendezvousHandler {
             std::thread::sleep(LOOK);
             joined = store.workers().map_err(|source| self.failed(source))?;
         }
-        Ok(Arc::new(store))
+        Ok(())
     }
 
     fn open(&self) -> Result<TcpStore, StoreError> {
@@ -163,6 +184,17 @@ impl StaticRendezvousHandler {
             timeout: self.timeout,
             ..TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
         })
+    }
+
+    /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
+    /// taken.
+    fn open_beside(&self) -> Result<TcpStore> {
+        let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
+        let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
+        match TcpStore::open(options).and_then(|store| Ok((store.check(&[&rank_0])?, store))) {
+            Ok((true, store)) => Ok(store),
+            _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
+        }
     }
 
     /// Writes down what this node takes for true, unless another has written something else: then both are told.

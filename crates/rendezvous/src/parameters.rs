@@ -110,6 +110,16 @@ impl RendezvousParameters {
         })
     }
 
+    /// All that is wrong with these parameters for the backend they name, if it is one of ours.
+    pub fn check(&self) -> Vec<String> {
+        let checked = match self.backend.as_str() {
+            "c10d" => crate::settings::settings(self).err(),
+            "static" => crate::fixed::StaticRendezvousHandler::create(self).err(),
+            _ => None,
+        };
+        checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
+    }
+
     /// The same with these options. One that is named like a parameter is refused, as it would be in Python.
     pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
         const NAMES: [&str; 7] =

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::Settings;
 
+use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
 
@@ -59,8 +60,52 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
         Err(error) => wrong.push(error.to_string()),
     }
     wrong.extend(check_backoff(parameters));
+    wrong.extend(check_store(parameters));
     wrong.extend(settings.check());
     if wrong.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(wrong)) }
+}
+
+/// What is wrong with what is said of the store.
+fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
+    let mut wrong: Vec<RendezvousError> = Vec::new();
+    wrong.extend(parameters.get_as_bool("is_host").err());
+    wrong.extend(read_timeout(parameters).err());
+    match store_type(parameters) {
+        Ok(StoreType::Tcp) => wrong.extend(parse_rendezvous_endpoint(&parameters.endpoint, 0).err()),
+        Ok(StoreType::File) => {}
+        Err(error) => wrong.push(error),
+    }
+    wrong.iter().map(RendezvousError::to_string).collect()
+}
+
+/// Where the state lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreType {
+    /// With a server.
+    Tcp,
+    /// In a file.
+    File,
+}
+
+/// The option `store_type`.
+pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType> {
+    let given = parameters.get("store_type").map_or_else(|| "tcp".to_owned(), ConfigValue::to_string);
+    match given.trim().to_lowercase().as_str() {
+        "tcp" => Ok(StoreType::Tcp),
+        "file" => Ok(StoreType::File),
+        _ => {
+            Err(RendezvousError::parameter("Invalid store type given. Currently only supports file and tcp."))
+        }
+    }
+}
+
+/// The option `read_timeout`: how long the store waits for anything.
+pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration> {
+    let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| RendezvousError::parameter("The read timeout must be a positive integer."))
 }
 
 /// Ours backs off by itself, so the value is checked as torch checks it, and that is all.
@@ -126,6 +171,9 @@ mod tests {
             "'heartbeat_timeout' does not represent a valid integer value.",
             "did you mean 'last_call_timeout'?",
             "keep_alive_interval (0) must be positive.",
+            "'is_host' does not represent a valid boolean value.",
+            "The read timeout must be a positive integer.",
+            "Invalid store type given. Currently only supports file and tcp.",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }

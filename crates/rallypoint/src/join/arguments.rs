@@ -69,23 +69,30 @@ impl JoinArgs {
                 wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
             }
         }
-        let nodes = nodes(&self.nnodes).unwrap_or_else(|why| {
+        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|why| {
             wrong.push(why);
             (1, 1)
         });
-        let made = RendezvousParameters::new(
-            &self.rdzv_backend,
-            &self.rdzv_endpoint,
-            &self.rdzv_id,
-            nodes.0,
-            nodes.1,
-        )
-        .and_then(|parameters| parameters.with_config(config));
+        let lines = |error: RendezvousError| error.to_string().lines().map(String::from).collect::<Vec<_>>();
+        let make = |min, max| {
+            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
+        };
+        // What is wrong with the numbers must not hide what is wrong with the rest.
+        let made = make(min, max).or_else(|error| {
+            wrong.extend(lines(error));
+            make(1, 1)
+        });
+        let made = made.and_then(|parameters| parameters.with_config(config));
         match made {
-            Ok(parameters) if wrong.is_empty() => Ok(parameters.with_local_addr(self.local_addr.clone())),
-            Ok(_) => Err(RendezvousError::Parameters(wrong)),
+            Ok(parameters) => {
+                wrong.extend(parameters.check());
+                match wrong.is_empty() {
+                    true => Ok(parameters.with_local_addr(self.local_addr.clone())),
+                    false => Err(RendezvousError::Parameters(wrong)),
+                }
+            }
             Err(error) => {
-                wrong.extend(error.to_string().lines().map(String::from));
+                wrong.extend(lines(error));
                 Err(RendezvousError::Parameters(wrong))
             }
         }

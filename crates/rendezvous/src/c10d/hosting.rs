@@ -10,6 +10,7 @@ use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
 use crate::machine::{is_loopback, is_this_machine, outward_address, place_to_listen};
 use crate::parameters::RendezvousParameters;
+use crate::settings::{StoreType, read_timeout, store_type};
 
 /// The port of an endpoint that names none.
 pub(super) const DEFAULT_PORT: u16 = 29400;
@@ -27,23 +28,16 @@ pub struct C10dStore {
 
 /// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
 pub fn create_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
-    let store_type = parameters.get("store_type").map_or_else(|| "tcp".to_owned(), |value| value.to_string());
-    match store_type.trim().to_lowercase().as_str() {
-        "tcp" => create_tcp_store(parameters),
-        "file" => create_file_store(parameters),
-        _ => {
-            Err(RendezvousError::parameter("Invalid store type given. Currently only supports file and tcp."))
-        }
+    match store_type(parameters)? {
+        StoreType::Tcp => create_tcp_store(parameters),
+        StoreType::File => create_file_store(parameters),
     }
 }
 
 fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
     let told = parameters.get_as_bool("is_host")?;
-    let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
-    let timeout = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let timeout =
-        timeout.ok_or_else(|| RendezvousError::parameter("The read timeout must be a positive integer."))?;
+    let timeout = read_timeout(parameters)?;
     let failed = |source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source };
     let may_host = told.unwrap_or_else(|| is_this_machine(&endpoint.host));
     if may_host {
