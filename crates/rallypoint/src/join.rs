@@ -221,14 +221,18 @@ impl Node {
         ExitCode::from(code)
     }
 
-    /// The command has succeeded here: waits until it has everywhere, because one of the nodes hosts the store, then closes
-    /// the rendezvous. Torch's agents meet at the same keys.
+    /// The command has succeeded here: waits until it has everywhere, because one of the nodes hosts the store. The last one
+    /// closes the rendezvous. Torch's agents meet at the same keys.
     fn finish(&self, round: &RendezvousInfo, signalled: &Receiver<i32>) {
         const MEETING: &str = "torchelastic/agent/terminal_state";
         let (count, last) = (format!("{MEETING}/num_members"), format!("{MEETING}/last_member"));
         let meet = || {
             let store = &*round.store;
             if store.add(&count, 1)? == round.world_size as i64 {
+                // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
+                if let Err(error) = self.handler.set_closed() {
+                    tracing::warn!("could not close the rendezvous: {error}");
+                }
                 store.set(&last, b"<val_ignored>")?;
             }
             let deadline = Instant::now() + EXIT_BARRIER;
@@ -242,10 +246,6 @@ impl Node {
         };
         if let Err(error) = meet() {
             tracing::warn!("not all nodes have finished: {error}");
-        }
-        // The store goes with the node that hosts it, which may be gone by now.
-        if let Err(error) = self.handler.set_closed() {
-            tracing::debug!("could not close the rendezvous: {error}");
         }
     }
 }

@@ -45,6 +45,12 @@ pub trait RendezvousBackend: Send + Sync {
     /// Stores these bytes if what is there still has that token.
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written>;
 
+    /// This same backend, but giving up after so long what it would try for longer; `None` if it can't.
+    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let _ = most;
+        None
+    }
+
     /// Tells the others that this node wants to be in that round. `false` if there is no way to.
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
         let _ = (round, node);

@@ -23,7 +23,7 @@ pub struct C10dBackend {
     key: String,
     limits: Limits,
     /// What was seen last: to put it back if it vanishes.
-    last: Mutex<Token>,
+    last: Arc<Mutex<Token>>,
 }
 
 /// The key is there from the start; if it isn't, it was deleted, and waiting longer helps nobody.
@@ -40,7 +40,7 @@ impl C10dBackend {
             run_id: run_id.into(),
             key: format!("torch.rendezvous.{run_id}"),
             limits: Limits::default(),
-            last: Mutex::new(cell::NULL.to_vec()),
+            last: Arc::new(Mutex::new(cell::NULL.to_vec())),
         };
         backend.plant()?;
         Ok(backend)
@@ -49,6 +49,19 @@ impl C10dBackend {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// This same backend, which waits for its store at most so long.
+    pub fn with_timeout(&self, most: Duration) -> C10dBackend {
+        let timeout = self.store.timeout();
+        let most = if timeout.is_zero() { most } else { most.min(timeout) };
+        C10dBackend {
+            store: Arc::from(self.store.with_timeout(most.max(Duration::from_millis(1)))),
+            run_id: self.run_id.clone(),
+            key: self.key.clone(),
+            limits: self.limits.clone(),
+            last: Arc::clone(&self.last),
+        }
     }
 
     /// The state key is absent: puts back what was there last. Another node may be faster.
@@ -98,7 +111,8 @@ impl RendezvousBackend for C10dBackend {
     }
 
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
-        if let Ok(value) = self.store.with_timeout(PRESENT).get(&self.key) {
+        let soon = if self.store.timeout().is_zero() { PRESENT } else { PRESENT.min(self.store.timeout()) };
+        if let Ok(value) = self.store.with_timeout(soon).get(&self.key) {
             return self.decode(value);
         }
         // It was deleted, or the server is slow or away, for which it has as long as the store gives it.
@@ -127,6 +141,10 @@ impl RendezvousBackend for C10dBackend {
             }
             Err(source) => Err(self.failed(source)),
         }
+    }
+
+    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        Some(Box::new(self.with_timeout(most)))
     }
 
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {

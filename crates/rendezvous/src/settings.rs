@@ -162,7 +162,8 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_said_at_once() {
         let error = read(
-            "join_timeout=0,close_timeout=-1,heartbeat_timeout=x,last_cal_timeout=3,keep_alive_interval=0",
+            "join_timeout=0,close_timeout=-1,heartbeat_timeout=x,last_cal_timeout=3,keep_alive_interval=0,is_host=x,\
+             read_timeout=0,store_type=x",
         );
         let error = error.unwrap_err().to_string();
         for part in [

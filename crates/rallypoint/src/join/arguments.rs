@@ -12,7 +12,9 @@ use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, parse_rendezv
 /// GROUP_WORLD_SIZE, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID and
 /// TORCHELASTIC_USE_AGENT_STORE set, and ends with its exit code.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
   rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
   rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
   rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
@@ -27,7 +29,8 @@ Exit codes:
   5    the store could not be reached, or was lost
   126, 127   the command could not be run, or was not found
   128+N      ended by signal N while waiting; with a command, the command was ended by signal N
-  otherwise  the command's own")]
+  otherwise  the command's own"
+)]
 pub(crate) struct JoinArgs {
     /// How nodes find each other: c10d (any number, coming and going) or static (fixed ranks)
     #[arg(long, alias = "rdzv_backend", value_name = "NAME", default_value = "c10d")]

@@ -87,7 +87,7 @@ impl Driver {
 
     /// Reads the state once.
     pub(super) fn look(&self) -> Result<Arc<State>> {
-        let state = self.cell()?.state.unwrap_or_default();
+        let state = self.cell(&*self.backend)?.state.unwrap_or_default();
         self.member().watch.observe(&state, self.now(), self.settings.keep_alive_interval);
         Ok(state)
     }
@@ -129,17 +129,20 @@ impl Driver {
         let mut step = run.start();
         let mut corrupt_since = None;
         let waits = matches!(goal, Goal::Join | Goal::Exit);
+        // What must be done by then must not wait longer for a store that is away.
+        let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
+        let backend = limited.as_deref().unwrap_or(&*self.backend);
         loop {
             if waits && self.is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
             }
             let next = match step {
-                Step::Read => self.cell().map(|cell| {
+                Step::Read => self.cell(backend).map(|cell| {
                     let mut member = self.member();
                     run.handle_cell(&mut member, cell, self.now(), (self.wall_clock)())
                 }),
-                Step::Announce { round } => self.announce(&mut run, round),
-                Step::Write { token, state, retract } => self.write(&mut run, token, state, retract),
+                Step::Announce { round } => self.announce(backend, &mut run, round),
+                Step::Write { token, state, retract } => self.write(backend, &mut run, token, state, retract),
                 Step::Pause { most, phase } => {
                     self.report(&run, started);
                     match most < WORTH_WAITING {
@@ -191,33 +194,34 @@ impl Driver {
         }
     }
 
-    fn announce(&self, run: &mut Run, round: u64) -> Result<Step> {
-        let helped = self.backend.announce(round, &self.me)?;
+    fn announce(&self, backend: &dyn RendezvousBackend, run: &mut Run, round: u64) -> Result<Step> {
+        let helped = backend.announce(round, &self.me)?;
         // In this order: whoever is taken back is so before the state changes.
-        let cell = self.cell()?;
-        let announced = if helped { self.backend.announced(round)? } else { Vec::new() };
+        let cell = self.cell(backend)?;
+        let announced = if helped { backend.announced(round)? } else { Vec::new() };
         let mut member = self.member();
         Ok(run.handle_announced(&mut member, cell, announced, self.now(), (self.wall_clock)()))
     }
 
     fn write(
         &self,
+        backend: &dyn RendezvousBackend,
         run: &mut Run,
         token: Token,
         state: State,
         retract: Option<(u64, Vec<NodeDesc>)>,
     ) -> Result<Step> {
         if let Some((round, nodes)) = retract {
-            self.backend.retract(round, &nodes)?;
+            backend.retract(round, &nodes)?;
         }
         let bytes = pickle::encode_checked(&state, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
         let before = run.state().cloned().unwrap_or_default();
-        let written = self.backend.set_state(&bytes, &token)?;
+        let written = backend.set_state(&bytes, &token)?;
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
                 let state = Arc::new(state);
-                self.tell(&before, &state);
+                self.tell(backend, &before, &state);
                 self.remember(&token, &state);
                 Cell { state: Some(state), token }
             }
@@ -228,18 +232,18 @@ impl Driver {
     }
 
     /// After a write that won: wakes those whom it concerns, and says who was dropped.
-    fn tell(&self, before: &State, after: &State) {
+    fn tell(&self, backend: &dyn RendezvousBackend, before: &State, after: &State) {
         let (was, is) = (Phase::of(before), Phase::of(after));
         if let Some(phase) = was.filter(|_| was != is) {
-            self.backend.signal(Signal::Over(phase));
+            backend.signal(Signal::Over(phase));
             if is.is_none() {
-                self.backend.signal(Signal::Wanted { round: phase.round });
+                backend.signal(Signal::Wanted { round: phase.round });
             } else if phase.round >= 2 && !phase.complete {
-                self.backend.forget(phase.round - 2);
+                backend.forget(phase.round - 2);
             }
         }
         if after.complete && after.wait_list.contains(&self.me) && !before.wait_list.contains(&self.me) {
-            self.backend.signal(Signal::Wanted { round: after.round });
+            backend.signal(Signal::Wanted { round: after.round });
         }
         for node in before.last_heartbeats.keys().filter(|node| **node != self.me && !after.has(node)) {
             tracing::warn!(
@@ -264,8 +268,8 @@ impl Driver {
         }
     }
 
-    fn cell(&self) -> Result<Cell> {
-        self.decode(self.backend.state()?)
+    fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
+        self.decode(backend.state()?)
     }
 
     fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {

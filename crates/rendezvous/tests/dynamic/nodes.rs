@@ -61,6 +61,10 @@ impl RendezvousBackend for Counted {
     fn forget(&self, round: u64) {
         self.inner.forget(round);
     }
+    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let inner = self.inner.with_timeout(most);
+        Some(Box::new(Counted { inner, counts: Arc::clone(&self.counts) }))
+    }
 }
 
 impl Job {
