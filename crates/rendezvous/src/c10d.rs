@@ -5,7 +5,7 @@ mod announcements;
 mod hosting;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{NodeDesc, Phase, cell};
@@ -111,19 +111,25 @@ impl RendezvousBackend for C10dBackend {
     }
 
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
-        let soon = if self.store.timeout().is_zero() { PRESENT } else { PRESENT.min(self.store.timeout()) };
+        let (start, timeout) = (Instant::now(), self.store.timeout());
+        let soon = if timeout.is_zero() { PRESENT } else { PRESENT.min(timeout) };
         if let Ok(value) = self.store.with_timeout(soon).get(&self.key) {
             return self.decode(value);
         }
-        // It was deleted, or the server is slow or away, for which it has as long as the store gives it.
+        // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.
+        let rest = || match timeout {
+            Duration::ZERO => Duration::ZERO,
+            timeout => timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)),
+        };
         loop {
-            match self.store.check(&[&self.key]) {
+            match self.store.with_timeout(rest()).check(&[&self.key]) {
                 Ok(true) => break,
                 Ok(false) => self.plant()?,
                 Err(source) => return Err(self.failed(source)),
             }
         }
-        self.decode(self.store.get(&self.key).map_err(|source| self.failed(source))?)
+        let value = self.store.with_timeout(rest()).get(&self.key);
+        self.decode(value.map_err(|source| self.failed(source))?)
     }
 
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
@@ -178,7 +184,7 @@ impl RendezvousBackend for C10dBackend {
     }
 
     fn wait(&self, signal: Signal, most: Duration) -> bool {
-        let before = std::time::Instant::now();
+        let before = Instant::now();
         match self.store.wait_for(&[&self.key_of(signal)], most) {
             Ok(()) => true,
             Err(_) => {

@@ -59,8 +59,7 @@ fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
             Err(error) => tracing::debug!("this node does not host the store: {error}"),
         }
     }
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint.clone()) });
-    let store = store.map_err(failed)?;
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..options(endpoint.clone()) }).map_err(failed)?;
     let reachable_as = match store.local_address() {
         // Here the host is reached by a loopback address, but elsewhere by the name that was given.
         Some(address) if address.ip().to_canonical().is_loopback() => name_of_host(&endpoint),
@@ -72,12 +71,14 @@ fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
 
 fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
     let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
-    TcpStore::open(TcpStoreOptions {
-        is_master: true,
-        multi_tenant: true,
-        timeout,
-        ..TcpStoreOptions::new(place)
-    })
+    TcpStore::open(TcpStoreOptions { is_master: true, multi_tenant: true, timeout, ..options(place) })
+}
+
+/// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
+fn options(endpoint: Endpoint) -> TcpStoreOptions {
+    let mut options = TcpStoreOptions::new(endpoint);
+    options.limits.reply_len = options.limits.reply_len.min(4 * options.limits.state_bytes);
+    options
 }
 
 /// What the nodes on other machines call the host: the endpoint's own name. If that means every machine itself, all nodes

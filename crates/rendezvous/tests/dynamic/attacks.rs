@@ -1,10 +1,11 @@
 //! Whatever lies under the state's key, a node executes nothing, and ends with an error that says what was found.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::cell;
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
-use rallypoint_store::Store;
+use rallypoint_store::{HashStore, Store, StoreError};
 
 use crate::nodes::Job;
 
@@ -13,8 +14,9 @@ fn met_with(value: &[u8]) -> String {
     let mut job = Job::new(1, 1);
     // It would wait for the state to be put right.
     job.settings.join_timeout = Duration::from_millis(600);
-    let store = job.store();
-    let node = job.node();
+    // Our server would not take it.
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let node = job.node_over(&store);
     store.set("torch.rendezvous.job", value).unwrap();
     let error = node.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::State { .. }), "{error}");
@@ -69,5 +71,37 @@ fn announcements_of_strangers_let_nobody_in_who_is_not_there_and_break_nothing()
     let node = job.node();
     let store = job.store();
     store.set("rallypoint.rendezvous/job/0/announced", b"\xff\xfe nonsense\n+ x y\n").unwrap();
+    assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
+}
+
+#[test]
+fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
+    let job = Job::new(1, 1);
+    let (node, store) = (job.node(), job.store());
+    let key = "torch.rendezvous.job";
+    for value in [&b"!!!"[..], b"", &cell::encode(b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02ls\x85R.")]
+    {
+        let held = store.get(key).unwrap();
+        for refused in [
+            store.set(key, value).unwrap_err(),
+            store.compare_set(key, &held, value).unwrap_err(),
+            store.multi_set(&[("k", b"v"), (key, value)]).unwrap_err(),
+        ] {
+            assert!(
+                matches!(
+                    refused,
+                    StoreError::Refused { .. }
+                        | StoreError::Indeterminate { .. }
+                        | StoreError::ConnectionLost { .. }
+                ),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(store.get(key).unwrap(), held);
+        assert!(!store.check(&["k"]).unwrap());
+    }
+    store.append(key, b"AAAA").unwrap_err();
+    // Whoever lost may say anything: it changes nothing.
+    assert_eq!(store.compare_set(key, b"something else", b"!!!").unwrap(), cell::NULL);
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
 }

@@ -1,9 +1,13 @@
 //! Nodes that die, stores that forget.
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
-use rallypoint_store::Store;
+use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
 
@@ -74,19 +78,9 @@ fn a_state_that_was_deleted_is_put_back() {
 #[test]
 fn a_store_that_is_gone_is_an_error_that_names_it() {
     let job = quick(1, 1);
-    let node = {
-        let store = job.store();
-        store.set_timeout(Duration::from_millis(500));
-        let store: std::sync::Arc<dyn Store> = std::sync::Arc::new(store);
-        let backend = rallypoint_rendezvous::C10dBackend::new(std::sync::Arc::clone(&store), "job").unwrap();
-        rallypoint_rendezvous::DynamicRendezvousHandler::new(
-            std::sync::Arc::new(backend),
-            store,
-            "127.0.0.1",
-            job.settings.clone(),
-        )
-        .unwrap()
-    };
+    let store = job.store();
+    store.set_timeout(Duration::from_millis(500));
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     let port = job.server.port();
     drop(job);
@@ -101,13 +95,83 @@ fn a_store_that_is_gone_is_an_error_that_names_it() {
 #[test]
 fn the_state_comes_back_and_a_node_goes_on() {
     let job = quick(2, 2);
-    let store = job.store();
-    let node = job.node();
+    // Our server would not take it.
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let nodes = [0, 1].map(|_| job.node_over(&store));
     store.set("torch.rendezvous.job", b"!!!").unwrap();
-    let waiting = join(&node);
+    let waiting = join(&nodes[0]);
     std::thread::sleep(Duration::from_millis(700));
     // Somebody puts it right.
     store.set("torch.rendezvous.job", rallypoint_core::rendezvous::cell::NULL).unwrap();
-    let other = job.node().next_rendezvous().unwrap();
+    let other = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[waiting.join().unwrap().unwrap(), other]);
+}
+
+/// Torch's node is silent for as long as its client is: minutes.
+#[test]
+fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
+    let job = quick(1, 1);
+    let proxy = Frozen::before(&job);
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let timeout = Duration::from_secs(2);
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    node.next_rendezvous().unwrap();
+    proxy.freeze();
+    eventually("what was read is forgotten", Duration::from_secs(10), || {
+        let start = Instant::now();
+        let failed = node.num_nodes_waiting().is_err();
+        assert!(
+            start.elapsed() < timeout + timeout / 20 + Duration::from_millis(200),
+            "{:?}",
+            start.elapsed()
+        );
+        failed
+    });
+    let start = Instant::now();
+    node.leave().unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// A way to a server that can be frozen: nothing passes any more, and no connection is closed.
+struct Frozen {
+    port: u16,
+    frozen: Arc<AtomicBool>,
+}
+
+impl Frozen {
+    fn before(job: &Job) -> Frozen {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, server) = (listener.local_addr().unwrap().port(), job.server.port());
+        let frozen = Arc::<AtomicBool>::default();
+        let flag = Arc::clone(&frozen);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let flag = Arc::clone(&flag);
+                    std::thread::spawn(move || pass(from, to, &flag));
+                }
+            }
+        });
+        Frozen { port, frozen }
+    }
+
+    fn freeze(&self) {
+        self.frozen.store(true, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
+    let mut bytes = [0; 64 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        // It stays open for as long as the test runs.
+        while frozen.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if to.write_all(&bytes[..len]).is_err() {
+            return;
+        }
+    }
 }

@@ -104,6 +104,13 @@ impl Job {
         Arc::new(self.handler(self.settings.clone()).with_wall_clock(Arc::new(clock)))
     }
 
+    /// A node whose state lies elsewhere.
+    pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
+        let backend = Arc::new(C10dBackend::new(Arc::clone(store), &self.settings.run_id).unwrap());
+        let settings = self.settings.clone();
+        Arc::new(DynamicRendezvousHandler::new(backend, Arc::clone(store), "127.0.0.1", settings).unwrap())
+    }
+
     fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
         let store: Arc<dyn Store> = Arc::new(self.store());
         let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
