@@ -6,6 +6,7 @@ import datetime
 import os
 import pickle
 import threading
+import time
 
 import pytest
 import torch.distributed as dist
@@ -18,7 +19,8 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 def server():
     server = OurServer()
     yield server
-    server.stop()
+    if server.process.poll() is None:
+        server.stop()
 
 
 class SkewedNode(TorchNode):
@@ -100,4 +102,40 @@ def test_a_malicious_state_is_refused_by_name_by_ours(attack):
         assert node.ended() == 1
         assert "mkdir" in "".join(node.log)
     assert not marker.exists()
+    torchs.stop()
+
+
+def test_our_server_keeps_a_malicious_state_from_torchs_nodes_too(server, attack):
+    with TorchNode(server, "job", (2, 2)) as victim:
+        victim.start()
+        # Torch's `set` waits for no answer, so the attacker hears nothing of it; but it is closed, and logged.
+        for _ in range(5):
+            marker = attack(server)
+        with OurNode(server, "job", (2, 2)) as other:
+            assert_agree([victim.joined(), other.joined()])
+    assert not marker.exists()
+    server.stop()
+    assert "not the state of a rendezvous" in server.log
+
+
+def most_memory(process):
+    """The most memory a process ever had, in KiB, as long as it lives."""
+    most = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{process.pid}/status") as status:
+            figures = dict(line.split(":", 1) for line in status)
+            most = max(most, int(figures.get("VmHWM", "0 kB").split()[0]))
+        time.sleep(0.005)
+    return most
+
+
+@pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
+def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
+    # Torch's other server takes no more than 8 MiB, and ours none of it.
+    torchs = TorchServer(libuv=False)
+    torchs.store.set("torch.rendezvous.job", b"gASV" * (size // 4))
+    with OurNode(torchs, "job", (1, 1), join_timeout=3) as node:
+        most = most_memory(node.process)
+    assert node.process.returncode in (1, 5), node.log
+    assert 1024 < most < 64 * 1024, most
     torchs.stop()
