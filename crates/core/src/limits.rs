@@ -144,7 +144,8 @@ pub struct Limits {
     pub deferred_bytes: usize = MIB; server bytes,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
     pub output_pause: usize = MIB; server bytes,
-    /// Unsent reply bytes, not counting values shared with the store, at which a connection is closed.
+    /// Unsent reply bytes, not counting values shared with the store, above which a connection that takes none of them is
+    /// closed after a third of [`Limits::output_stall`].
     pub output_hard: usize = 64 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30); server time,

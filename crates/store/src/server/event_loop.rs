@@ -458,11 +458,6 @@ impl EventLoop {
                         connection.stalled = Some(Instant::now());
                         self.stalled.insert(index);
                     }
-                    // A long reply that is being taken is no offence, however long.
-                    if sent == 0 && connection.outbox.own_bytes() > self.limits.output_hard {
-                        let why = format!("{} bytes of replies not taken", connection.outbox.unsent());
-                        return self.punish(index, &why, |counters| &counters.slow_output);
-                    }
                 }
                 Ok(_) => connection.stalled = None,
             }
