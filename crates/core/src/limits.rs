@@ -134,9 +134,9 @@ pub struct Limits {
     pub partial_grace: Duration = Duration::from_secs(30); server time,
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
     pub partial_rate: usize = KIB; server bytes,
-    /// Bytes of incomplete requests held for all connections together. From half of it on, large requests come in one
-    /// at a time; past it the largest incomplete request is cut off, so a small one is never the victim of a large
-    /// one. Torch: none (and an aborted upload leaks there).
+    /// Bytes of incomplete requests held for all connections together. From a quarter of it on, large requests come in
+    /// one after the other; past it the largest incomplete request is cut off, so a small one is never the victim of a
+    /// large one. Torch: none (and an aborted upload leaks there).
     pub input_total: usize = 256 * MIB; server bytes,
     /// While others wait for that room, a large request that gets no byte for this long is cut off. Torch: none.
     pub input_stall: Duration = Duration::from_secs(3); server time,
