@@ -192,7 +192,7 @@ impl TcpStore {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=…`); `None` if it is not one of ours.
+    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
         self.link.known().identity().map(String::from)
     }
