@@ -8,7 +8,6 @@ mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
 
 use ahash::RandomState;
 
@@ -18,6 +17,7 @@ use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
 use super::waiters::{ClientIndex, Places, Waiters};
 use crate::error::Refusal;
+use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, Request};
@@ -102,7 +102,7 @@ struct Client {
 #[derive(Debug, Default)]
 struct Keepsake {
     /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
-    latch: Vec<(Arc<[u8]>, Value)>,
+    latch: Vec<(Key, Value)>,
     /// What the latch is counted as.
     bytes: usize,
     /// The queue it was woken for.
@@ -279,7 +279,7 @@ impl Engine {
         &mut self,
         client: ClientId,
         request: Request<'_>,
-        latch: &[(Arc<[u8]>, Value)],
+        latch: &[(Key, Value)],
     ) -> Result<Option<Reply>, Refusal> {
         Ok(match request {
             // The session has checked it; a second one never gets here.
@@ -342,7 +342,7 @@ impl Engine {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
-    fn value(&self, key: &[u8], latch: &[(Arc<[u8]>, Value)]) -> Value {
+    fn value(&self, key: &[u8], latch: &[(Key, Value)]) -> Value {
         if let Some(value) = self.map.get(key) {
             return value.clone();
         }
@@ -355,7 +355,7 @@ impl Engine {
             .map_or_else(|| self.empty.clone(), |(_, value)| value.clone())
     }
 
-    fn values(&self, keys: KeyList<'_>, latch: &[(Arc<[u8]>, Value)]) -> Vec<Value> {
+    fn values(&self, keys: KeyList<'_>, latch: &[(Key, Value)]) -> Vec<Value> {
         let mut table: Option<BTreeMap<&[u8], &Value>> = None;
         keys.iter()
             .map(|key| match self.map.get(key) {
