@@ -1,4 +1,5 @@
-//! Keys and values. Many small hash tables rather than one, so that growing never stops the store for long.
+//! Keys and values. Once there are many, they lie in many hash tables rather than one, so that growing never stops the
+//! store for long.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -9,6 +10,8 @@ use crate::value::Value;
 
 /// With four million keys the largest single growth moves sixteen thousand.
 const SHARDS: usize = 256;
+/// Up to so many keys are in one table: to find one among few, a look at which table it is in is a look too many.
+const UNDIVIDED: usize = 8 * 1024;
 
 #[derive(Debug)]
 struct Entry {
@@ -19,6 +22,7 @@ struct Entry {
 /// A map from keys to values that also knows how many bytes it holds.
 #[derive(Debug)]
 pub(super) struct Map {
+    /// One of them, or [`SHARDS`].
     shards: Box<[HashTable<Entry>]>,
     hasher: RandomState,
     len: usize,
@@ -36,14 +40,22 @@ pub(super) fn cost(key: usize, value: usize) -> usize {
 
 impl Map {
     pub(super) fn new(hasher: RandomState) -> Map {
-        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
-        Map { shards, hasher, len: 0, bytes: 0 }
+        Map { shards: [HashTable::new()].into(), hasher, len: 0, bytes: 0 }
     }
 
     fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        // The table uses the low bits for the place and the top seven for the tag.
-        ((hash >> 32) as usize % SHARDS, hash)
+        // The table uses the low bits for the place and the top seven for the tag. Their number is a power of two.
+        ((hash >> 32) as usize & (self.shards.len() - 1), hash)
+    }
+
+    /// Deals the keys of the one table out to many.
+    fn divide(&mut self) {
+        let undivided = std::mem::replace(&mut self.shards, (0..SHARDS).map(|_| HashTable::new()).collect());
+        for entry in undivided.into_iter().flatten() {
+            let (shard, hash) = self.hash(&entry.key);
+            self.shards[shard].insert_unique(hash, entry, |entry| self.hasher.hash_one(&*entry.key));
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,6 +98,9 @@ impl Map {
     }
 
     fn replace<T: Into<Value>>(&mut self, key: &[u8], len: usize, new: T, over: impl FnOnce(&mut Value, T)) {
+        if self.len == UNDIVIDED && self.shards.len() == 1 {
+            self.divide();
+        }
         let (shard, hash) = self.hash(key);
         let hasher = &self.hasher;
         match self.shards[shard].entry(hash, |entry| *entry.key == *key, |entry| hasher.hash_one(&*entry.key))
