@@ -45,7 +45,8 @@ impl Engine {
         self.wake(key, &value);
     }
 
-    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+    #[inline]
+    pub(super) fn set(&mut self, key: &[u8], value: &Payload<'_>) -> Result<(), Refusal> {
         // Nobody waits for a key that is there, and what is as long takes no more room.
         if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
             return Ok(());
