@@ -343,7 +343,12 @@ impl Engine {
     // ---- reading ----
 
     fn is_present(&self, key: &[u8]) -> bool {
-        self.map.get(key).is_some() || self.queues.len(key) > 0 || self.reserved(key).is_some()
+        self.map.get(key).is_some() || self.is_present_otherwise(key)
+    }
+
+    /// Whether a name that is no key of the map is there all the same.
+    fn is_present_otherwise(&self, key: &[u8]) -> bool {
+        self.queues.len(key) > 0 || self.reserved(key).is_some()
     }
 
     fn reserved(&self, key: &[u8]) -> Option<&Value> {

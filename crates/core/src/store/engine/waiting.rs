@@ -23,7 +23,7 @@ impl Engine {
                         bytes += cost;
                     }
                 }
-                None if self.is_present(key) => {}
+                None if self.is_present_otherwise(key) => {}
                 None => absent.push(key),
             }
         }
