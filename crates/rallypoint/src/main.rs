@@ -1,6 +1,7 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod bench;
+mod join;
 mod output;
 mod serve;
 mod store;
@@ -22,6 +23,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    Join(join::JoinArgs),
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
     /// Prints a completion script for a shell
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     start_log();
     match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
+        Command::Join(args) => join::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {

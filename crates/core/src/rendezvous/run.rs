@@ -121,6 +121,8 @@ pub struct Run {
     announcement: Option<u64>,
     losses: u32,
     reason: Reason,
+    /// Who was here when the time was up: this node among them, although it withdraws before it ends.
+    late: Option<Reason>,
     /// When the write under way was decided.
     writing: Option<MonoTime>,
 }
@@ -143,6 +145,7 @@ impl Run {
             announcement: None,
             losses: 0,
             reason: Reason::Nothing,
+            late: None,
             writing: None,
         }
     }
@@ -273,7 +276,7 @@ impl Run {
             }
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
-            Decision::FailTimeout => Step::End(End::Timeout(reason)),
+            Decision::FailTimeout => Step::End(End::Timeout(self.late.take().unwrap_or(reason))),
             Decision::Wait => Step::Pause { most: POLL, phase: self.phase() },
             Decision::Write(Change::AddToParticipants) if self.announcement != Some(state.round) => {
                 self.announcement = Some(state.round);
@@ -281,6 +284,9 @@ impl Run {
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
+                if matches!(reason, Reason::JoinTimeout { .. }) {
+                    self.late.get_or_insert(reason);
+                }
                 let mut retract = dead;
                 if change == Change::Withdraw {
                     retract.push(member.me.clone());
