@@ -64,8 +64,11 @@ impl Engine {
         self.wake(key, &value);
     }
 
-    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
-        self.harmless(Op::Set, key, value.bytes())?;
+    #[inline]
+    pub(super) fn set(&mut self, key: &[u8], value: &Payload<'_>) -> Result<(), Refusal> {
+        if is_state_key(key) {
+            self.harmless(Op::Set, key, value.bytes())?;
+        }
         // Nobody waits for a key that is there, and what is as long takes no more room.
         if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
             return Ok(());
