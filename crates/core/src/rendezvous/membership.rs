@@ -17,12 +17,20 @@ const CLOSED_BY: &str = "rallypoint_closed_by";
 impl State {
     /// All nodes in it, each once.
     pub fn members(&self) -> BTreeSet<&NodeDesc> {
-        self.participants
-            .keys()
-            .chain(&self.wait_list)
-            .chain(&self.redundancy_list)
-            .chain(self.last_heartbeats.keys())
-            .collect()
+        self.lists().chain(self.last_heartbeats.keys()).collect()
+    }
+
+    /// The nodes of all lists, one list after the other.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
+        self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
+    }
+
+    /// The heartbeat of a node, if it has one; `None` if the node is not here at all.
+    pub(super) fn heartbeat(&self, node: &NodeDesc) -> Option<Option<WallTime>> {
+        match self.last_heartbeats.get(node) {
+            Some(heartbeat) => Some(Some(*heartbeat)),
+            None => self.has(node).then_some(None),
+        }
     }
 
     /// Whether a node is in one of the lists.
@@ -79,13 +87,17 @@ impl State {
         self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
     }
 
+    /// How many have left so far.
+    pub(super) fn leavers(&self) -> i64 {
+        match self.extra.get(LEAVERS) {
+            Some(Extra::Int(leavers)) => *leavers,
+            _ => 0,
+        }
+    }
+
     /// Counts one more that has left.
     pub(super) fn count_leaver(&mut self) {
-        let before = match self.extra.get(LEAVERS) {
-            Some(Extra::Int(before)) => *before,
-            _ => 0,
-        };
-        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+        self.extra.insert(Arc::from(LEAVERS), Extra::Int(self.leavers().wrapping_add(1)));
     }
 
     /// How many nodes the complete round was completed with, as far as that can be known.

@@ -1,8 +1,11 @@
 //! One node pursuing one goal: read, decide, write, look again. It says what to do and is told what came of it; sockets,
 //! sleeping and random numbers are the driver's. Losing a compare-and-set is an observation, not an error.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::apply::apply;
 use super::decide::{Change, Decision, Goal, View, decide};
@@ -15,7 +18,7 @@ use super::time::WallTime;
 use super::watch::Watch;
 
 /// A node as it lives through many rounds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Who it is.
     pub me: NodeDesc,
@@ -25,12 +28,27 @@ pub struct Member {
     pub watch: Watch,
     /// When its heartbeat was last written.
     pub beat: Option<MonoTime>,
+    /// The round it has announced itself for, as long as that may stand.
+    pub announcement: Option<u64>,
 }
 
 impl Member {
     /// A node that has seen nothing yet.
     pub fn new(me: NodeDesc, settings: Settings) -> Member {
-        Member { me, settings, watch: Watch::default(), beat: None }
+        Member { me, settings, watch: Watch::default(), beat: None, announcement: None }
+    }
+
+    /// Whether a run towards [`Goal::KeepAlive`] would write: its heartbeat is due, or somebody is dead.
+    ///
+    /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
+    pub fn has_duty(&self, now: MonoTime) -> bool {
+        self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
+            || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
+    }
+
+    /// Whether others may still let it in because of its announcement, given the state at hand.
+    fn may_be_let_in(&self, state: &State) -> bool {
+        self.announcement.is_some_and(|round| round > state.round || round == state.round && !state.complete)
     }
 }
 
@@ -40,7 +58,7 @@ pub struct Cell {
     /// What was there; `None` before anybody has written.
     pub state: Option<Arc<State>>,
     /// What to compare with.
-    pub token: Vec<u8>,
+    pub token: Bytes,
 }
 
 /// What to do.
@@ -57,7 +75,7 @@ pub enum Step {
     /// Write the state if nobody else has: [`Run::handle_written`].
     Write {
         /// What must be there.
-        token: Vec<u8>,
+        token: Bytes,
         /// What is to be there.
         state: State,
         /// Announcements of that round to be taken back *before* the write: whoever read them before has also read a
@@ -117,12 +135,10 @@ pub struct Run {
     deadline: MonoTime,
     cell: Option<Cell>,
     announced: Vec<NodeDesc>,
-    /// The round it has announced itself for.
-    announcement: Option<u64>,
     losses: u32,
     reason: Reason,
-    /// When the write under way was decided.
-    writing: Option<MonoTime>,
+    /// The write under way, and when it was decided.
+    writing: Option<(Change, MonoTime)>,
 }
 
 /// How often to look while waiting: as often as torch's nodes.
@@ -130,6 +146,8 @@ pub const POLL: Duration = Duration::from_secs(1);
 /// The pause after the first lost compare-and-set; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
+/// No pause is shorter, however soon something is due.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
 impl Run {
     /// A run towards `goal` that must be over at `deadline`.
@@ -140,7 +158,6 @@ impl Run {
             deadline,
             cell: None,
             announced: Vec::new(),
-            announcement: None,
             losses: 0,
             reason: Reason::Nothing,
             writing: None,
@@ -205,7 +222,13 @@ impl Run {
         self.announced.clear();
         if won {
             self.losses = 0;
-            member.beat = written.or(member.beat);
+            if let Some((change, at)) = written {
+                member.beat = Some(at);
+                if change == Change::Withdraw {
+                    // Not before: whoever read the announcement may write until this write was won.
+                    member.announcement = None;
+                }
+            }
             return self.next(member, now, wall);
         }
         self.losses += 1;
@@ -219,18 +242,16 @@ impl Run {
     }
 
     /// The pause is over.
-    pub fn handle_pause(&mut self) -> Step {
-        match self.announcement {
-            Some(round) if self.state().is_some_and(|state| state.round == round && !state.complete) => {
-                Step::Announce { round }
-            }
+    pub fn handle_pause(&mut self, member: &Member) -> Step {
+        let outside = |round: &u64| {
+            self.state().is_none_or(|state| {
+                state.round == *round && !state.complete && !state.participants.contains_key(&member.me)
+            })
+        };
+        match member.announcement.filter(outside) {
+            Some(round) if self.goal == Goal::Join => Step::Announce { round },
             _ => Step::Read,
         }
-    }
-
-    /// Whether an announcement for this round stands.
-    pub fn has_announced(&self, round: u64) -> bool {
-        self.announcement == Some(round)
     }
 
     fn phase(&self) -> Phase {
@@ -241,7 +262,7 @@ impl Run {
 
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
         if let Some(state) = &cell.state {
-            member.watch.observe(state, now, member.settings.keep_alive_interval);
+            member.watch.observe(state, now, &member.settings);
         }
         self.cell = Some(cell);
     }
@@ -259,12 +280,15 @@ impl Run {
             beat: member.beat,
             wall,
             since: self.since,
-            announced: self.announcement.is_some(),
+            announced: member.may_be_let_in(raw),
         };
         let dead = member.watch.dead(member.settings.keep_alive_limit(), &member.me);
-        let state = raw.without(&dead, member.settings.min_nodes);
+        let state = match dead.is_empty() {
+            true => Cow::Borrowed(raw),
+            false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
+        };
         // Ranks come from the bytes that were read, never from this node's opinion of who is dead.
-        let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &state };
+        let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &*state };
         let (decision, reason) = decide(self.goal, seen, &view);
         self.reason = reason.clone();
         match decision {
@@ -274,26 +298,42 @@ impl Run {
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
             Decision::FailTimeout => Step::End(End::Timeout(reason)),
-            Decision::Wait => Step::Pause { most: POLL, phase: self.phase() },
-            Decision::Write(Change::AddToParticipants) if self.announcement != Some(state.round) => {
-                self.announcement = Some(state.round);
-                Step::Announce { round: state.round }
+            Decision::Wait => Step::Pause { most: self.wait(now), phase: self.phase() },
+            Decision::Write(Change::AddToParticipants) if member.announcement != Some(state.round) => {
+                let round = state.round;
+                member.announcement = Some(round);
+                Step::Announce { round }
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
+                // In a round that is complete nobody is let in, so the only one that counts is the next to be open.
+                let round = state.round.max(member.announcement.unwrap_or_default());
                 let mut retract = dead;
                 if change == Change::Withdraw {
                     retract.push(member.me.clone());
-                    self.announcement = None;
                 }
-                let retract = (!retract.is_empty()).then_some((raw.round, retract));
+                let retract = (!retract.is_empty()).then_some((round, retract));
                 // A spare that is needed after all has its whole time to join again.
                 if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
                     self.deadline = now.after(member.settings.join_timeout);
                 }
-                self.writing = Some(now);
+                self.writing = Some((change, now));
                 Step::Write { token: cell.token.clone(), state: next, retract }
             }
         }
+    }
+
+    /// How long to wait: until the next look is due, a last call is over or the time to join is up, whichever is first.
+    fn wait(&self, now: MonoTime) -> Duration {
+        let call = match self.reason {
+            Reason::LastCall { left, .. } => left,
+            _ => POLL,
+        };
+        // A spare waits beyond it. It is up only *after* the deadline.
+        let time = match now > self.deadline {
+            true => POLL,
+            false => self.deadline.since(now) + Duration::from_millis(1),
+        };
+        POLL.min(call).min(time).max(SHORTEST_WAIT)
     }
 }
