@@ -52,6 +52,7 @@ impl World {
             trouble: self.now + delay,
             died: None,
             exiting: false,
+            working: None,
             joining: self.now + delay,
             was_spare: false,
             left: false,
@@ -59,6 +60,7 @@ impl World {
             attempts: VecDeque::new(),
         };
         self.nodes.push(node);
+        self.peace = self.peace.max(self.now + delay);
         self.plan(delay, Event::Start { node: self.nodes.len() - 1 });
     }
 
@@ -145,7 +147,8 @@ impl World {
         let known = &mut self.nodes[node];
         (known.life.stage, known.life.pausing, known.mind) = (Stage::Gone, None, mind);
         (known.waiting_for, known.overtaken, known.trouble) = (0, true, self.now + delay);
-        (known.exiting, known.paused_until) = (false, None);
+        (known.exiting, known.working, known.paused_until) = (false, None, None);
+        self.peace = self.peace.max(self.now + delay);
         self.plan(delay, Event::Start { node });
     }
 }

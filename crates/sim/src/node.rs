@@ -126,6 +126,8 @@ pub(crate) struct Node {
     pub(crate) trouble: Duration,
     pub(crate) died: Option<Duration>,
     pub(crate) exiting: bool,
+    /// Since when it has been working in a round, if it is.
+    pub(crate) working: Option<Duration>,
     /// Since when it has been on its way into a round.
     pub(crate) joining: Duration,
     /// Whether it was a spare since then, which has all its time again.
@@ -152,6 +154,8 @@ impl Node {
             (self.joining, self.was_spare) = (now, false);
         }
         self.exiting = exiting;
+        let is_working = matches!(self.life.stage, Stage::Working { .. });
+        self.working = is_working.then(|| self.working.unwrap_or(now));
     }
 
     /// Whether it is about to be or to stay in a round.

@@ -174,11 +174,12 @@ impl World {
 
     /// R12: who works has seen that somebody waits.
     pub(crate) fn look_for_waiting(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
-        if self.jobs[job].checks.waiting_since != Some(since) || self.state(job).closed {
+        let waiting = self.jobs[job].checks.waiting_since.is_some_and(|from| from <= since);
+        if !waiting || self.state(job).closed {
             return Ok(());
         }
         for node in self.nodes.iter().filter(|node| node.job == job) {
-            let deaf = matches!(node.life.stage, Stage::Working { .. }) && self.is_fit(node, since);
+            let deaf = node.working.is_some_and(|from| from <= since) && self.is_fit(node, since);
             hold!(self.now, "R12", !deaf, "{} works on although somebody waits since {since:?}", node.me);
             self.summary.looked[3] += 1;
         }
@@ -220,7 +221,7 @@ impl World {
     }
 
     pub(crate) fn is_all_well(&self) -> bool {
-        (0..self.jobs.len()).all(|job| self.is_well(job) || !self.can_be_well(job))
+        (0..self.jobs.len()).all(|job| self.is_well(job) || self.up(job).next().is_none())
     }
 
     /// Whether everybody who can be is in one round.

@@ -313,6 +313,9 @@ impl World {
                 self.summary.joins += 1;
                 self.unsettled = true;
                 let (job, me, is_torch) = (known.job, known.me.clone(), known.is_torch);
+                if self.jobs[job].checks.waiting_since.is_some() {
+                    self.plan_look_for_waiting(job, self.now);
+                }
                 let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
                 self.jobs[job].checks.joined(&me, is_torch, &state, &now, self.now)
             }

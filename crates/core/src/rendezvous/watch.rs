@@ -53,10 +53,10 @@ impl Watch {
     }
 
     fn keep(&mut self, state: &Arc<State>, limit: Duration) {
-        // A sight that is passed over makes what it showed look newer than it is: nobody is taken for dead too soon.
-        if let [.., (before, _), (last, _)] = self.sights.make_contiguous()
-            && *last - *before < limit / MOST_SIGHTS
-        {
+        // A sight that is passed over makes what it showed look newer than it is, by little: nobody is taken for dead
+        // too soon.
+        let close = |(before, _): &(Duration, Arc<State>)| self.looked - *before < 2 * limit / MOST_SIGHTS;
+        if self.sights.iter().nth_back(1).is_some_and(close) {
             self.sights.pop_back();
         }
         self.sights.push_back((self.looked, state.clone()));
