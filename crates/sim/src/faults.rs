@@ -98,8 +98,9 @@ impl World {
             }
             1 => {
                 let pause = Duration::from_millis(self.random.between(100, 40_000));
-                self.nodes[node].paused_until = Some(self.now + pause);
-                self.nodes[node].trouble = self.now + pause;
+                let until = self.nodes[node].paused_until.max(Some(self.now + pause));
+                (self.nodes[node].paused_until, self.nodes[node].trouble) =
+                    (until, until.unwrap_or(self.now));
                 self.peace = self.peace.max(self.now + pause);
                 self.plan(pause, Event::Resume { node });
             }

@@ -88,7 +88,8 @@ impl World {
             self.summary.looked[0] += 1;
             let well = self.now.saturating_sub(node.trouble) > Duration::from_secs(40)
                 && node.paused_until.is_none();
-            if well && node.is_steady() && self.config.lost == 0 && !writer.is_torch && !node.is_torch {
+            let stays = matches!(node.life.stage, Stage::Joining | Stage::Working { .. });
+            if well && stays && self.config.lost == 0 && !writer.is_torch && !node.is_torch {
                 return Err(
                     self.violation("R9", format!("{} is alive and was put out by {}", node.me, writer.node))
                 );
@@ -187,10 +188,12 @@ impl World {
     }
 
     fn up(&self, job: usize) -> impl Iterator<Item = &Node> {
-        // A torch node that was put out works on and never notices.
-        let state = self.state(job);
+        // A torch node that was put out, or takes itself for dead, works on and never notices.
+        let (state, checks) = (self.state(job), &self.jobs[job].checks);
+        let limit = self.allow(checks.settings.keep_alive_limit(), 0);
         let lost = move |node: &Node| {
-            node.is_torch && matches!(node.life.stage, Stage::Working { .. }) && !state.has(&node.me)
+            let silent = || checks.changed.get(&node.me).is_none_or(|changed| self.now - *changed > limit);
+            node.is_torch && node.working.is_some() && (!state.has(&node.me) || silent())
         };
         self.nodes.iter().filter(move |node| node.job == job && node.is_up() && !lost(node))
     }

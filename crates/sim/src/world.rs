@@ -220,7 +220,7 @@ impl World {
                 Ok(())
             }
             Event::Resume { node } => {
-                self.nodes[node].paused_until = None;
+                self.nodes[node].paused_until.take_if(|until| *until <= self.now);
                 Ok(())
             }
             Event::Fault => self.fault(),

@@ -306,13 +306,7 @@ impl Run {
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
-                // In a round that is complete nobody is let in, so the only one that counts is the next to be open.
-                let round = state.round.max(member.announcement.unwrap_or_default());
-                let mut retract = dead;
-                if change == Change::Withdraw {
-                    retract.push(member.me.clone());
-                }
-                let retract = (!retract.is_empty()).then_some((round, retract));
+                let retract = self.retraction(change, member, raw, &state, dead);
                 // A spare that is needed after all has its whole time to join again.
                 if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
                     self.deadline = now.after(member.settings.join_timeout);
@@ -321,6 +315,24 @@ impl Run {
                 Step::Write { token: cell.token.clone(), state: next, retract }
             }
         }
+    }
+
+    /// Whose announcements must be taken back before this change is written, and for which round: of those who would
+    /// else be let in again. Nobody is let into a round that is complete, so only the next to be open counts.
+    fn retraction(
+        &self,
+        change: Change,
+        member: &Member,
+        raw: &State,
+        state: &State,
+        dead: Vec<NodeDesc>,
+    ) -> Option<(u64, Vec<NodeDesc>)> {
+        let round = state.round.max(member.announcement.unwrap_or_default());
+        let mut nodes = if state.complete { Vec::new() } else { dead };
+        if change == Change::Withdraw && member.may_be_let_in(raw) {
+            nodes.push(member.me.clone());
+        }
+        (!nodes.is_empty()).then_some((round, nodes))
     }
 
     /// How long to wait: until the next look is due, a last call is over or the time to join is up, whichever is first.
