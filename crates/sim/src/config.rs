@@ -39,6 +39,8 @@ pub struct Config {
     pub codec: bool,
     /// Whether every write is checked. Too slow for thousands of nodes.
     pub thorough: bool,
+    /// How long all must stay well once they are, for the run to end.
+    pub steady: Duration,
     /// Whether to print every event.
     pub trace: bool,
 }
@@ -66,6 +68,7 @@ impl Config {
             jobs: if random.one_in(10) { 2 } else { 1 },
             codec: random.one_in(4),
             thorough: true,
+            steady: Duration::from_secs(20),
             trace: false,
         };
         match random.one_in(4) {
@@ -93,6 +96,7 @@ impl Config {
             jobs: 1,
             codec: false,
             thorough: nodes <= 1_000,
+            steady: Duration::ZERO,
             trace: false,
         }
     }

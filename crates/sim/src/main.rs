@@ -14,7 +14,10 @@ fn main() -> ExitCode {
         [seed] if number(seed).is_some() => {
             show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
-        [word, nodes] if word == "crowd" => show(&Config::crowd(1, number(nodes).unwrap_or(1_000))),
+        [word, nodes] if word == "crowd" => show(&Config {
+            trace: std::env::var_os("TRACE").is_some(),
+            ..Config::crowd(1, number(nodes).unwrap_or(1_000))
+        }),
         [from, to] => match (number(from), number(to)) {
             (Some(from), Some(to)) => run_all(from, to),
             _ => return usage(),
@@ -31,11 +34,13 @@ fn usage() -> ExitCode {
 
 /// One run, with all that is to be said of it; how many violations.
 fn show(config: &Config) -> u64 {
-    match run(config) {
-        Ok(summary) => println!("{config:?}\n{summary:?}"),
-        Err(violation) => println!("{config:?}\nseed {}: {violation}", config.seed),
+    let result = run(config);
+    println!("{config:?}");
+    match &result {
+        Ok(summary) => println!("{summary:?}"),
+        Err(violation) => println!("seed {}: {violation}", config.seed),
     }
-    u64::from(run(&Config { trace: false, ..config.clone() }).is_err())
+    u64::from(result.is_err())
 }
 
 /// All seeds of a range; how many violations.

@@ -27,7 +27,7 @@ pub(crate) enum Reply {
     Cell(Cell),
     Written { won: bool, cell: Cell },
     Done,
-    Announced(Arc<Vec<NodeDesc>>),
+    Announced(Arc<[NodeDesc]>),
 }
 
 /// A write that was won: under which key, what was there and what is now.
@@ -37,7 +37,7 @@ pub(crate) type Changed = (Name, Option<Arc<State>>, Arc<State>);
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     registers: BTreeMap<Name, Cell>,
-    announced: BTreeMap<Name, Arc<Vec<NodeDesc>>>,
+    announced: BTreeMap<Name, Arc<[NodeDesc]>>,
     codec: bool,
     /// Compare-and-sets so far, and those that lost.
     pub(crate) writes: u64,
@@ -75,13 +75,13 @@ impl Store {
             Request::Announce { key, node } => {
                 let list = self.announced.entry(key).or_default();
                 if !list.contains(&node) {
-                    Arc::make_mut(list).push(node);
+                    *list = list.iter().cloned().chain([node]).collect();
                 }
                 (Reply::Done, None)
             }
             Request::Retract { key, nodes } => {
                 let list = self.announced.entry(key).or_default();
-                Arc::make_mut(list).retain(|node| !nodes.contains(node));
+                *list = list.iter().filter(|node| !nodes.contains(node)).cloned().collect();
                 (Reply::Done, None)
             }
             Request::ReadAnnounced { key } => {

@@ -155,8 +155,11 @@ impl Ours {
         if let Some(state) = &cell.state {
             wanted.watch.observe(state, mono, &wanted.settings);
         }
-        // What it wants next it may announce.
+        // What it wants next it may announce, and whoever let it in has written a heartbeat for it.
         wanted.announcement = wanted.announcement.max(self.member.announcement);
+        if cell.state.as_ref().is_some_and(|state| state.participants.contains_key(&wanted.me)) {
+            wanted.beat = wanted.beat.max(self.member.beat);
+        }
         (wanted != self.member).then(|| Report::Broken {
             rule: "R8",
             what: format!("a lost write left {:?} instead of {wanted:?}", self.member),
@@ -198,7 +201,6 @@ impl Mind for Ours {
                 return (Want::Send(Request::ReadAnnounced { key: self.announced(round) }), None);
             }
             (Pending::ReadingAnnounced { cell }, Reply::Announced(announced)) => {
-                let announced = Arc::unwrap_or_clone(announced);
                 run.expect("it asked").handle_announced(&mut self.member, cell, announced, mono, wall)
             }
             (Pending::Retracting { token, state }, Reply::Done) => return self.write(token, state),
@@ -246,7 +248,7 @@ impl Mind for Ours {
         life.pausing = None;
         match (&mut self.run, life.stage) {
             (Some(run), _) => {
-                let step = run.handle_pause(&self.member);
+                let step = run.handle_pause(&self.member, life.clocks.mono(now));
                 self.take_step(life, step, now)
             }
             (None, Stage::Working { .. }) => self.read(Pending::Monitoring),

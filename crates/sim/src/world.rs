@@ -95,8 +95,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the nodes have, after the faults, to find together: the dead must be noticed, a last call waited out, and
 /// those left outside let in by another round with another last call.
 const HEALING: Duration = Duration::from_secs(240);
-/// And how long it must then stay so.
-const STEADY: Duration = Duration::from_secs(20);
 
 /// The state of a rendezvous that nobody has come to.
 static EMPTY: State = State::EMPTY;
@@ -143,7 +141,7 @@ impl World {
             self.plan_fault();
         }
         while let Some(Planned { at, event, .. }) = self.events.pop() {
-            let end = self.summary.healed.map_or(self.peace + HEALING, |healed| healed + STEADY);
+            let end = self.summary.healed.map_or(self.peace + HEALING, |healed| healed + self.config.steady);
             if at > end {
                 break;
             }

@@ -58,6 +58,7 @@ pub fn apply(
     if next.has(me) {
         next.last_heartbeats.insert(me.clone(), stamp);
     }
+    next.keep_newest(state.newest());
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),
@@ -66,11 +67,9 @@ pub fn apply(
     next
 }
 
-/// The time to write: after everything that is there, so that a node whose clock is ahead does not take this one for dead;
-/// and never what this node had before, because it is the change that shows that it is alive. How far after depends on
-/// how many have left: a node that leaves and comes back while nobody looks would else come back with the same time.
+/// The time to write: after everything that was ever there, so that a node whose clock is ahead does not take this one for
+/// dead, and so that no time comes twice: it is the change that shows that a node is alive.
 fn stamp(state: &State, view: &View<'_>) -> WallTime {
-    let step = Duration::from_micros(1 + state.leavers().rem_euclid(16) as u64);
-    let newest = state.last_heartbeats.values().max();
-    newest.and_then(|newest| newest.checked_add(step)).map_or(view.wall, |after| view.wall.max(after))
+    let after = state.newest().and_then(|newest| newest.checked_add(Duration::from_micros(1)));
+    after.map_or(view.wall, |after| view.wall.max(after))
 }

@@ -11,6 +11,8 @@ use super::time::WallTime;
 const WORLD: &str = "rallypoint_world";
 /// How many have left so far.
 const LEAVERS: &str = "rallypoint_left";
+/// The newest heartbeat there was, while no node that is here has it.
+const NEWEST: &str = "rallypoint_newest";
 /// Who closed the rendezvous, and when.
 const CLOSED_BY: &str = "rallypoint_closed_by";
 
@@ -87,17 +89,31 @@ impl State {
         self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
     }
 
-    /// How many have left so far.
-    pub(super) fn leavers(&self) -> i64 {
-        match self.extra.get(LEAVERS) {
-            Some(Extra::Int(leavers)) => *leavers,
-            _ => 0,
-        }
-    }
-
     /// Counts one more that has left.
     pub(super) fn count_leaver(&mut self) {
-        self.extra.insert(Arc::from(LEAVERS), Extra::Int(self.leavers().wrapping_add(1)));
+        let before = match self.extra.get(LEAVERS) {
+            Some(Extra::Int(before)) => *before,
+            _ => 0,
+        };
+        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+    }
+
+    /// The newest heartbeat that was ever here, as far as our nodes have written it down.
+    pub(super) fn newest(&self) -> Option<WallTime> {
+        let left = match self.extra.get(NEWEST) {
+            Some(Extra::Time(newest)) => Some(*newest),
+            _ => None,
+        };
+        self.last_heartbeats.values().copied().max().max(left)
+    }
+
+    /// Keeps the newest heartbeat of before, if whoever had it is no longer here.
+    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
+        let here = self.last_heartbeats.values().copied().max();
+        match before {
+            Some(newest) if before > here => self.extra.insert(Arc::from(NEWEST), Extra::Time(newest)),
+            _ => self.extra.remove(NEWEST),
+        };
     }
 
     /// How many nodes the complete round was completed with, as far as that can be known.

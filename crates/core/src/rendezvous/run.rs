@@ -134,11 +134,16 @@ pub struct Run {
     since: MonoTime,
     deadline: MonoTime,
     cell: Option<Cell>,
-    announced: Vec<NodeDesc>,
+    announced: Arc<[NodeDesc]>,
     losses: u32,
     reason: Reason,
     /// The write under way, and when it was decided.
     writing: Option<(Change, MonoTime)>,
+    /// When it began to announce itself, for the last time, and for the first time in this round.
+    announcing: MonoTime,
+    first_announced: Option<MonoTime>,
+    /// The round in which it has let others go first, and how often.
+    deferred: (u64, u32),
 }
 
 /// How often to look while waiting: as often as torch's nodes.
@@ -146,6 +151,10 @@ pub const POLL: Duration = Duration::from_secs(1);
 /// The pause after the first lost compare-and-set; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
+/// So often a node lets others go first in one round.
+const MOST_DEFERRALS: u32 = 4;
+/// Between two that wait for the same one ahead of them.
+const STAGGER: Duration = Duration::from_millis(1);
 /// No pause is shorter, however soon something is due.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
@@ -157,10 +166,13 @@ impl Run {
             since: now,
             deadline,
             cell: None,
-            announced: Vec::new(),
+            announced: Arc::default(),
             losses: 0,
             reason: Reason::Nothing,
             writing: None,
+            announcing: now,
+            first_announced: None,
+            deferred: (0, 0),
         }
     }
 
@@ -181,7 +193,7 @@ impl Run {
 
     /// The state was read.
     pub fn handle_cell(&mut self, member: &mut Member, cell: Cell, now: MonoTime, wall: WallTime) -> Step {
-        self.announced.clear();
+        self.announced = Arc::default();
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
@@ -191,11 +203,11 @@ impl Run {
         &mut self,
         member: &mut Member,
         cell: Cell,
-        announced: Vec<NodeDesc>,
+        announced: impl Into<Arc<[NodeDesc]>>,
         now: MonoTime,
         wall: WallTime,
     ) -> Step {
-        self.announced = announced;
+        self.announced = announced.into();
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
@@ -203,7 +215,7 @@ impl Run {
     /// Something failed on the way to the store; what was asked for may or may not have happened.
     pub fn handle_failure(&mut self) -> Step {
         self.writing = None;
-        self.announced.clear();
+        self.announced = Arc::default();
         Step::Read
     }
 
@@ -219,7 +231,7 @@ impl Run {
     ) -> Step {
         let written = self.writing.take();
         self.take(member, cell, now);
-        self.announced.clear();
+        self.announced = Arc::default();
         if won {
             self.losses = 0;
             if let Some((change, at)) = written {
@@ -242,14 +254,17 @@ impl Run {
     }
 
     /// The pause is over.
-    pub fn handle_pause(&mut self, member: &Member) -> Step {
+    pub fn handle_pause(&mut self, member: &Member, now: MonoTime) -> Step {
         let outside = |round: &u64| {
             self.state().is_none_or(|state| {
                 state.round == *round && !state.complete && !state.participants.contains_key(&member.me)
             })
         };
         match member.announcement.filter(outside) {
-            Some(round) if self.goal == Goal::Join => Step::Announce { round },
+            Some(round) if self.goal == Goal::Join => {
+                self.announcing = now;
+                Step::Announce { round }
+            }
             _ => Step::Read,
         }
     }
@@ -263,6 +278,10 @@ impl Run {
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
         if let Some(state) = &cell.state {
             member.watch.observe(state, now, &member.settings);
+            // Whoever let it in has written a heartbeat for it, some time after it asked.
+            if member.announcement == Some(state.round) && state.participants.contains_key(&member.me) {
+                member.beat = member.beat.max(self.first_announced);
+            }
         }
         self.cell = Some(cell);
     }
@@ -302,7 +321,19 @@ impl Run {
             Decision::Write(Change::AddToParticipants) if member.announcement != Some(state.round) => {
                 let round = state.round;
                 member.announcement = Some(round);
+                (self.announcing, self.first_announced) = (now, Some(now));
                 Step::Announce { round }
+            }
+            Decision::Write(Change::AddToParticipants) if self.goes_later(&state, &member.me) => {
+                let ahead = self.ahead(&state, &member.me).count() as u32;
+                self.deferred = match self.deferred {
+                    (round, times) if round == state.round => (round, times + 1),
+                    _ => (state.round, 1),
+                };
+                // As long as those ahead need, who are as far from the store; then one after the other.
+                let took = now.since(self.announcing).clamp(FIRST_PAUSE, LONGEST_PAUSE / 4);
+                let most = took + (STAGGER * ahead).min(LONGEST_PAUSE / 4);
+                Step::Pause { most, phase: self.phase() }
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
@@ -315,6 +346,19 @@ impl Run {
                 Step::Write { token: cell.token.clone(), state: next, retract }
             }
         }
+    }
+
+    /// Who has announced itself before this node and is not in the round yet.
+    fn ahead<'a>(&'a self, state: &'a State, me: &'a NodeDesc) -> impl Iterator<Item = &'a NodeDesc> {
+        let before = self.announced.iter().take_while(move |node| *node != me);
+        before.filter(|node| !state.participants.contains_key(node))
+    }
+
+    /// Whether to let others go first, but not for ever: whoever is first in line lets the others in along with itself, so
+    /// that of many who come at once few have to write.
+    fn goes_later(&self, state: &State, me: &NodeDesc) -> bool {
+        let times = if self.deferred.0 == state.round { self.deferred.1 } else { 0 };
+        times < MOST_DEFERRALS && self.ahead(state, me).next().is_some()
     }
 
     /// Whose announcements must be taken back before this change is written, and for which round: of those who would
