@@ -5,6 +5,7 @@
 //! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and what it is made of
 //! - [`pickle`]: state ⇄ the bytes torch writes; a closed codec that never executes anything
 //! - [`cell`]: those bytes ⇄ the value of the store's key
+//! - [`keys`]: under which names it lies there
 //! - [`decide`], [`apply`]: `(state, node, now) → decision + reason`, and the state after it
 //! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
 //! - [`Run`]: one node on its way to one [`Goal`], step by step, for a driver that only reads, writes and sleeps
@@ -13,6 +14,7 @@ mod apply;
 pub mod cell;
 mod decide;
 mod error;
+pub mod keys;
 mod membership;
 mod mono;
 mod node;

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use rallypoint_core::rendezvous::{NodeDesc, Phase};
 
 use crate::error::Result;
 
 /// What a write must find unchanged; its content is the backend's business. Empty: there was no state.
-pub type Token = Vec<u8>;
+pub type Token = Bytes;
 
 /// What came of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -40,7 +40,7 @@ impl C10dBackend {
             run_id: run_id.into(),
             key: format!("torch.rendezvous.{run_id}"),
             limits: Limits::default(),
-            last: Arc::new(Mutex::new(cell::NULL.to_vec())),
+            last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
         };
         backend.plant()?;
         Ok(backend)
@@ -82,8 +82,9 @@ impl C10dBackend {
         let bytes = cell::decode(&value, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.run_id.clone(), source })?;
         // Only what reads is worth putting back.
-        self.remember(&value);
-        Ok(Some((bytes, value)))
+        let token = Token::from(value);
+        self.remember(&token);
+        Ok(Some((bytes, token)))
     }
 
     fn remember(&self, value: &Token) {
@@ -137,8 +138,9 @@ impl RendezvousBackend for C10dBackend {
         let desired = cell::encode(state);
         match self.store.compare_exchange(&self.key, expected, &desired) {
             Ok(Exchange::Stored) => {
-                self.remember(&desired);
-                Ok(Written { won: true, now: Some((state.to_vec(), desired)) })
+                let token = Token::from(desired);
+                self.remember(&token);
+                Ok(Written { won: true, now: Some((state.to_vec(), token)) })
             }
             Ok(Exchange::Held(value)) => Ok(Written { won: false, now: self.decode(value)? }),
             Ok(Exchange::Absent) => {

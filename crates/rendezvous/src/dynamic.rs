@@ -172,6 +172,11 @@ impl DynamicRendezvousHandler {
             return Ok(Arc::clone(state));
         }
         let state = self.driver.look()?;
+        if self.driver.has_duty()
+            && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            keep_alive.hurry();
+        }
         self.seen().last = Some((Instant::now(), Arc::clone(&state)));
         Ok(state)
     }

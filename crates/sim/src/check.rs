@@ -1,11 +1,11 @@
-//! The invariants, each by its number. They look at the register and at what nodes report, never into a node's head.
+//! The invariants that each write and each return from a round must keep, by number. They look at the register and at
+//! what nodes report, never into a node's head.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{NodeDesc, State};
+use rallypoint_core::rendezvous::{NodeDesc, Settings, State, WallTime};
 
 /// An invariant that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +24,6 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What has been seen so far.
-#[derive(Debug, Default)]
-pub(crate) struct Checks {
-    /// The participants that nodes returned with, by round.
-    returned: BTreeMap<u64, (NodeDesc, BTreeMap<NodeDesc, i64>)>,
-    closed: bool,
-}
-
 /// Fails with what did not hold.
 macro_rules! hold {
     ($at:expr, $rule:literal, $holds:expr, $($what:tt)*) => {
@@ -40,90 +32,225 @@ macro_rules! hold {
         }
     };
 }
+pub(crate) use hold;
+
+/// Who wrote.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Writer<'a> {
+    pub(crate) node: &'a NodeDesc,
+    pub(crate) is_torch: bool,
+}
+
+/// What has been seen of one rendezvous so far.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) settings: Settings,
+    /// With whom each round was completed, and whether a torch node did it.
+    completed: BTreeMap<u64, (BTreeMap<NodeDesc, i64>, bool)>,
+    closed: bool,
+    /// When each node's heartbeat last changed in the register.
+    pub(crate) changed: BTreeMap<NodeDesc, Duration>,
+    /// Since when each node has been on the wait list.
+    pub(crate) waiting: BTreeMap<NodeDesc, Duration>,
+    /// Since when somebody has been on it.
+    pub(crate) waiting_since: Option<Duration>,
+    /// When a round was last completed.
+    pub(crate) last_round: Option<Duration>,
+    /// Who has announced itself for which round.
+    pub(crate) asked: BTreeMap<u64, BTreeSet<NodeDesc>>,
+}
 
 impl Checks {
-    /// After a write by `writer`.
+    pub(crate) fn new(settings: Settings) -> Checks {
+        Checks {
+            settings,
+            completed: BTreeMap::new(),
+            closed: false,
+            changed: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            waiting_since: None,
+            last_round: None,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// After a write.
     pub(crate) fn written(
         &mut self,
-        before: Option<&State>,
+        before: &State,
         after: &State,
-        settings: (u64, u64),
+        writer: Writer<'_>,
         at: Duration,
     ) -> Result<(), Violation> {
-        let (min, max) = settings;
+        self.check_lists(after, at)?;
+        self.check_round(before, after, at)?;
+        if !writer.is_torch {
+            self.check_silent(before, after, writer.node, at)?;
+            self.check_transition(before, after, writer.node, at)?;
+        }
+        self.note(before, after, at);
+        Ok(())
+    }
+
+    /// What every state must be like.
+    fn check_lists(&mut self, after: &State, at: Duration) -> Result<(), Violation> {
+        let Settings { min_nodes: min, max_nodes: max, .. } = self.settings;
         let have = after.participants.len() as u64;
         hold!(at, "R3", !after.complete || have <= max, "a complete round of {have} nodes, at most {max}");
-        for node in after.members() {
+        hold!(at, "R11", after.complete || have < max, "an open round of {have} nodes, at most {max}");
+        let listed = have as usize + after.wait_list.len() + after.redundancy_list.len();
+        hold!(
+            at,
+            "R5",
+            listed == after.last_heartbeats.len(),
+            "a node in two lists or none, or no heartbeat: {after:?}"
+        );
+        for node in after.last_heartbeats.keys() {
             let lists = usize::from(after.participants.contains_key(node))
                 + usize::from(after.wait_list.contains(node))
                 + usize::from(after.redundancy_list.contains(node));
             hold!(at, "R5", lists == 1, "{node} is in {lists} lists");
-            hold!(at, "R5", after.last_heartbeats.contains_key(node), "{node} has no heartbeat");
         }
         let called = after.deadline.is_some();
         hold!(
             at,
             "R6",
-            called == (!after.complete && have >= min) || after.closed,
+            called == (!after.complete && have >= min),
             "a last call: {called}, complete: {}, {have} nodes of at least {min}",
             after.complete
         );
         hold!(at, "R7", !self.closed || after.closed, "closed was unset");
         self.closed |= after.closed;
-        let Some(before) = before else { return Ok(()) };
-        hold!(at, "R4", after.round >= before.round, "round {} after {}", after.round, before.round);
-        if before.complete && after.round == before.round {
-            hold!(at, "R4", after.complete, "round {} was opened again", after.round);
+        Ok(())
+    }
+
+    /// What becomes of rounds.
+    fn check_round(&self, before: &State, after: &State, at: Duration) -> Result<(), Violation> {
+        let have = after.participants.len() as u64;
+        let (was, is) = (before.round, after.round);
+        hold!(at, "R4", is == was || is == was + 1 && before.complete, "round {is} after {was}");
+        if before.complete && is == was {
+            hold!(at, "R4", after.complete, "round {is} was opened again");
             for (node, rank) in &after.participants {
+                let held = before.participants.get(node);
                 hold!(
                     at,
                     "R4",
-                    before.participants.get(node) == Some(rank),
-                    "{node} has rank {rank} in complete round {}, it had {:?}",
-                    after.round,
-                    before.participants.get(node)
+                    held == Some(rank),
+                    "{node} has rank {rank} in complete round {is}, it had {held:?}"
                 );
             }
         }
-        if !before.complete && after.complete {
-            hold!(at, "R3", have >= min, "round {} completed with {have} nodes, at least {min}", after.round);
+        if after.complete && (!before.complete || is > was) {
+            let min = self.settings.min_nodes;
+            hold!(at, "R3", have >= min, "round {is} completed with {have} nodes, at least {min}");
             let ranks: Vec<_> = after.participants.values().copied().collect();
-            let wanted: Vec<_> = (0..have as i64).collect();
-            hold!(at, "R2", ranks == wanted, "ranks {ranks:?}");
+            hold!(at, "R2", ranks.iter().copied().eq(0..have as i64), "ranks {ranks:?}");
         }
         Ok(())
+    }
+
+    /// R10, and R9 whatever the clocks and messages did: nobody is put out by ours whose heartbeat has changed within
+    /// the time a node has, by a clock that is off by one per cent.
+    fn check_silent(
+        &self,
+        before: &State,
+        after: &State,
+        writer: &NodeDesc,
+        at: Duration,
+    ) -> Result<(), Violation> {
+        let limit = self.settings.keep_alive_limit().mul_f64(1.0 / 1.011);
+        for gone in before.last_heartbeats.keys().filter(|node| *node != writer && !after.has(node)) {
+            let silent = at - self.changed.get(gone).copied().unwrap_or(at);
+            hold!(
+                at,
+                "R10",
+                silent >= limit,
+                "{writer} put out {gone}, which was silent for {silent:?} only"
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes note of what the next checks need to know.
+    fn note(&mut self, before: &State, after: &State, at: Duration) {
+        let fresh = |(node, heartbeat): &(&NodeDesc, &WallTime)| {
+            before.last_heartbeats.get(*node) != Some(*heartbeat)
+        };
+        for (node, _) in after.last_heartbeats.iter().filter(fresh) {
+            match self.changed.get_mut(node) {
+                Some(changed) => *changed = at,
+                None => drop(self.changed.insert(node.clone(), at)),
+            }
+        }
+        if after.wait_list != before.wait_list {
+            self.waiting.retain(|node, _| after.wait_list.contains(node));
+            for node in &after.wait_list {
+                self.waiting.entry(node.clone()).or_insert(at);
+            }
+        }
+        self.waiting_since = (!after.wait_list.is_empty()).then(|| self.waiting_since.unwrap_or(at));
+    }
+
+    /// Takes note of a round that was completed.
+    pub(crate) fn completed(&mut self, after: &State, writer: Writer<'_>, at: Duration) {
+        self.last_round = Some(at);
+        self.completed.insert(after.round, (after.participants.clone(), writer.is_torch));
+        self.asked.retain(|round, _| *round > after.round);
     }
 
     /// A node returned from a round.
     pub(crate) fn joined(
         &mut self,
         node: &NodeDesc,
-        state: &Arc<State>,
-        max: u64,
+        is_torch: bool,
+        state: &State,
+        now: &State,
         at: Duration,
     ) -> Result<(), Violation> {
-        let world = state.participants.len() as u64;
+        let (round, world) = (state.round, state.participants.len() as u64);
         let rank = state.participants.get(node).copied();
+        hold!(at, "R7", !state.closed, "{node} joined a closed rendezvous");
+        let Some((completed, by_torch)) = self.completed.get(&round) else {
+            return Err(Violation {
+                rule: "R1",
+                what: format!("{node} returned from round {round} that is open"),
+                at,
+            });
+        };
         hold!(
             at,
-            "R2",
-            rank.is_some_and(|rank| (0..world as i64).contains(&rank)),
-            "{node} has rank {rank:?} of {world}"
+            "R1",
+            rank == completed.get(node).copied(),
+            "{node} returned with {rank:?} of {completed:?}"
         );
-        hold!(at, "R3", world <= max, "{node} is in a world of {world}, at most {max}");
-        hold!(at, "R7", !state.closed, "{node} joined a closed rendezvous");
-        match self.returned.get(&state.round) {
-            None => {
-                self.returned.insert(state.round, (node.clone(), state.participants.clone()));
-            }
-            Some((first, participants)) => hold!(
+        // Of a round that a torch node completed, only the ranks tell how large it was; whether the last has left since
+        // can't be known.
+        let last_left =
+            || completed.keys().next_back().is_none_or(|last| !state.participants.contains_key(last));
+        if !is_torch && !(*by_torch && last_left()) {
+            hold!(
                 at,
                 "R1",
-                *participants == state.participants,
-                "round {}: {first} returned with {participants:?}, {node} with {:?}",
-                state.round,
+                *completed == state.participants,
+                "round {round} was completed with {completed:?}, {node} returned with {:?}",
                 state.participants
-            ),
+            );
+            let in_range = rank.is_some_and(|rank| (0..world as i64).contains(&rank));
+            hold!(at, "R2", in_range, "{node} has rank {rank:?} of {world}");
+        }
+        if is_torch {
+            // Torch counts only those that it takes for alive. Whoever has shown himself lately it must have counted.
+            for missing in completed.keys().filter(|member| !state.participants.contains_key(*member)) {
+                let silent = at - self.changed.get(missing).copied().unwrap_or_default();
+                let gone = round != now.round || !now.participants.contains_key(missing);
+                hold!(
+                    at,
+                    "R1",
+                    gone || silent > Duration::from_secs(5),
+                    "{node}, a torch node, returned from round {round} without {missing}, silent for {silent:?}"
+                );
+            }
         }
         Ok(())
     }

@@ -2,14 +2,22 @@
 //!
 //! The nodes are the real ones: [`rallypoint_core::rendezvous::Run`] with its decisions and its codec. What is simulated is
 //! the driver around them and the world: messages that are late or lost, compare-and-sets lost, nodes that crash, pause,
-//! come back or leave, and clocks that are an hour off, jump and drift. After each step the invariants are checked; then
-//! the faults end, and the nodes must find together again.
+//! come back or leave, and clocks that are an hour off, jump and drift; in some runs also nodes that do as torch's do, and
+//! a second rendezvous on the same store. After each step the invariants are checked; then the faults end, and the nodes
+//! must find together again.
 
 mod check;
+mod config;
+mod faults;
 mod network;
 mod node;
+mod ours;
 mod random;
+mod torch;
+mod transition;
+mod vigil;
 mod world;
 
 pub use check::Violation;
-pub use world::{Config, Summary, run};
+pub use config::{Config, Summary};
+pub use world::run;

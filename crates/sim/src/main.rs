@@ -1,32 +1,93 @@
-//! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO. `rallypoint-sim SEED` runs one and prints every event.
+//! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO, on all processors. `rallypoint-sim SEED` runs one and prints
+//! every event. `rallypoint-sim crowd NODES` lets so many come at once.
 
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rallypoint_sim::{Config, run};
+use rallypoint_sim::{Config, Summary, Violation, run};
 
 fn main() -> ExitCode {
-    let seeds: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
-    let (from, to, trace) = match seeds[..] {
-        [seed] => (seed, seed + 1, true),
-        [from, to] => (from, to, false),
-        _ => {
-            eprintln!("usage: rallypoint-sim SEED | rallypoint-sim FROM TO");
-            return ExitCode::from(2);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |text: &String| text.parse::<u64>().ok();
+    let violations = match &args[..] {
+        [seed] if number(seed).is_some() => {
+            show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
+        [word, nodes] if word == "crowd" => show(&Config {
+            trace: std::env::var_os("TRACE").is_some(),
+            ..Config::crowd(1, number(nodes).unwrap_or(1_000))
+        }),
+        [from, to] => match (number(from), number(to)) {
+            (Some(from), Some(to)) => run_all(from, to),
+            _ => return usage(),
+        },
+        _ => return usage(),
     };
-    let (mut failed, mut rounds, mut healed) = (0u64, 0, std::time::Duration::ZERO);
-    for seed in from..to {
-        match run(&Config { trace, ..Config::of(seed) }) {
-            Ok(summary) => {
-                rounds += summary.rounds;
-                healed = healed.max(summary.healed.unwrap_or_default());
+    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES");
+    ExitCode::from(2)
+}
+
+/// One run, with all that is to be said of it; how many violations.
+fn show(config: &Config) -> u64 {
+    let result = run(config);
+    println!("{config:?}");
+    match &result {
+        Ok(summary) => println!("{summary:?}"),
+        Err(violation) => println!("seed {}: {violation}", config.seed),
+    }
+    u64::from(result.is_err())
+}
+
+/// All seeds of a range; how many violations.
+fn run_all(from: u64, to: u64) -> u64 {
+    let (next, failed, total) = (AtomicU64::new(from), AtomicU64::new(0), Mutex::new(Summary::default()));
+    let work = || {
+        let mut sum = Summary::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= to {
+                break;
             }
-            Err(violation) => {
-                failed += 1;
-                println!("seed {seed}: {violation}");
+            match run(&Config::of(seed)) {
+                Ok(summary) => add(&mut sum, &summary),
+                Err(violation) => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    report(seed, &violation);
+                }
             }
         }
-    }
-    println!("{} seeds, {rounds} rounds, {failed} violations", to - from);
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        add(&mut total.lock().expect("nobody panics with it"), &sum);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (failed, sum) = (failed.into_inner(), total.into_inner().expect("nobody panics with it"));
+    let Summary { rounds, joins, timeouts, writes, losses, looked, .. } = sum;
+    println!(
+        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {losses} of them lost, \
+         {looked:?} looks of R9 to R13, {failed} violations",
+        to - from
+    );
+    failed
+}
+
+fn add(sum: &mut Summary, one: &Summary) {
+    sum.rounds += one.rounds;
+    sum.joins += one.joins;
+    sum.timeouts += one.timeouts;
+    sum.writes += one.writes;
+    sum.losses += one.losses;
+    sum.looked.iter_mut().zip(one.looked).for_each(|(sum, one)| *sum += one);
+}
+
+fn report(seed: u64, violation: &Violation) {
+    println!("seed {seed}: {violation}");
 }

@@ -1,20 +1,24 @@
-//! The store and the way to it: a register with compare-and-set, announcements, phase marks, and messages that take
-//! their time. It knows nodes by number only.
+//! The store: values under names, with compare-and-set, and lists of announcements. It knows what lies where and nothing
+//! of what it means.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Cell, NodeDesc, State, pickle};
+
+/// A key of the store.
+pub(crate) type Name = Arc<str>;
 
 /// What a node asks of the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
-    Read,
-    Write { token: Vec<u8>, state: Box<State> },
-    Announce { round: u64, node: NodeDesc },
-    Retract { round: u64, nodes: Vec<NodeDesc> },
-    ReadAnnounced { round: u64 },
+    Read { key: Name },
+    Write { key: Name, token: Bytes, state: Arc<State> },
+    Announce { key: Name, node: NodeDesc },
+    Retract { key: Name, nodes: Vec<NodeDesc> },
+    ReadAnnounced { key: Name },
 }
 
 /// What the store answers.
@@ -23,57 +27,82 @@ pub(crate) enum Reply {
     Cell(Cell),
     Written { won: bool, cell: Cell },
     Done,
-    Announced(Vec<NodeDesc>),
+    Announced(Arc<[NodeDesc]>),
 }
+
+/// A write that was won: under which key, what was there and what is now.
+pub(crate) type Changed = (Name, Option<Arc<State>>, Arc<State>);
 
 /// The store.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    pub(crate) state: Option<Arc<State>>,
-    token: Vec<u8>,
-    announced: BTreeMap<u64, Vec<NodeDesc>>,
+    registers: BTreeMap<Name, Cell>,
+    announced: BTreeMap<Name, Arc<[NodeDesc]>>,
+    codec: bool,
     /// Compare-and-sets so far, and those that lost.
     pub(crate) writes: u64,
     pub(crate) losses: u64,
 }
 
 impl Store {
-    pub(crate) fn cell(&self) -> Cell {
-        Cell { state: self.state.clone(), token: self.token.clone() }
+    pub(crate) fn new(codec: bool) -> Store {
+        Store { codec, ..Store::default() }
     }
 
-    /// Carries out a request. `Some(before)` with it if the register has changed.
-    pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Option<Arc<State>>>) {
+    pub(crate) fn state(&self, key: &Name) -> Option<&Arc<State>> {
+        self.registers.get(key).and_then(|cell| cell.state.as_ref())
+    }
+
+    fn cell(&self, key: &Name) -> Cell {
+        self.registers.get(key).cloned().unwrap_or(Cell { state: None, token: Bytes::new() })
+    }
+
+    /// Carries out a request, and says what it has changed.
+    pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Changed>) {
         match request {
-            Request::Read => (Reply::Cell(self.cell()), None),
-            Request::Write { token, state } => {
+            Request::Read { key } => (Reply::Cell(self.cell(&key)), None),
+            Request::Write { key, token, state } => {
                 self.writes += 1;
-                if token != self.token {
+                let before = self.cell(&key);
+                if token != before.token {
                     self.losses += 1;
-                    return (Reply::Written { won: false, cell: self.cell() }, None);
+                    return (Reply::Written { won: false, cell: before }, None);
                 }
-                // The real token is what was written, so the same state has the same token; and what can't be read
-                // back must never have been written.
-                let bytes = pickle::encode(&state);
-                let read = pickle::decode(&bytes, &Limits::default()).expect("what we write can be read");
-                assert_eq!(read, *state, "what we write reads the same");
-                self.token = bytes;
-                let before = self.state.replace(Arc::new(*state));
-                (Reply::Written { won: true, cell: self.cell() }, Some(before))
+                let cell = self.next(&before, state.clone());
+                self.registers.insert(key.clone(), cell.clone());
+                (Reply::Written { won: true, cell }, Some((key, before.state, state)))
             }
-            Request::Announce { round, node } => {
-                let list = self.announced.entry(round).or_default();
-                list.retain(|other| *other != node);
-                list.push(node);
+            Request::Announce { key, node } => {
+                let list = self.announced.entry(key).or_default();
+                if !list.contains(&node) {
+                    *list = list.iter().cloned().chain([node]).collect();
+                }
                 (Reply::Done, None)
             }
-            Request::Retract { round, nodes } => {
-                self.announced.entry(round).or_default().retain(|node| !nodes.contains(node));
+            Request::Retract { key, nodes } => {
+                let list = self.announced.entry(key).or_default();
+                *list = list.iter().filter(|node| !nodes.contains(node)).cloned().collect();
                 (Reply::Done, None)
             }
-            Request::ReadAnnounced { round } => {
-                (Reply::Announced(self.announced.get(&round).cloned().unwrap_or_default()), None)
+            Request::ReadAnnounced { key } => {
+                (Reply::Announced(self.announced.get(&key).cloned().unwrap_or_default()), None)
             }
         }
+    }
+
+    /// The real token is what was written, so the same state has the same token; and what can't be read back must never
+    /// have been written. Without the codec, a number stands for the bytes.
+    fn next(&self, before: &Cell, state: Arc<State>) -> Cell {
+        let token = if self.codec {
+            let bytes = pickle::encode(&state);
+            let read = pickle::decode(&bytes, &Limits::default()).expect("what we write can be read");
+            assert_eq!(read, *state, "what we write reads the same");
+            Bytes::from(bytes)
+        } else if before.state.as_ref() == Some(&state) {
+            before.token.clone()
+        } else {
+            Bytes::copy_from_slice(&self.writes.to_be_bytes())
+        };
+        Cell { state: Some(state), token }
     }
 }

@@ -1,90 +1,21 @@
 //! The run of a seed: events in the order of virtual time, faults for a while, then peace, in which all must end well.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{Goal, NodeDesc, Phase, Settings, State};
+use rallypoint_core::rendezvous::{Phase, Settings, State, keys};
 
-use crate::check::{Checks, Violation};
-use crate::network::{Reply, Request, Store};
-use crate::node::{Clocks, Node, Report, Stage, Want};
+use crate::check::{Checks, Violation, Writer};
+use crate::config::{Config, Summary};
+use crate::network::{Name, Reply, Request, Store};
+use crate::node::{Next, Node, Report, Want};
 use crate::random::Random;
 
-/// What a run is like. [`Config::of`] draws one from a seed.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Where all randomness comes from.
-    pub seed: u64,
-    /// How many nodes there are at first.
-    pub nodes: u64,
-    /// A round needs at least so many.
-    pub min_nodes: u64,
-    /// And has at most so many.
-    pub max_nodes: u64,
-    /// How long faults happen.
-    pub trouble: Duration,
-    /// How long a message may take, in microseconds, most of the time.
-    pub latency: u64,
-    /// One message in so many is much later; 0 for none.
-    pub late: u64,
-    /// One message in so many is lost; 0 for none.
-    pub lost: u64,
-    /// One fault on a node in so many milliseconds; 0 for none.
-    pub fault_every: u64,
-    /// How far wall clocks may be off, in seconds.
-    pub skew: u64,
-    /// Whether somebody closes the rendezvous.
-    pub closes: bool,
-    /// Whether to print every event.
-    pub trace: bool,
-}
-
-impl Config {
-    /// What this seed is like.
-    pub fn of(seed: u64) -> Config {
-        let mut random = Random::new(seed);
-        let nodes = random.between(1, 9);
-        let min_nodes = random.between(1, nodes + 1);
-        Config {
-            seed,
-            nodes,
-            min_nodes,
-            max_nodes: random.between(min_nodes, nodes + 2),
-            trouble: Duration::from_secs(random.between(0, 200)),
-            latency: [200, 2_000, 50_000][random.between(0, 3) as usize],
-            late: [0, 50, 10][random.between(0, 3) as usize],
-            lost: [0, 0, 100, 20][random.between(0, 4) as usize],
-            fault_every: [0, 30_000, 10_000, 3_000][random.between(0, 4) as usize],
-            skew: [0, 20, 3_600][random.between(0, 3) as usize],
-            closes: random.one_in(10),
-            trace: false,
-        }
-    }
-}
-
-/// What a run came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Rounds that were completed.
-    pub rounds: u64,
-    /// Times a node returned from a round.
-    pub joins: u64,
-    /// Compare-and-sets, and those that lost.
-    pub writes: u64,
-    /// Those that lost.
-    pub losses: u64,
-    /// When the first round was complete.
-    pub first_round: Option<Duration>,
-    /// When everybody who can be was in one round after the faults had ended.
-    pub healed: Option<Duration>,
-}
-
 #[derive(Debug)]
-enum Event {
+pub(crate) enum Event {
     /// A request reaches the store.
-    Request { node: usize, number: u64, request: Request },
+    Request { node: usize, number: u64, sent: Duration, request: Request },
     /// A reply reaches a node.
     Reply { node: usize, number: u64, reply: Reply },
     /// A node gives up waiting for a reply.
@@ -92,28 +23,71 @@ enum Event {
     /// A pause is over.
     Timer { node: usize, number: u64 },
     /// Word of the end of a phase reaches those who wait for it.
-    PhaseOver { phase: Phase },
+    PhaseOver { job: usize, phase: Phase },
     /// Something happens to a node.
     Fault,
     /// A node that was paused goes on.
     Resume { node: usize },
     /// A node starts.
     Start { node: usize },
+    /// A node that died must have been put out.
+    LookForDead { node: usize, died: Duration },
+    /// Who works must have seen that somebody waits since then.
+    LookForWaiting { job: usize, since: Duration },
+    /// A round must have been found.
+    LookForRound { job: usize },
 }
 
-struct World {
-    config: Config,
-    settings: Settings,
-    random: Random,
-    now: Duration,
-    store: Store,
-    nodes: Vec<Node>,
-    events: BinaryHeap<Reverse<(Duration, u64, usize)>>,
-    bodies: BTreeMap<usize, Event>,
+/// An event and its time. The heap gives out the greatest first, so the earliest is the greatest.
+#[derive(Debug)]
+struct Planned {
+    at: Duration,
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Planned {}
+
+/// One rendezvous.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) key: Name,
+    pub(crate) checks: Checks,
+}
+
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) random: Random,
+    pub(crate) now: Duration,
+    pub(crate) store: Store,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) nodes: Vec<Node>,
+    events: BinaryHeap<Planned>,
     numbered: u64,
-    checks: Checks,
-    summary: Summary,
-    next_pid: i64,
+    pub(crate) summary: Summary,
+    pub(crate) next_pid: i64,
+    /// When the last of the faults is over, pauses included.
+    pub(crate) peace: Duration,
+    /// Whether all may have become well with what happened last.
+    unsettled: bool,
 }
 
 /// A driver's patience with one request.
@@ -122,111 +96,121 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// those left outside let in by another round with another last call.
 const HEALING: Duration = Duration::from_secs(240);
 
+/// The state of a rendezvous that nobody has come to.
+static EMPTY: State = State::EMPTY;
+
 /// Runs a seed.
 pub fn run(config: &Config) -> Result<Summary, Violation> {
-    let mut settings = Settings::new("sim", config.min_nodes, config.max_nodes);
-    settings.last_call_timeout = Duration::from_secs(10);
-    let mut world = World {
-        settings,
-        random: Random::new(config.seed ^ 0x5EED),
-        now: Duration::ZERO,
-        store: Store::default(),
-        nodes: Vec::new(),
-        events: BinaryHeap::new(),
-        bodies: BTreeMap::new(),
-        numbered: 0,
-        checks: Checks::default(),
-        summary: Summary::default(),
-        next_pid: 100,
-        config: config.clone(),
-    };
-    world.play()
+    World::new(config).play()
 }
 
 impl World {
-    fn play(&mut self) -> Result<Summary, Violation> {
-        for _ in 0..self.config.nodes {
-            let delay = Duration::from_micros(self.random.between(0, 300_000));
-            self.add_node(delay);
+    fn new(config: &Config) -> World {
+        // The second id looks like a key of the first.
+        let jobs = ["sim", "sim/announced/0"].into_iter().take(config.jobs).map(|run_id| {
+            let mut settings = Settings::new(run_id, config.min_nodes, config.max_nodes);
+            settings.last_call_timeout = Duration::from_secs(10);
+            settings.join_timeout = config.join_timeout;
+            Job { key: keys::state(run_id).into(), checks: Checks::new(settings) }
+        });
+        World {
+            random: Random::new(config.seed ^ 0x5EED),
+            now: Duration::ZERO,
+            store: Store::new(config.codec),
+            jobs: jobs.collect(),
+            nodes: Vec::new(),
+            events: BinaryHeap::new(),
+            numbered: 0,
+            summary: Summary::default(),
+            next_pid: 100,
+            peace: config.trouble,
+            unsettled: false,
+            config: config.clone(),
+        }
+    }
+
+    fn play(mut self) -> Result<Summary, Violation> {
+        for job in 0..self.jobs.len() {
+            for _ in 0..self.config.nodes {
+                let delay = Duration::from_micros(self.random.between(0, 300_000));
+                self.add_node(job, delay);
+            }
+            self.plan(self.config.trouble, Event::LookForRound { job });
         }
         if self.config.fault_every > 0 {
             self.plan_fault();
         }
-        let end = self.config.trouble + HEALING;
-        while let Some(Reverse((at, _, id))) = self.events.pop() {
+        while let Some(Planned { at, event, .. }) = self.events.pop() {
+            let end = self.summary.healed.map_or(self.peace + HEALING, |healed| healed + self.config.steady);
             if at > end {
                 break;
             }
             self.now = at;
-            let event = self.bodies.remove(&id).expect("every event has a body");
             if self.config.trace {
                 println!("{:>10.6} {event:?}", at.as_secs_f64());
             }
             self.happen(event)?;
-            if self.now > self.config.trouble && self.summary.healed.is_none() && self.is_well() {
+            if self.unsettled && self.now > self.peace && self.summary.healed.is_none() && self.is_all_well()
+            {
                 self.summary.healed = Some(self.now);
+                self.summary.writes_to_heal = self.store.writes;
             }
+            self.unsettled = false;
         }
         self.summary.writes = self.store.writes;
         self.summary.losses = self.store.losses;
         self.check_end()?;
-        Ok(self.summary.clone())
+        Ok(self.summary)
     }
 
-    // ---- events ----
-
-    fn plan(&mut self, after: Duration, event: Event) {
+    pub(crate) fn plan(&mut self, after: Duration, event: Event) {
         self.numbered += 1;
-        let id = self.numbered as usize;
-        self.bodies.insert(id, event);
-        self.events.push(Reverse((self.now + after, self.numbered, id)));
+        self.events.push(Planned { at: self.now + after, number: self.numbered, event });
+    }
+
+    /// The shared state of a rendezvous.
+    pub(crate) fn state(&self, job: usize) -> &State {
+        self.store.state(&self.jobs[job].key).map_or(&EMPTY, |state| state)
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        match event {
-            Event::Start { node } => {
-                let want = self.nodes[node].start_join(self.now);
-                self.grant(node, want, None)
-            }
-            Event::Request { node, number, request } => self.at_store(node, number, request),
-            Event::Reply { node, number, reply } => {
-                if let Some(until) = self.held_up(node, number) {
-                    self.plan(until, Event::Reply { node, number, reply });
-                    return Ok(());
-                }
-                if self.nodes[node].waiting_for != number || !self.nodes[node].is_up() {
-                    return Ok(());
-                }
+        let (node, number) = match &event {
+            Event::Reply { node, number, .. }
+            | Event::NoReply { node, number }
+            | Event::Timer { node, number } => (*node, *number),
+            _ => return self.happen_outside(event),
+        };
+        let known = &mut self.nodes[node];
+        if known.waiting_for != number || !known.is_up() {
+            return Ok(());
+        }
+        // What reaches a node that is paused, it sees when it goes on.
+        if let Some(until) = known.paused_until.filter(|until| *until > self.now) {
+            self.plan(until - self.now, event);
+            return Ok(());
+        }
+        let next = match event {
+            Event::Reply { reply, .. } => {
                 let random = self.random.next();
-                let (want, report) = self.nodes[node].handle_reply(reply, random, self.now);
-                self.grant(node, want, report)
+                known.mind.handle_reply(&mut known.life, reply, random, self.now)
             }
-            Event::NoReply { node, number } => {
-                if let Some(until) = self.held_up(node, number) {
-                    self.plan(until, Event::NoReply { node, number });
-                    return Ok(());
-                }
-                if self.nodes[node].waiting_for != number || !self.nodes[node].is_up() {
-                    return Ok(());
-                }
-                self.nodes[node].trouble = self.now;
-                let (want, report) = self.nodes[node].handle_no_reply(self.now);
-                self.grant(node, want, report)
+            Event::NoReply { .. } => {
+                (known.trouble, known.overtaken) = (self.now, true);
+                known.mind.handle_no_reply(&mut known.life, self.now)
             }
-            Event::Timer { node, number } => {
-                if let Some(until) = self.held_up(node, number) {
-                    self.plan(until, Event::Timer { node, number });
-                    return Ok(());
-                }
-                if self.nodes[node].waiting_for != number || !self.nodes[node].is_up() {
-                    return Ok(());
-                }
-                let (want, report) = self.nodes[node].handle_timer(self.now);
-                self.grant(node, want, report)
-            }
-            Event::PhaseOver { phase } => {
+            _ => known.mind.handle_timer(&mut known.life, self.now),
+        };
+        self.grant(node, next)
+    }
+
+    fn happen_outside(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Request { node, number, sent, request } => self.at_store(node, number, sent, request),
+            Event::Start { node } => self.start_join(node),
+            Event::PhaseOver { job, phase } => {
                 for node in 0..self.nodes.len() {
-                    if self.nodes[node].pausing == Some(phase) && !self.is_lost() {
+                    let known = &self.nodes[node];
+                    if known.job == job && known.life.pausing == Some(phase) && !self.is_lost() {
                         let (number, delay) = (self.nodes[node].waiting_for, self.latency());
                         self.plan(delay, Event::Timer { node, number });
                     }
@@ -234,234 +218,114 @@ impl World {
                 Ok(())
             }
             Event::Resume { node } => {
-                self.nodes[node].paused_until = None;
+                self.nodes[node].paused_until.take_if(|until| *until <= self.now);
                 Ok(())
             }
             Event::Fault => self.fault(),
+            Event::LookForDead { node, died } => self.look_for_dead(node, died),
+            Event::LookForWaiting { job, since } => self.look_for_waiting(job, since),
+            Event::LookForRound { job } => self.look_for_round(job),
+            Event::Reply { .. } | Event::NoReply { .. } | Event::Timer { .. } => unreachable!("for a node"),
         }
     }
 
-    /// How long a paused node is still paused.
-    fn held_up(&self, node: usize, number: u64) -> Option<Duration> {
-        let known = &self.nodes[node];
-        let until = known.paused_until.filter(|until| *until > self.now && known.waiting_for == number)?;
-        Some(until - self.now)
+    pub(crate) fn start_join(&mut self, node: usize) -> Result<(), Violation> {
+        let known = &mut self.nodes[node];
+        let next = known.mind.join(&mut known.life, self.now);
+        self.grant(node, next)
     }
 
-    fn at_store(&mut self, node: usize, number: u64, request: Request) -> Result<(), Violation> {
-        let writer = self.nodes[node].me().clone();
+    fn at_store(
+        &mut self,
+        node: usize,
+        number: u64,
+        sent: Duration,
+        request: Request,
+    ) -> Result<(), Violation> {
+        let Node { job, is_torch, .. } = self.nodes[node];
+        if let (Request::Announce { node, .. }, true) = (&request, self.config.thorough) {
+            let round = self.state(job).round;
+            // It may have read a state in which all others were dead, and the next round was to come.
+            for round in [round, round + 1] {
+                self.jobs[job].checks.asked.entry(round).or_default().insert(node.clone());
+            }
+        }
         let (reply, changed) = self.store.handle(request);
-        if let Some(before) = changed {
-            let after = self.store.state.clone().unwrap_or_default();
-            let limits = (self.config.min_nodes, self.config.max_nodes);
-            self.checks.written(before.as_deref(), &after, limits, self.now)?;
-            self.check_evicted(before.as_deref(), &after, &writer)?;
-            if after.complete && !before.as_deref().is_some_and(|before| before.complete) {
+        if let Some((key, before, after)) = changed {
+            self.unsettled = true;
+            let before = before.as_deref().unwrap_or(&EMPTY);
+            let waited = self.jobs[job].checks.waiting_since;
+            let me = self.nodes[node].me.clone();
+            let writer = Writer { node: &me, is_torch };
+            self.check_written(job, &key, before, &after, writer)?;
+            let checks = &mut self.jobs[job].checks;
+            if after.complete && (!before.complete || after.round > before.round) {
+                checks.completed(&after, writer, self.now);
                 self.summary.rounds += 1;
                 self.summary.first_round.get_or_insert(self.now);
             }
+            if let (None, Some(since)) = (waited, checks.waiting_since) {
+                self.plan_look_for_waiting(job, since);
+            }
         }
-        if !self.is_lost() {
-            let delay = self.latency();
+        let delay = self.latency();
+        let lost = self.is_lost();
+        if lost || self.now + delay > sent + PATIENCE {
+            self.plan((sent + PATIENCE).saturating_sub(self.now), Event::NoReply { node, number });
+        }
+        if !lost {
             self.plan(delay, Event::Reply { node, number, reply });
         }
         Ok(())
     }
 
     /// Does what a node wants, and takes note of what it reports.
-    fn grant(&mut self, node: usize, want: Want, report: Option<Report>) -> Result<(), Violation> {
+    pub(crate) fn grant(&mut self, node: usize, (want, report): Next) -> Result<(), Violation> {
         self.numbered += 1;
-        let number = self.numbered;
-        self.nodes[node].waiting_for = number;
+        let (number, sent) = (self.numbered, self.now);
+        self.nodes[node].note(&want, number, sent);
         match want {
             Want::Nothing => {}
             Want::Sleep(time) => self.plan(time, Event::Timer { node, number }),
             Want::Send(request) => {
-                if !self.is_lost() {
-                    let delay = self.latency();
-                    self.plan(delay, Event::Request { node, number, request });
+                if let Request::Write { .. } = request {
+                    self.check_attempts(node)?;
                 }
-                self.plan(PATIENCE, Event::NoReply { node, number });
+                let delay = self.latency();
+                match self.is_lost() {
+                    true => self.plan(PATIENCE, Event::NoReply { node, number }),
+                    false => self.plan(delay, Event::Request { node, number, sent, request }),
+                }
             }
         }
-        if let Some(phase) = self.nodes[node].to_end.take()
+        if let Some(phase) = self.nodes[node].life.ended.take()
             && !self.is_lost()
         {
-            let delay = self.latency();
-            self.plan(delay, Event::PhaseOver { phase });
+            let (job, delay) = (self.nodes[node].job, self.latency());
+            self.plan(delay, Event::PhaseOver { job, phase });
         }
+        let known = &mut self.nodes[node];
         match report {
+            None => Ok(()),
             Some(Report::Joined { state }) => {
                 self.summary.joins += 1;
-                let me = self.nodes[node].me().clone();
-                self.checks.joined(&me, &state, self.config.max_nodes, self.now)
-            }
-            Some(Report::TimedOut) => self.check_timed_out(node),
-            Some(Report::Closed | Report::Graceful | Report::Dropped) | None => Ok(()),
-        }
-    }
-
-    // ---- chance ----
-
-    fn troubled(&self) -> bool {
-        self.now < self.config.trouble
-    }
-
-    fn is_lost(&mut self) -> bool {
-        self.config.lost > 0 && self.troubled() && self.random.one_in(self.config.lost)
-    }
-
-    fn latency(&mut self) -> Duration {
-        let late = self.config.late > 0 && self.troubled() && self.random.one_in(self.config.late);
-        let most = if late { 1_400_000 } else { self.config.latency };
-        Duration::from_micros(self.random.between(most / 4, most))
-    }
-
-    fn add_node(&mut self, delay: Duration) {
-        self.next_pid += 1;
-        let skew = self.config.skew as i64 * 1_000_000;
-        let offset = if skew == 0 { 0 } else { self.random.between(0, 2 * skew as u64) as i64 - skew };
-        let clocks = Clocks { offset, drift: self.random.between(0, 20_001) as i64 - 10_000 };
-        let host = format!("host{}", self.random.between(0, 4));
-        let node = Node::new(NodeDesc::new(host, self.next_pid, 0), self.settings.clone(), clocks);
-        self.nodes.push(node);
-        self.plan(delay, Event::Start { node: self.nodes.len() - 1 });
-    }
-
-    fn plan_fault(&mut self) {
-        let after = Duration::from_millis(self.random.between(1, 2 * self.config.fault_every));
-        if self.now + after < self.config.trouble {
-            self.plan(after, Event::Fault);
-        }
-    }
-
-    fn fault(&mut self) -> Result<(), Violation> {
-        self.plan_fault();
-        let node = self.random.between(0, self.nodes.len() as u64) as usize;
-        if !self.nodes[node].is_up() {
-            return Ok(());
-        }
-        match self.random.between(0, 7) {
-            0 => {
-                self.nodes[node].stage = Stage::Gone;
-                self.nodes[node].died = Some(self.now);
-                if !self.random.one_in(4) {
-                    let delay = Duration::from_millis(self.random.between(0, 20_000));
-                    self.add_node(delay);
+                self.unsettled = true;
+                let (job, me, is_torch) = (known.job, known.me.clone(), known.is_torch);
+                if self.jobs[job].checks.waiting_since.is_some() {
+                    self.plan_look_for_waiting(job, self.now);
                 }
+                let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
+                self.jobs[job].checks.joined(&me, is_torch, &state, &now, self.now)
             }
-            1 => {
-                let pause = Duration::from_millis(self.random.between(100, 40_000));
-                self.nodes[node].paused_until = Some(self.now + pause);
-                self.nodes[node].trouble = self.now + pause;
-                self.plan(pause, Event::Resume { node });
+            Some(Report::Left) => {
+                known.left = true;
+                Ok(())
             }
-            2 => {
-                let jump = self.random.between(0, 7_200_000_000) as i64 - 3_600_000_000;
-                self.nodes[node].clocks.offset += jump;
+            Some(Report::TimedOut { cleanly }) => {
+                self.summary.timeouts += 1;
+                self.check_timed_out(node, cleanly)
             }
-            3 => {
-                // Its workers failed: it wants another round.
-                if matches!(self.nodes[node].stage, Stage::Working { .. }) {
-                    let want = self.nodes[node].start_join(self.now);
-                    return self.grant(node, want, None);
-                }
-            }
-            4 if self.nodes.iter().filter(|node| node.is_up()).count() as u64 > self.config.min_nodes => {
-                self.nodes[node].stage = Stage::Leaving;
-                let want = self.nodes[node].start(Goal::Leave, self.now);
-                return self.grant(node, want, None);
-            }
-            5 if self.config.closes && self.random.one_in(8) => {
-                self.nodes[node].stage = Stage::Closing;
-                let want = self.nodes[node].start(Goal::Close, self.now);
-                return self.grant(node, want, None);
-            }
-            6 if self.nodes.len() < 24 => self.add_node(Duration::ZERO),
-            _ => {}
+            Some(Report::Broken { rule, what }) => Err(self.violation(rule, what)),
         }
-        Ok(())
-    }
-
-    // ---- what must hold ----
-
-    /// R9 and R10: only the dead are put out, and not too soon.
-    fn check_evicted(
-        &self,
-        before: Option<&State>,
-        after: &State,
-        writer: &NodeDesc,
-    ) -> Result<(), Violation> {
-        let Some(before) = before else { return Ok(()) };
-        for gone in before.members() {
-            if gone == writer || after.has(gone) {
-                continue;
-            }
-            let Some(node) = self.nodes.iter().find(|node| node.me() == gone) else { continue };
-            let limit = Duration::from_secs(9);
-            if let Some(died) = node.died {
-                if self.now.saturating_sub(died) < limit
-                    && self.config.lost == 0
-                    && self.config.late == 0
-                    && node.trouble < died
-                {
-                    return Err(self.violation(
-                        "R10",
-                        format!("{gone} was put out {:?} after it died", self.now - died),
-                    ));
-                }
-                continue;
-            }
-            let well = self.now.saturating_sub(node.trouble) > Duration::from_secs(40)
-                && node.paused_until.is_none();
-            let steady = matches!(node.stage, Stage::Working { .. } | Stage::Joining);
-            if well && steady && self.config.lost == 0 {
-                return Err(self.violation("R9", format!("{gone} is alive and was put out by {writer}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// R13: who gave up is in no list.
-    fn check_timed_out(&self, node: usize) -> Result<(), Violation> {
-        let me = self.nodes[node].me();
-        if self.config.lost == 0 && self.store.state.as_ref().is_some_and(|state| state.has(me)) {
-            return Err(self.violation("R13", format!("{me} gave up and is still in the state")));
-        }
-        Ok(())
-    }
-
-    /// Whether everybody who can be is in one round.
-    fn is_well(&self) -> bool {
-        let state: Arc<State> = self.store.state.clone().unwrap_or_default();
-        let up: Vec<_> = self.nodes.iter().filter(|node| node.is_up()).collect();
-        let wanted = (up.len() as u64).min(self.config.max_nodes);
-        state.complete
-            && state.participants.len() as u64 == wanted
-            && state.wait_list.is_empty()
-            && state.participants.keys().all(|member| {
-                up.iter()
-                    .any(|node| node.me() == member && node.stage == Stage::Working { round: state.round })
-            })
-    }
-
-    /// R11: with enough nodes a round is found.
-    fn check_end(&self) -> Result<(), Violation> {
-        let state = self.store.state.clone().unwrap_or_default();
-        let up = self.nodes.iter().filter(|node| node.is_up()).count() as u64;
-        if state.closed || up < self.config.min_nodes || self.is_well() {
-            return Ok(());
-        }
-        let stages: Vec<_> = self
-            .nodes
-            .iter()
-            .filter(|node| node.is_up())
-            .map(|node| (node.me().to_string(), node.stage.clone()))
-            .collect();
-        Err(self.violation("R11", format!("{up} nodes are up but not in one round: {stages:?}; {state:?}")))
-    }
-
-    fn violation(&self, rule: &'static str, what: String) -> Violation {
-        Violation { rule, what, at: self.now }
     }
 }

@@ -30,7 +30,8 @@ pub fn apply(
                 if next.participants.len() as u64 >= settings.max_nodes {
                     break;
                 }
-                if !next.has(node) && !dead.contains(node) {
+                // Also from the wait list: a whole round that starts over comes from there.
+                if !next.participants.contains_key(node) && !dead.contains(node) {
                     next.take_in(node, stamp);
                 }
             }
@@ -57,6 +58,7 @@ pub fn apply(
     if next.has(me) {
         next.last_heartbeats.insert(me.clone(), stamp);
     }
+    next.keep_newest(state.newest());
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),
@@ -65,12 +67,9 @@ pub fn apply(
     next
 }
 
-/// The time to write: never before what is there, so that a node whose clock is ahead does not take this one for dead;
-/// and never the same twice, because it is the change that shows that this node is alive.
+/// The time to write: after everything that was ever there, so that a node whose clock is ahead does not take this one for
+/// dead, and so that no time comes twice: it is the change that shows that a node is alive.
 fn stamp(state: &State, view: &View<'_>) -> WallTime {
-    let newest = state.last_heartbeats.values().max().copied().unwrap_or(view.wall);
-    let tick = Duration::from_micros(1);
-    let before = state.last_heartbeats.get(view.me).copied();
-    let after = before.and_then(|before| before.checked_add(tick)).unwrap_or(view.wall);
-    view.wall.max(newest).max(after)
+    let after = state.newest().and_then(|newest| newest.checked_add(Duration::from_micros(1)));
+    after.map_or(view.wall, |after| view.wall.max(after))
 }

@@ -11,18 +11,28 @@ use super::time::WallTime;
 const WORLD: &str = "rallypoint_world";
 /// How many have left so far.
 const LEAVERS: &str = "rallypoint_left";
+/// The newest heartbeat there was, while no node that is here has it.
+const NEWEST: &str = "rallypoint_newest";
 /// Who closed the rendezvous, and when.
 const CLOSED_BY: &str = "rallypoint_closed_by";
 
 impl State {
     /// All nodes in it, each once.
     pub fn members(&self) -> BTreeSet<&NodeDesc> {
-        self.participants
-            .keys()
-            .chain(&self.wait_list)
-            .chain(&self.redundancy_list)
-            .chain(self.last_heartbeats.keys())
-            .collect()
+        self.lists().chain(self.last_heartbeats.keys()).collect()
+    }
+
+    /// The nodes of all lists, one list after the other.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
+        self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
+    }
+
+    /// The heartbeat of a node, if it has one; `None` if the node is not here at all.
+    pub(super) fn heartbeat(&self, node: &NodeDesc) -> Option<Option<WallTime>> {
+        match self.last_heartbeats.get(node) {
+            Some(heartbeat) => Some(Some(*heartbeat)),
+            None => self.has(node).then_some(None),
+        }
     }
 
     /// Whether a node is in one of the lists.
@@ -86,6 +96,24 @@ impl State {
             _ => 0,
         };
         self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+    }
+
+    /// The newest heartbeat that was ever here, as far as our nodes have written it down.
+    pub(super) fn newest(&self) -> Option<WallTime> {
+        let left = match self.extra.get(NEWEST) {
+            Some(Extra::Time(newest)) => Some(*newest),
+            _ => None,
+        };
+        self.last_heartbeats.values().copied().max().max(left)
+    }
+
+    /// Keeps the newest heartbeat of before, if whoever had it is no longer here.
+    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
+        let here = self.last_heartbeats.values().copied().max();
+        match before {
+            Some(newest) if before > here => self.extra.insert(Arc::from(NEWEST), Extra::Time(newest)),
+            _ => self.extra.remove(NEWEST),
+        };
     }
 
     /// How many nodes the complete round was completed with, as far as that can be known.

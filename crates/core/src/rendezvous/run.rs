@@ -1,8 +1,11 @@
 //! One node pursuing one goal: read, decide, write, look again. It says what to do and is told what came of it; sockets,
 //! sleeping and random numbers are the driver's. Losing a compare-and-set is an observation, not an error.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::apply::apply;
 use super::decide::{Change, Decision, Goal, View, decide};
@@ -15,7 +18,7 @@ use super::time::WallTime;
 use super::watch::Watch;
 
 /// A node as it lives through many rounds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Who it is.
     pub me: NodeDesc,
@@ -25,12 +28,27 @@ pub struct Member {
     pub watch: Watch,
     /// When its heartbeat was last written.
     pub beat: Option<MonoTime>,
+    /// The round it has announced itself for, as long as that may stand.
+    pub announcement: Option<u64>,
 }
 
 impl Member {
     /// A node that has seen nothing yet.
     pub fn new(me: NodeDesc, settings: Settings) -> Member {
-        Member { me, settings, watch: Watch::default(), beat: None }
+        Member { me, settings, watch: Watch::default(), beat: None, announcement: None }
+    }
+
+    /// Whether a run towards [`Goal::KeepAlive`] would write: its heartbeat is due, or somebody is dead.
+    ///
+    /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
+    pub fn has_duty(&self, now: MonoTime) -> bool {
+        self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
+            || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
+    }
+
+    /// Whether others may still let it in because of its announcement, given the state at hand.
+    fn may_be_let_in(&self, state: &State) -> bool {
+        self.announcement.is_some_and(|round| round > state.round || round == state.round && !state.complete)
     }
 }
 
@@ -40,7 +58,7 @@ pub struct Cell {
     /// What was there; `None` before anybody has written.
     pub state: Option<Arc<State>>,
     /// What to compare with.
-    pub token: Vec<u8>,
+    pub token: Bytes,
 }
 
 /// What to do.
@@ -57,7 +75,7 @@ pub enum Step {
     /// Write the state if nobody else has: [`Run::handle_written`].
     Write {
         /// What must be there.
-        token: Vec<u8>,
+        token: Bytes,
         /// What is to be there.
         state: State,
         /// Announcements of that round to be taken back *before* the write: whoever read them before has also read a
@@ -116,15 +134,18 @@ pub struct Run {
     since: MonoTime,
     deadline: MonoTime,
     cell: Option<Cell>,
-    announced: Vec<NodeDesc>,
-    /// The round it has announced itself for.
-    announcement: Option<u64>,
+    announced: Arc<[NodeDesc]>,
     losses: u32,
     reason: Reason,
     /// Who was here when the time was up: this node among them, although it withdraws before it ends.
     late: Option<Reason>,
-    /// When the write under way was decided.
-    writing: Option<MonoTime>,
+    /// The write under way, and when it was decided.
+    writing: Option<(Change, MonoTime)>,
+    /// When it began to announce itself, for the last time, and for the first time in this round.
+    announcing: MonoTime,
+    first_announced: Option<MonoTime>,
+    /// The round in which it has let others go first, and how often.
+    deferred: (u64, u32),
 }
 
 /// How often to look while waiting: as often as torch's nodes.
@@ -132,6 +153,12 @@ pub const POLL: Duration = Duration::from_secs(1);
 /// The pause after the first lost compare-and-set; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
+/// So often a node lets others go first in one round.
+const MOST_DEFERRALS: u32 = 4;
+/// Between two that wait for the same one ahead of them.
+const STAGGER: Duration = Duration::from_millis(1);
+/// No pause is shorter, however soon something is due.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
 impl Run {
     /// A run towards `goal` that must be over at `deadline`.
@@ -141,12 +168,14 @@ impl Run {
             since: now,
             deadline,
             cell: None,
-            announced: Vec::new(),
-            announcement: None,
+            announced: Arc::default(),
             losses: 0,
             reason: Reason::Nothing,
             late: None,
             writing: None,
+            announcing: now,
+            first_announced: None,
+            deferred: (0, 0),
         }
     }
 
@@ -167,7 +196,7 @@ impl Run {
 
     /// The state was read.
     pub fn handle_cell(&mut self, member: &mut Member, cell: Cell, now: MonoTime, wall: WallTime) -> Step {
-        self.announced.clear();
+        self.announced = Arc::default();
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
@@ -177,11 +206,11 @@ impl Run {
         &mut self,
         member: &mut Member,
         cell: Cell,
-        announced: Vec<NodeDesc>,
+        announced: impl Into<Arc<[NodeDesc]>>,
         now: MonoTime,
         wall: WallTime,
     ) -> Step {
-        self.announced = announced;
+        self.announced = announced.into();
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
@@ -189,7 +218,7 @@ impl Run {
     /// Something failed on the way to the store; what was asked for may or may not have happened.
     pub fn handle_failure(&mut self) -> Step {
         self.writing = None;
-        self.announced.clear();
+        self.announced = Arc::default();
         Step::Read
     }
 
@@ -205,10 +234,16 @@ impl Run {
     ) -> Step {
         let written = self.writing.take();
         self.take(member, cell, now);
-        self.announced.clear();
+        self.announced = Arc::default();
         if won {
             self.losses = 0;
-            member.beat = written.or(member.beat);
+            if let Some((change, at)) = written {
+                member.beat = Some(at);
+                if change == Change::Withdraw {
+                    // Not before: whoever read the announcement may write until this write was won.
+                    member.announcement = None;
+                }
+            }
             return self.next(member, now, wall);
         }
         self.losses += 1;
@@ -222,18 +257,19 @@ impl Run {
     }
 
     /// The pause is over.
-    pub fn handle_pause(&mut self) -> Step {
-        match self.announcement {
-            Some(round) if self.state().is_some_and(|state| state.round == round && !state.complete) => {
+    pub fn handle_pause(&mut self, member: &Member, now: MonoTime) -> Step {
+        let outside = |round: &u64| {
+            self.state().is_none_or(|state| {
+                state.round == *round && !state.complete && !state.participants.contains_key(&member.me)
+            })
+        };
+        match member.announcement.filter(outside) {
+            Some(round) if self.goal == Goal::Join => {
+                self.announcing = now;
                 Step::Announce { round }
             }
             _ => Step::Read,
         }
-    }
-
-    /// Whether an announcement for this round stands.
-    pub fn has_announced(&self, round: u64) -> bool {
-        self.announcement == Some(round)
     }
 
     fn phase(&self) -> Phase {
@@ -244,7 +280,11 @@ impl Run {
 
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
         if let Some(state) = &cell.state {
-            member.watch.observe(state, now, member.settings.keep_alive_interval);
+            member.watch.observe(state, now, &member.settings);
+            // Whoever let it in has written a heartbeat for it, some time after it asked.
+            if member.announcement == Some(state.round) && state.participants.contains_key(&member.me) {
+                member.beat = member.beat.max(self.first_announced);
+            }
         }
         self.cell = Some(cell);
     }
@@ -262,12 +302,15 @@ impl Run {
             beat: member.beat,
             wall,
             since: self.since,
-            announced: self.announcement.is_some(),
+            announced: member.may_be_let_in(raw),
         };
         let dead = member.watch.dead(member.settings.keep_alive_limit(), &member.me);
-        let state = raw.without(&dead, member.settings.min_nodes);
+        let state = match dead.is_empty() {
+            true => Cow::Borrowed(raw),
+            false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
+        };
         // Ranks come from the bytes that were read, never from this node's opinion of who is dead.
-        let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &state };
+        let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &*state };
         let (decision, reason) = decide(self.goal, seen, &view);
         self.reason = reason.clone();
         match decision {
@@ -277,29 +320,86 @@ impl Run {
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
             Decision::FailTimeout => Step::End(End::Timeout(self.late.take().unwrap_or(reason))),
-            Decision::Wait => Step::Pause { most: POLL, phase: self.phase() },
-            Decision::Write(Change::AddToParticipants) if self.announcement != Some(state.round) => {
-                self.announcement = Some(state.round);
-                Step::Announce { round: state.round }
+            Decision::Wait => Step::Pause { most: self.wait(member, now), phase: self.phase() },
+            Decision::Write(Change::AddToParticipants) if member.announcement != Some(state.round) => {
+                let round = state.round;
+                member.announcement = Some(round);
+                (self.announcing, self.first_announced) = (now, Some(now));
+                Step::Announce { round }
+            }
+            Decision::Write(Change::AddToParticipants) if self.goes_later(&state, &member.me) => {
+                let ahead = self.ahead(&state, &member.me).count() as u32;
+                self.deferred = match self.deferred {
+                    (round, times) if round == state.round => (round, times + 1),
+                    _ => (state.round, 1),
+                };
+                // As long as those ahead need, who are as far from the store; then one after the other.
+                let took = now.since(self.announcing).clamp(FIRST_PAUSE, LONGEST_PAUSE / 4);
+                let most = took + (STAGGER * ahead).min(LONGEST_PAUSE / 4);
+                Step::Pause { most, phase: self.phase() }
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
                 if matches!(reason, Reason::JoinTimeout { .. }) {
                     self.late.get_or_insert(reason);
                 }
-                let mut retract = dead;
-                if change == Change::Withdraw {
-                    retract.push(member.me.clone());
-                    self.announcement = None;
-                }
-                let retract = (!retract.is_empty()).then_some((raw.round, retract));
+                let retract = self.retraction(change, member, raw, &state, dead);
                 // A spare that is needed after all has its whole time to join again.
                 if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
                     self.deadline = now.after(member.settings.join_timeout);
                 }
-                self.writing = Some(now);
+                self.writing = Some((change, now));
                 Step::Write { token: cell.token.clone(), state: next, retract }
             }
         }
+    }
+
+    /// Who has announced itself before this node and is not in the round yet.
+    fn ahead<'a>(&'a self, state: &'a State, me: &'a NodeDesc) -> impl Iterator<Item = &'a NodeDesc> {
+        let before = self.announced.iter().take_while(move |node| *node != me);
+        before.filter(|node| !state.participants.contains_key(node))
+    }
+
+    /// Whether to let others go first, but not for ever: whoever is first in line lets the others in along with itself, so
+    /// that of many who come at once few have to write.
+    fn goes_later(&self, state: &State, me: &NodeDesc) -> bool {
+        let times = if self.deferred.0 == state.round { self.deferred.1 } else { 0 };
+        times < MOST_DEFERRALS && self.ahead(state, me).next().is_some()
+    }
+
+    /// Whose announcements must be taken back before this change is written, and for which round: of those who would
+    /// else be let in again. Nobody is let into a round that is complete, so only the next to be open counts.
+    fn retraction(
+        &self,
+        change: Change,
+        member: &Member,
+        raw: &State,
+        state: &State,
+        dead: Vec<NodeDesc>,
+    ) -> Option<(u64, Vec<NodeDesc>)> {
+        let round = state.round.max(member.announcement.unwrap_or_default());
+        let mut nodes = if state.complete { Vec::new() } else { dead };
+        if change == Change::Withdraw && member.may_be_let_in(raw) {
+            nodes.push(member.me.clone());
+        }
+        (!nodes.is_empty()).then_some((round, nodes))
+    }
+
+    /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
+    /// is first.
+    fn wait(&self, member: &Member, now: MonoTime) -> Duration {
+        let call = match self.reason {
+            Reason::LastCall { left, .. } => left,
+            _ => POLL,
+        };
+        // A spare waits beyond it. It is up only *after* the deadline.
+        let time = match now > self.deadline {
+            true => POLL,
+            false => self.deadline.since(now) + Duration::from_millis(1),
+        };
+        let beat = member
+            .beat
+            .map_or(POLL, |beat| member.settings.keep_alive_interval.saturating_sub(now.since(beat)));
+        POLL.min(call).min(time).min(beat).max(SHORTEST_WAIT)
     }
 }

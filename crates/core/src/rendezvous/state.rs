@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::node::NodeDesc;
 use super::time::WallTime;
 
-/// What the nodes of a rendezvous know of each other. `State::default()` is what torch begins with.
+/// What the nodes of a rendezvous know of each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// The current round. Counted up from 0 and never down, so one below 0 is refused when it is read.
@@ -29,6 +29,21 @@ pub struct State {
     /// Attributes that we don't know, by name. A later torch may add some; its nodes would miss them if we left them
     /// out when we write.
     pub extra: BTreeMap<Arc<str>, Extra>,
+}
+
+impl State {
+    /// What torch begins with.
+    pub const EMPTY: State = State {
+        round: 0,
+        complete: false,
+        deadline: None,
+        closed: false,
+        participants: BTreeMap::new(),
+        wait_list: BTreeSet::new(),
+        redundancy_list: BTreeSet::new(),
+        last_heartbeats: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    };
 }
 
 /// The value of an attribute we don't know: only what can mean nothing but itself is kept.
@@ -53,6 +68,7 @@ mod tests {
 
     #[test]
     fn a_state_begins_as_torchs_does() {
+        assert_eq!(State::EMPTY, State::default());
         assert_eq!(
             format!("{:?}", State::default()),
             "State { round: 0, complete: false, deadline: None, closed: false, participants: {}, \

@@ -79,6 +79,11 @@ impl Driver {
         self.settings.keep_alive_interval.saturating_sub(passed)
     }
 
+    /// Whether there is something for this node to write while it is in a round.
+    pub(super) fn has_duty(&self) -> bool {
+        self.member().has_duty(self.now())
+    }
+
     /// Who was expected by name and is not in the state that was read last.
     pub(super) fn missing(&self) -> Vec<String> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -88,7 +93,7 @@ impl Driver {
     /// Reads the state once.
     pub(super) fn look(&self) -> Result<Arc<State>> {
         let state = self.cell(&*self.backend)?.state.unwrap_or_default();
-        self.member().watch.observe(&state, self.now(), self.settings.keep_alive_interval);
+        self.member().watch.observe(&state, self.now(), &self.settings);
         Ok(state)
     }
 
@@ -149,7 +154,7 @@ impl Driver {
                         true => std::thread::sleep(most),
                         false => drop(self.wait(Signal::Over(phase), most)),
                     }
-                    Ok(run.handle_pause())
+                    Ok(run.handle_pause(&self.member(), self.now()))
                 }
                 Step::End(end) => return Ok(end),
             };

@@ -11,32 +11,39 @@ use super::driver::Driver;
 
 /// A running thread.
 pub(super) struct KeepAlive {
-    /// Dropping it tells the thread to end.
-    stop: Option<Sender<()>>,
+    /// Something to do before it is due. Dropping it tells the thread to end.
+    duty: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl KeepAlive {
     pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
-        let (stop, stopped) = channel();
+        let (duty, duties) = channel();
         let thread = std::thread::Builder::new()
             .name("rdzv-keep-alive".into())
             .spawn(move || {
                 let mut pause = driver.until_heartbeat();
-                while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+                while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
                     beat(&driver);
                     // Whatever came of it, not at once again.
                     pause = driver.until_heartbeat().max(Duration::from_millis(100));
                 }
             })
             .expect("a thread can be started");
-        KeepAlive { stop: Some(stop), thread: Some(thread) }
+        KeepAlive { duty: Some(duty), thread: Some(thread) }
+    }
+
+    /// Lets it do now what it would do later.
+    pub(super) fn hurry(&self) {
+        if let Some(duty) = &self.duty {
+            let _ = duty.send(());
+        }
     }
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        self.stop.take();
+        self.duty.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,0 +1,57 @@
+//! Under which names a rendezvous lies in a store. Two runs with different ids have no name in common, whatever the ids
+//! look like; what lies under the names is not decided here.
+
+use super::run::Phase;
+
+/// The key of the shared state: torch's.
+pub fn state(run_id: &str) -> String {
+    format!("torch.rendezvous.{run_id}")
+}
+
+/// The key under which nodes announce themselves for a round.
+///
+/// It doesn't begin as torch's keys do: what lies under those must be a state. Behind the id come only names without a
+/// slash, so that the id is what is left when they are taken off the end.
+pub fn announced(run_id: &str, round: u64) -> String {
+    format!("rallypoint.rendezvous/{run_id}/announced/{round}")
+}
+
+/// The key that appears when a phase is over.
+pub fn phase_over(run_id: &str, phase: Phase) -> String {
+    let Phase { round, complete } = phase;
+    format!("rallypoint.rendezvous/{run_id}/{}/{round}", if complete { "ended" } else { "completed" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(run_id: &str) -> BTreeSet<String> {
+        let phases = [false, true].map(|complete| (0..30).map(move |round| Phase { round, complete }));
+        let over = phases.into_iter().flatten().map(|phase| phase_over(run_id, phase));
+        over.chain((0..30).map(|round| announced(run_id, round))).chain([state(run_id)]).collect()
+    }
+
+    #[test]
+    fn two_runs_have_no_name_in_common_even_if_one_id_looks_like_a_key_of_the_other() {
+        let ids = ["a", "a.1", "a/announced/1", "a/announced", "/a", "a/", "/", "a/ended/2", "1", "11"];
+        let mut all = BTreeSet::new();
+        for id in ids {
+            let names = names(id);
+            assert_eq!(names.len(), 91, "each name is one thing");
+            let before = all.len();
+            all.extend(names);
+            assert_eq!(all.len(), before + 91, "{id:?} has a name of another run");
+        }
+    }
+
+    #[test]
+    fn only_the_state_lies_where_torch_looks_for_one() {
+        assert_eq!(state("job"), "torch.rendezvous.job");
+        let ours =
+            names("torch.rendezvous.job").into_iter().filter(|name| name.starts_with("torch.rendezvous."));
+        assert_eq!(ours.count(), 1);
+    }
+}

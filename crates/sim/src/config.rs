@@ -1,0 +1,126 @@
+//! What a run is like, drawn from its seed, and what it came to.
+
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// What a run is like. [`Config::of`] draws one from a seed.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// How many nodes there are at first.
+    pub nodes: u64,
+    /// A round needs at least so many.
+    pub min_nodes: u64,
+    /// And has at most so many.
+    pub max_nodes: u64,
+    /// How long a node tries to join.
+    pub join_timeout: Duration,
+    /// How long faults happen.
+    pub trouble: Duration,
+    /// How long a message may take, in microseconds, most of the time.
+    pub latency: u64,
+    /// One message in so many is much later; 0 for none.
+    pub late: u64,
+    /// One message in so many is lost; 0 for none.
+    pub lost: u64,
+    /// One fault on a node in so many milliseconds; 0 for none.
+    pub fault_every: u64,
+    /// How far wall clocks may be off, in seconds.
+    pub skew: u64,
+    /// Whether somebody closes the rendezvous.
+    pub closes: bool,
+    /// One node in so many does as torch's do; 0 for none. They bear neither lost messages nor clocks far apart.
+    pub torch: u64,
+    /// How many rendezvous there are on the store, each with its own nodes.
+    pub jobs: usize,
+    /// Whether the register holds bytes, written and read by the codec, rather than the states themselves.
+    pub codec: bool,
+    /// Whether every write is checked. Too slow for thousands of nodes.
+    pub thorough: bool,
+    /// How long all must stay well once they are, for the run to end.
+    pub steady: Duration,
+    /// Whether to print every event.
+    pub trace: bool,
+}
+
+impl Config {
+    /// What this seed is like.
+    pub fn of(seed: u64) -> Config {
+        let mut random = Random::new(seed);
+        let nodes = random.between(1, 9);
+        let min_nodes = random.between(1, nodes + 1);
+        let config = Config {
+            seed,
+            nodes,
+            min_nodes,
+            max_nodes: random.between(min_nodes, nodes + 2),
+            join_timeout: Duration::from_secs([600, 600, 600, 60, 25][random.between(0, 5) as usize]),
+            trouble: Duration::from_secs(random.between(0, 200)),
+            latency: [200, 2_000, 50_000][random.between(0, 3) as usize],
+            late: [0, 0, 50, 10][random.between(0, 4) as usize],
+            lost: [0, 0, 100, 20][random.between(0, 4) as usize],
+            fault_every: [0, 30_000, 10_000, 3_000][random.between(0, 4) as usize],
+            skew: [0, 20, 3_600][random.between(0, 3) as usize],
+            closes: random.one_in(10),
+            torch: 0,
+            jobs: if random.one_in(10) { 2 } else { 1 },
+            codec: random.one_in(4),
+            thorough: true,
+            steady: Duration::from_secs(20),
+            trace: false,
+        };
+        match random.one_in(4) {
+            true => Config { torch: random.between(2, 5), lost: 0, skew: 4, ..config },
+            false => config,
+        }
+    }
+
+    /// A quiet run in which so many nodes come at once, all of whom are needed.
+    pub fn crowd(seed: u64, nodes: u64) -> Config {
+        Config {
+            seed,
+            nodes,
+            min_nodes: nodes,
+            max_nodes: nodes,
+            join_timeout: Duration::from_secs(600),
+            trouble: Duration::ZERO,
+            latency: 2_000,
+            late: 0,
+            lost: 0,
+            fault_every: 0,
+            skew: 3_600,
+            closes: false,
+            torch: 0,
+            jobs: 1,
+            codec: false,
+            thorough: nodes <= 1_000,
+            steady: Duration::ZERO,
+            trace: false,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Rounds that were completed.
+    pub rounds: u64,
+    /// Times a node returned from a round.
+    pub joins: u64,
+    /// Times a node gave up joining.
+    pub timeouts: u64,
+    /// Compare-and-sets.
+    pub writes: u64,
+    /// Those that lost.
+    pub losses: u64,
+    /// When the first round was complete.
+    pub first_round: Option<Duration>,
+    /// Compare-and-sets until everybody who can be was in one round after the faults had ended.
+    pub writes_to_heal: u64,
+    /// When that was.
+    pub healed: Option<Duration>,
+    /// How often each timed check looked at something that it could have found wrong, in the order R9 to R13.
+    pub looked: [u64; 5],
+}
