@@ -57,6 +57,7 @@ impl World {
             was_spare: false,
             left: false,
             overtaken: false,
+            lost: 0,
             attempts: VecDeque::new(),
         };
         self.nodes.push(node);

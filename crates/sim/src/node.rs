@@ -136,6 +136,8 @@ pub(crate) struct Node {
     pub(crate) left: bool,
     /// Whether something it said may still be under way although it has said other things since.
     pub(crate) overtaken: bool,
+    /// How many of its writes were lost, one after the other.
+    pub(crate) lost: u32,
     /// When it tried to write, in the last second.
     pub(crate) attempts: VecDeque<Duration>,
 }

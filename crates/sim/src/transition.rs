@@ -36,7 +36,7 @@ impl Checks {
                 hold!(
                     at,
                     "R8",
-                    newest <= Some(heartbeat),
+                    newest < Some(heartbeat),
                     "{writer} wrote heartbeat {heartbeat} after {newest:?}"
                 );
                 continue;
@@ -50,7 +50,7 @@ impl Checks {
                 let ranked = after.complete && !before.complete && old.0.is_some() && new.0.is_some();
                 hold!(at, "R8", ranked || old == new, "{writer} moved {node} from {old:?} to {new:?}");
             }
-            let kept = was.is_none_or(|was| was == heartbeat) && (taken_in || was.is_some());
+            let kept = if taken_in { newest < Some(heartbeat) } else { was == Some(heartbeat) };
             hold!(at, "R8", kept, "{writer} changed the heartbeat of {node} from {was:?} to {heartbeat}");
         }
         let stay = |node: &&NodeDesc| after.participants.contains_key(*node);

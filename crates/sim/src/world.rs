@@ -251,6 +251,10 @@ impl World {
             }
         }
         let (reply, changed) = self.store.handle(request);
+        if let Reply::Written { won, .. } = &reply {
+            let known = &mut self.nodes[node];
+            known.lost = if *won { 0 } else { known.lost + 1 };
+        }
         if let Some((key, before, after)) = changed {
             self.unsettled = true;
             let before = before.as_deref().unwrap_or(&EMPTY);

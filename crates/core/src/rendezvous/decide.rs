@@ -90,6 +90,11 @@ impl View<'_> {
         self.now > self.deadline
     }
 
+    /// Whether the others wait for a sign of life from it.
+    pub(super) fn is_overdue(&self, state: &State) -> bool {
+        state.has(self.me) && self.heartbeat_due()
+    }
+
     fn heartbeat_due(&self) -> bool {
         self.beat.is_none_or(|beat| self.now.since(beat) >= self.settings.keep_alive_interval)
     }

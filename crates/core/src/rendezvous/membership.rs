@@ -64,12 +64,12 @@ impl State {
         next
     }
 
-    /// Puts a node into the open round.
+    /// Puts a node into the open round. That it asked for it is a sign of life.
     pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
         self.wait_list.remove(node);
         self.redundancy_list.remove(node);
         self.participants.insert(node.clone(), 0);
-        self.last_heartbeats.entry(node.clone()).or_insert(heartbeat);
+        self.last_heartbeats.insert(node.clone(), heartbeat);
     }
 
     /// Ends the open round: ranks in the order of the nodes.

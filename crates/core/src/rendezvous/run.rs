@@ -327,7 +327,9 @@ impl Run {
                 (self.announcing, self.first_announced) = (now, Some(now));
                 Step::Announce { round }
             }
-            Decision::Write(Change::AddToParticipants) if self.goes_later(&state, &member.me) => {
+            Decision::Write(Change::AddToParticipants)
+                if !view.is_overdue(&state) && self.goes_later(&state, &member.me) =>
+            {
                 let ahead = self.ahead(&state, &member.me).count() as u32;
                 self.deferred = match self.deferred {
                     (round, times) if round == state.round => (round, times + 1),
