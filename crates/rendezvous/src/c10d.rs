@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
-use rallypoint_core::rendezvous::{NodeDesc, Phase, cell};
+use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys};
 use rallypoint_store::{Exchange, Store, StoreError};
 
 use crate::backend::{RendezvousBackend, Signal, Token, Written};
@@ -38,7 +38,7 @@ impl C10dBackend {
         let backend = C10dBackend {
             store,
             run_id: run_id.into(),
-            key: format!("torch.rendezvous.{run_id}"),
+            key: keys::state(run_id),
             limits: Limits::default(),
             last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
         };
@@ -91,17 +91,10 @@ impl C10dBackend {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(value);
     }
 
-    /// The name of something beside the state. No two rounds of no two jobs share one: what comes last is a word, before it
-    /// a number, and all before that is the job.
-    fn beside(&self, round: u64, what: &str) -> String {
-        format!("rallypoint.rendezvous/{}/{round}/{what}", self.run_id)
-    }
-
     fn key_of(&self, signal: Signal) -> String {
         match signal {
-            Signal::Over(Phase { round, complete: false }) => self.beside(round, "complete"),
-            Signal::Over(Phase { round, complete: true }) => self.beside(round, "over"),
-            Signal::Wanted { round } => self.beside(round, "wanted"),
+            Signal::Over(phase) => keys::phase_over(&self.run_id, phase),
+            Signal::Wanted { round } => keys::wanted(&self.run_id, round),
         }
     }
 }
@@ -158,13 +151,13 @@ impl RendezvousBackend for C10dBackend {
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
         let line = announcements::line(true, node);
         self.store
-            .append(&self.beside(round, "announced"), line.as_bytes())
+            .append(&keys::announced(&self.run_id, round), line.as_bytes())
             .map(|()| true)
             .map_err(|source| self.failed(source))
     }
 
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
-        let key = self.beside(round, "announced");
+        let key = keys::announced(&self.run_id, round);
         match self.store.check(&[&key]).and_then(|there| there.then(|| self.store.get(&key)).transpose()) {
             Ok(Some(lines)) => Ok(announcements::read(&lines, &self.limits)),
             Ok(None) => Ok(Vec::new()),
@@ -175,7 +168,7 @@ impl RendezvousBackend for C10dBackend {
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
         let lines: String = nodes.iter().map(|node| announcements::line(false, node)).collect();
         self.store
-            .append(&self.beside(round, "announced"), lines.as_bytes())
+            .append(&keys::announced(&self.run_id, round), lines.as_bytes())
             .map_err(|source| self.failed(source))
     }
 
@@ -198,9 +191,11 @@ impl RendezvousBackend for C10dBackend {
     }
 
     fn forget(&self, round: u64) {
-        for what in ["announced", "complete", "over", "wanted"] {
+        let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
+        let others = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
+        for key in phases.iter().chain(&others) {
             // Not being able to tidy up hurts nobody.
-            let _ = self.store.delete_key(&self.beside(round, what));
+            let _ = self.store.delete_key(key);
         }
     }
 }

@@ -70,7 +70,7 @@ fn announcements_of_strangers_let_nobody_in_who_is_not_there_and_break_nothing()
     job.settings.last_call_timeout = Duration::from_millis(200);
     let node = job.node();
     let store = job.store();
-    store.set("rallypoint.rendezvous/job/0/announced", b"\xff\xfe nonsense\n+ x y\n").unwrap();
+    store.set("rallypoint.rendezvous/job/announced/0", b"\xff\xfe nonsense\n+ x y\n").unwrap();
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
 }
 
