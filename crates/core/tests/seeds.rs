@@ -200,3 +200,8 @@ fn seeds_of_replies_hold_what_any_bytes_must() {
 fn seeds_of_files_hold_what_any_bytes_must() {
     replay("record_reader", checks::record_reader);
 }
+
+#[test]
+fn seeds_of_states_hold_what_any_bytes_must() {
+    replay("state", checks::state);
+}
