@@ -28,7 +28,7 @@ impl Checks {
         at: Duration,
     ) -> Result<(), Violation> {
         let full = after.participants.len() as u64 == self.settings.max_nodes;
-        let begun = after.complete && !before.complete;
+        let begun = after.complete && (!before.complete || after.round > before.round);
         let idle = !begun || !full || after.wait_list.is_empty();
         hold!(at, "R12", idle, "{writer} completed a full round for which {:?} wait", after.wait_list);
         let newest = before.last_heartbeats.values().max();
