@@ -4,6 +4,7 @@
 //! panic.
 
 use rallypoint_core::record::{Record, RecordReader, Replay};
+use rallypoint_core::rendezvous::{cell, pickle};
 use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
 use rallypoint_core::{Hold, Limits, RecordError, Session, WireError};
@@ -165,4 +166,29 @@ fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, u64, Option
         }
     }
     (records, reader.position(), None)
+}
+
+/// The bytes of a rendezvous' state, and the value they are in a store.
+pub fn state(data: &[u8]) {
+    let mut narrow = Limits::default();
+    (narrow.state_bytes, narrow.state_nodes, narrow.state_extra, narrow.host_len) = (600, 2, 64, 16);
+    for limits in [Limits::default(), narrow] {
+        if let Ok(state) = pickle::decode(data, &limits) {
+            let written = pickle::encode(&state);
+            assert_eq!(
+                pickle::decode(&written, &Limits::default()).as_ref(),
+                Ok(&state),
+                "what is written reads the same"
+            );
+            assert!(
+                state.members().len() <= 4 * limits.state_nodes,
+                "no more nodes than the limit, in any of the lists"
+            );
+        }
+        let _ = cell::read(data, &limits);
+        let encoded = cell::encode(data);
+        if let Ok(decoded) = cell::decode(&encoded, &limits) {
+            assert_eq!(decoded, data, "base64 there and back");
+        }
+    }
 }

@@ -166,6 +166,16 @@ pub enum Refusal {
         /// The key, printable.
         key: String,
     },
+    /// A write of something that is no state to the key of a rendezvous' state. Torch's agents would execute it.
+    #[error("{op} of {key}: not the state of a rendezvous: {found}")]
+    NotAState {
+        /// What was asked.
+        op: Op,
+        /// The key, printable.
+        key: String,
+        /// What was found.
+        found: String,
+    },
     /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this
     /// is a caller that bypassed it.
     #[error("{op} while blocked in an earlier request")]

@@ -7,9 +7,10 @@
 //! - [`store`]: requests → effects, in one total order
 //! - [`rendezvous`]: the state that the nodes of a rendezvous share, and its bytes
 //! - [`Session`]: one connection's handshake and order
-//! - [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
+//! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
 mod error;
+mod key;
 mod limits;
 pub mod number;
 mod quantity;
@@ -21,6 +22,7 @@ mod value;
 pub mod wire;
 
 pub use error::{RecordError, Refusal, WireError, printable};
+pub use key::Key;
 pub use limits::Limits;
 pub use quantity::Quantity;
 pub use session::{Hold, Session};

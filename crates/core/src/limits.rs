@@ -9,9 +9,12 @@ use crate::quantity::Quantity;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Writes the struct, its defaults and its access by name from one list.
+/// Writes the struct, its defaults and its access by name from one list. After each default stands whose limit it is
+/// (`server` or `other`) and what it counts.
 macro_rules! limits {
-    ($(#[$outer:meta])* pub struct Limits { $($(#[doc = $doc:literal])* pub $name:ident: $kind:ty = $default:expr,)* }) => {
+    ($(#[$outer:meta])* pub struct Limits {
+        $($(#[doc = $doc:literal])* pub $name:ident: $kind:ty = $default:expr; $whose:ident $unit:ident,)*
+    }) => {
         $(#[$outer])*
         pub struct Limits { $($(#[doc = $doc])* pub $name: $kind,)* }
 
@@ -22,26 +25,59 @@ macro_rules! limits {
         }
 
         impl Limits {
-            /// Name, default and meaning of each limit, for people.
-            pub fn describe() -> Vec<(&'static str, String, String)> {
-                let defaults = Limits::default();
-                vec![$((stringify!($name), defaults.$name.print(), concat!($($doc),*).trim().to_owned()),)*]
+            /// Name, value and meaning of each limit of a server, for people.
+            pub fn describe(&self) -> Vec<(&'static str, String, String)> {
+                let mut limits = Vec::new();
+                $(if is_of_server(stringify!($whose)) {
+                    limits.push((stringify!($name), print!(self.$name, $unit), plain(concat!($($doc),*))));
+                })*
+                limits
             }
 
             /// Sets the limit of this name. Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `min`.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+                self.set_of(&[$(stringify!($name)),*], name, text)
+            }
+
+            /// The same for the limits of a server alone.
+            pub fn set_of_server(&mut self, name: &str, text: &str) -> Result<(), String> {
+                let all = [$((stringify!($name), stringify!($whose))),*];
+                let names: Vec<_> =
+                    all.iter().filter(|(_, whose)| is_of_server(whose)).map(|(name, _)| *name).collect();
+                self.set_of(&names, name, text)
+            }
+
+            fn set_of(&mut self, names: &[&str], name: &str, text: &str) -> Result<(), String> {
                 match name {
-                    $(stringify!($name) => self.$name = <$kind as Quantity>::read(text)
-                        .map_err(|why| format!("limit {name}: {text:?} is not {why}"))?,)*
-                    _ => {
-                        let known = [$(stringify!($name)),*].join(", ");
-                        return Err(format!("there is no limit {name:?}; there are {known}"));
-                    }
+                    $(stringify!($name) if names.contains(&name) => {
+                        self.$name = <$kind as Quantity>::read(text)
+                            .map_err(|why| format!("limit {name}: {text:?} is not {why}"))?;
+                    })*
+                    _ => return Err(format!("there is no limit {name:?}; there are {}", names.join(", "))),
                 }
                 Ok(())
             }
         }
     };
+}
+
+/// A count is a plain number; the rest has units.
+macro_rules! print {
+    ($value:expr, count) => {
+        $value.to_string()
+    };
+    ($value:expr, $unit:ident) => {
+        $value.print()
+    };
+}
+
+fn is_of_server(whose: &str) -> bool {
+    whose == "server"
+}
+
+/// A comment for the documentation as text: without the marks of its links.
+fn plain(doc: &str) -> String {
+    doc.trim().replace("[`Limits::", "").replace("`]", "")
 }
 
 limits! {
@@ -53,104 +89,106 @@ limits! {
 pub struct Limits {
     // ---- one request (enforced by the decoder, before anything is allocated) ----
     /// Longest key in bytes. Torch's libuv server: 8 KiB; its legacy server: none.
-    pub key_len: usize = 8 * KIB,
+    pub key_len: usize = 8 * KIB; server bytes,
     /// Longest value in bytes, also of the *result* of an append. Torch's libuv server: 8 MiB, but an append can grow
     /// a value past it; legacy: none.
-    pub value_len: usize = 8 * MIB,
+    pub value_len: usize = 8 * MIB; server bytes,
     /// Most keys in one request. Torch's libuv server: 131,072; legacy: none.
-    pub keys_per_request: usize = 131_072,
+    pub keys_per_request: usize = 131_072; server count,
     /// Longest whole request. Torch: none, so one `multi_set` may ask for a terabyte.
-    pub frame_len: usize = 64 * MIB,
+    pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together. Torch: none, the host runs out of memory instead.
-    pub store_bytes: usize = 4096 * MIB,
+    /// Bytes of keys, values and queue items together; a server takes at most a quarter of the machine's memory unless
+    /// told otherwise. Torch: none, the host runs out of memory instead.
+    pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
-    pub keys: usize = 4_000_000,
+    pub keys: usize = 4_000_000; server count,
     /// Number of items in all queues together. Torch: none.
-    pub queue_items: usize = 1_000_000,
+    pub queue_items: usize = 1_000_000; server count,
     /// Absent keys one connection may wait for. Torch: 131,072 in one request, but requests add up.
-    pub awaited_per_client: usize = 131_072,
+    pub awaited_per_client: usize = 131_072; server count,
     /// Absent keys all connections together may wait for. Torch: none.
-    pub awaited_total: usize = 1_000_000,
+    pub awaited_total: usize = 1_000_000; server count,
 
     /// Bytes of values that waits have seen and whose clients have not asked for them yet. Past it a wait still ends, but
     /// a `get` behind it no longer finds what was deleted in between. Torch: it never does.
-    pub latched_bytes: usize = 256 * MIB,
+    pub latched_bytes: usize = 256 * MIB; server bytes,
 
     // ---- connections (enforced by the server) ----
     /// Time from accept to a whole VALIDATE. Torch: none, silent connections are kept for ever.
-    pub handshake: Duration = Duration::from_secs(10),
+    pub handshake: Duration = Duration::from_secs(10); server time,
     /// An unvalidated connection older than this counts as stale. A correct client sends VALIDATE at once, so ten
     /// thousand arriving together never look like an attack.
-    pub stale_after: Duration = Duration::from_secs(1),
+    pub stale_after: Duration = Duration::from_secs(1); server time,
     /// Most stale unvalidated connections; the oldest go first. Torch: none.
-    pub stale_total: usize = 1024,
+    pub stale_total: usize = 1024; server count,
     /// Most stale unvalidated connections of one address. Torch: none.
-    pub stale_per_address: usize = 256,
+    pub stale_per_address: usize = 256; server count,
     /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
     /// legacy server aborts at the file limit).
-    pub connections: usize = 65_536,
+    pub connections: usize = 65_536; server count,
     /// Files left free below the process' limit.
-    pub spare_files: usize = 64,
+    pub spare_files: usize = 64; server count,
     /// A request that has been arriving for this long must go on at [`Limits::partial_rate`]. Torch: none.
-    pub partial_grace: Duration = Duration::from_secs(30),
+    pub partial_grace: Duration = Duration::from_secs(30); server time,
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
-    pub partial_rate: usize = KIB,
-    /// Bytes of incomplete requests held for all connections together. From half of it on, large requests come in one
-    /// at a time; past it the largest incomplete request is cut off, so a small one is never the victim of a large
-    /// one. Torch: none (and an aborted upload leaks there).
-    pub input_total: usize = 256 * MIB,
+    pub partial_rate: usize = KIB; server bytes,
+    /// Bytes of incomplete requests held for all connections together. From a quarter of it on, large requests come in
+    /// one after the other; past it the largest incomplete request is cut off, so a small one is never the victim of a
+    /// large one. Torch: none (and an aborted upload leaks there).
+    pub input_total: usize = 256 * MIB; server bytes,
     /// While others wait for that room, a large request that gets no byte for this long is cut off. Torch: none.
-    pub input_stall: Duration = Duration::from_secs(3),
+    pub input_stall: Duration = Duration::from_secs(3); server time,
     /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
-    pub deferred_bytes: usize = MIB,
+    pub deferred_bytes: usize = MIB; server bytes,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
-    pub output_pause: usize = MIB,
-    /// Unsent reply bytes, not counting values shared with the store, at which a connection is closed.
-    pub output_hard: usize = 64 * MIB,
+    pub output_pause: usize = MIB; server bytes,
+    /// Unsent reply bytes, not counting values shared with the store, above which a connection that takes none of them is
+    /// closed after a third of [`Limits::output_stall`].
+    pub output_hard: usize = 64 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
-    pub output_stall: Duration = Duration::from_secs(30),
+    pub output_stall: Duration = Duration::from_secs(30); server time,
     /// Bytes read from one connection before the next has its turn.
-    pub turn_bytes: usize = 256 * KIB,
+    pub turn_bytes: usize = 256 * KIB; server bytes,
     /// Requests of one connection handled before the next has its turn: a request may be a single byte.
-    pub turn_requests: usize = 4096,
+    pub turn_requests: usize = 4096; server count,
     /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
-    pub offences_per_second: u32 = 20,
+    pub offences_per_second: u32 = 20; server count,
     /// How long such an address is refused.
-    pub offence_penalty: Duration = Duration::from_secs(10),
+    pub offence_penalty: Duration = Duration::from_secs(10); server time,
     /// Lines a second in the log about misbehaving peers.
-    pub log_lines_per_second: u32 = 10,
+    pub log_lines_per_second: u32 = 10; server count,
     /// TCP keep-alive: idle time before the first probe. Torch: keep-alive is off.
-    pub keepalive_idle: Duration = Duration::from_secs(60),
+    pub keepalive_idle: Duration = Duration::from_secs(60); server time,
     /// TCP keep-alive: time between probes.
-    pub keepalive_interval: Duration = Duration::from_secs(10),
+    pub keepalive_interval: Duration = Duration::from_secs(10); server time,
     /// TCP keep-alive: unanswered probes before the connection is dead.
-    pub keepalive_probes: u32 = 6,
+    pub keepalive_probes: u32 = 6; server count,
     /// Unacknowledged data older than this kills the connection (`TCP_USER_TIMEOUT`).
-    pub user_timeout: Duration = Duration::from_secs(120),
+    pub user_timeout: Duration = Duration::from_secs(120); server time,
 
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
-    pub reply_len: usize = 64 * MIB,
+    pub reply_len: usize = 64 * MIB; other bytes,
 
     // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
     /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.
-    pub record_key_len: usize = 64 * KIB,
+    pub record_key_len: usize = 64 * KIB; other bytes,
     /// Longest value in the file. Torch: none, it allocates what the file announces.
-    pub record_value_len: usize = 64 * MIB,
+    pub record_value_len: usize = 64 * MIB; other bytes,
 
     // ---- the state of a rendezvous (enforced by its codec; what is above is refused as corrupt) ----
     /// Longest state in bytes, before base64. Torch: none, it unpickles what is there.
-    pub state_bytes: usize = 4 * MIB,
+    pub state_bytes: usize = 4 * MIB; other bytes,
     /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
-    pub state_nodes: usize = 20_000,
+    pub state_nodes: usize = 20_000; other count,
     /// Bytes of names and texts of a state's attributes that we don't know, together. A reference is two bytes but stands
     /// for a text of any length, so the length of the state alone bounds nothing. Torch: none.
-    pub state_extra: usize = 64 * KIB,
+    pub state_extra: usize = 64 * KIB; other bytes,
     /// Longest address of a node in bytes. Torch: none; DNS ends at 253.
-    pub host_len: usize = 255,
+    pub host_len: usize = 255; other bytes,
 }
 }
 
@@ -226,11 +264,26 @@ mod tests {
     #[test]
     fn what_describes_a_limit_sets_it() {
         let mut limits = Limits::default();
-        for (name, default, meaning) in Limits::describe() {
-            limits.set(name, &default).unwrap();
-            assert!(!meaning.is_empty(), "{name}");
+        for (name, default, meaning) in limits.describe() {
+            limits.set_of_server(name, &default).unwrap();
+            assert!(!meaning.is_empty() && !meaning.contains('['), "{name}: {meaning}");
         }
         assert_eq!(limits, Limits::default());
+    }
+
+    #[test]
+    fn counts_are_plain_numbers_and_a_server_has_its_own_limits_only() {
+        let described = Limits::default().describe();
+        let value = |name| described.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
+        assert_eq!((value("connections"), value("turn_requests")), (Some("65536"), Some("4096")));
+        assert_eq!((value("key_len"), value("store_bytes")), (Some("8KiB"), Some("4GiB")));
+        for name in ["reply_len", "record_key_len", "state_nodes", "host_len"] {
+            assert_eq!(value(name), None);
+            let mut limits = Limits::default();
+            let error = limits.set_of_server(name, "1").unwrap_err();
+            assert!(error.contains("there is no limit") && error.contains("value_len"), "{error}");
+            limits.set(name, "1").unwrap();
+        }
     }
 
     #[test]

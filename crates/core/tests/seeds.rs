@@ -11,10 +11,9 @@ mod checks;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use rallypoint_core::Value;
 use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, Request};
+use rallypoint_core::{Key, Value};
 
 type Seeds = BTreeMap<String, Vec<u8>>;
 
@@ -168,7 +167,7 @@ fn reply_seeds() -> Seeds {
             "popped",
             replies(6, &[Reply::Popped { before: 2, item: item() }, Reply::Popped { before: 0, item: None }]),
         ),
-        ("keys", replies(7, &[Reply::Keys(vec![Arc::from(&b"/k"[..]), Arc::from(&b""[..])])])),
+        ("keys", replies(7, &[Reply::Keys(vec![Key::from(&b"/k"[..]), Key::from(&b""[..])])])),
         ("waited_bad", vec![0, 2]),
         ("checked_bad", vec![1, 0xff]),
         ("value_half", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
@@ -200,4 +199,9 @@ fn seeds_of_replies_hold_what_any_bytes_must() {
 #[test]
 fn seeds_of_files_hold_what_any_bytes_must() {
     replay("record_reader", checks::record_reader);
+}
+
+#[test]
+fn seeds_of_states_hold_what_any_bytes_must() {
+    replay("state", checks::state);
 }

@@ -75,7 +75,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     seconds: Duration,
     /// How many requests each of them makes, instead of --seconds
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = some_requests)]
     requests: Option<u64>,
     /// Length of the values
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
@@ -99,6 +99,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
 }
 
+fn some_requests(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| "it must be a whole number, 1 or more".into())
+}
+
 fn some_time(text: &str) -> Result<Duration, String> {
     match Duration::read(text) {
         Ok(Duration::ZERO) => Err("a workload needs some time".into()),
@@ -108,70 +113,73 @@ fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
-    let mut workloads = Vec::new();
-    for names in &args.workload {
-        match Workload::list(names) {
-            Ok(list) => workloads.extend(list),
-            Err(why) => {
-                output::complain(&format!("rallypoint bench: {why}"));
-                return ExitCode::from(2);
-            }
+    let mut outcomes = Vec::new();
+    let mut error = None;
+    let code = measure_all(&args, &mut outcomes).unwrap_or_else(|failed| {
+        complain(&failed);
+        error = Some(failed.to_string());
+        failed.exit_code()
+    });
+    if args.json {
+        let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
+        let report = serde_json::to_string_pretty(&report).expect("plain numbers and strings print");
+        if let Err(failed) = output::say(report + "\n") {
+            return failed;
         }
     }
+    ExitCode::from(code)
+}
+
+/// Runs one workload after the other; the exit code. `Err`: none could be begun.
+fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
+    let mut workloads = Vec::new();
+    for names in &args.workload {
+        workloads.extend(Workload::list(names).map_err(BenchError::Usage)?);
+    }
+    if args.endpoint.port == 0 {
+        return Err(BenchError::Usage(format!("{}: port 0 is nobody's", args.endpoint)));
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
+    let mut bench = Bench::begin(args, Arc::clone(&interrupted))?;
     for signal in [SIGINT, SIGTERM] {
         // Without it Ctrl-C still ends the run, only the keys stay.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
-    let mut bench = match Bench::begin(&args, interrupted) {
-        Ok(bench) => bench,
-        Err(error) => return fail(&error),
-    };
-    if !args.json {
-        let _ = output::say(format!("{}\n", report::head()));
+    // Nobody is to wait for figures that can't be written.
+    const UNWRITABLE: u8 = 1;
+    if !args.json && output::say(format!("{}\n", report::head())).is_err() {
+        return Ok(UNWRITABLE);
     }
-    let mut outcomes = Vec::new();
     let mut code = 0;
-    'all: for workload in workloads {
+    for workload in workloads {
         for in_flight in bench.flights(workload) {
             let mut outcome = bench.blank(workload, in_flight);
             let ended = bench.measure(workload, in_flight, &mut outcome);
             if let Err(error) = &ended {
-                outcome.errors = outcome.errors.max(1);
+                outcome.errors = outcome.errors.max(u64::from(error.is_trouble()));
                 outcome.error = Some(error.to_string());
                 if code == 0 {
                     code = error.exit_code();
                 }
             }
-            if !args.json {
-                let _ = output::say(format!("{}\n", report::row(&outcome)));
+            if !args.json && output::say(format!("{}\n", report::row(&outcome))).is_err() {
+                return Ok(UNWRITABLE);
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
-                fail(&error);
+                complain(&error);
                 if error.ends_the_run() {
-                    break 'all;
+                    return Ok(code);
                 }
             }
         }
     }
-    if args.json
-        && let Err(failed) = print_json(&args, &outcomes)
-    {
-        return failed;
-    }
-    ExitCode::from(code)
+    Ok(code)
 }
 
-fn print_json(args: &BenchArgs, outcomes: &[Outcome]) -> Result<(), ExitCode> {
-    let report = Report { endpoint: &args.endpoint.to_string(), results: outcomes };
-    output::say(serde_json::to_string_pretty(&report).expect("plain numbers and strings print") + "\n")
-}
-
-fn fail(error: &BenchError) -> ExitCode {
+fn complain(error: &BenchError) {
     output::complain(&format!("rallypoint bench: {error}"));
     output::complain(&format!("hint: {}", error.hint()));
-    ExitCode::from(error.exit_code())
 }
 
 impl BenchArgs {

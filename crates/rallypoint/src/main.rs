@@ -1,6 +1,8 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod bench;
+mod join;
+mod log;
 mod output;
 mod serve;
 mod store;
@@ -13,7 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// Elastic rendezvous for distributed training: a store server that torch can't tell from its own, and its tools
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
-#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=warn, info or debug says how much.")]
+#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,6 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    Join(join::JoinArgs),
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
     /// Prints a completion script for a shell
@@ -33,9 +36,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    start_log();
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    // A server starts its own, once it is the process that will serve.
+    if !matches!(command, Command::Serve(_)) {
+        log::start();
+    }
+    match command {
         Command::Bench(args) => bench::run(args),
+        Command::Join(args) => join::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {
@@ -44,11 +52,4 @@ fn main() -> ExitCode {
             output::say(script).err().unwrap_or(ExitCode::SUCCESS)
         }
     }
-}
-
-/// Logs go to standard error; `RALLYPOINT_LOG` says how much (`warn`, `info`, `debug`).
-fn start_log() {
-    use tracing_subscriber::EnvFilter;
-    let level = EnvFilter::try_from_env("RALLYPOINT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).with_target(false).init();
 }

@@ -18,5 +18,35 @@ pub(crate) fn say(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
 
 /// Writes a line to standard error. If even that fails there is nobody left to tell.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(line.as_bytes(), &[]));
+}
+
+/// Bytes as text for a terminal, which is to show them and not to obey them: control characters, but for those to
+/// `keep`, and what isn't text are escaped. Nothing is cut.
+pub(crate) fn shown(bytes: &[u8], keep: &[char]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c.is_control() && !keep.contains(&c) {
+                true => text.extend(c.escape_default()),
+                false => text.push(c),
+            }
+        }
+        text.push_str(&chunk.invalid().escape_ascii().to_string());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_has_no_control_characters_but_those_to_keep() {
+        assert_eq!(shown("schlüssel 🗝".as_bytes(), &[]), "schlüssel 🗝");
+        assert_eq!(shown(b"a\x1b[31m\xff\r\n\tb", &[]), "a\\u{1b}[31m\\xff\\r\\n\\tb");
+        assert_eq!(shown(b"a\x1b\nb\tc\r", &['\n', '\t']), "a\\u{1b}\nb\tc\\r");
+        assert_eq!(shown("\u{9b}2J".as_bytes(), &[]), "\\u{9b}2J");
+        assert_eq!(shown(&[b'x'; 1000], &[]).len(), 1000);
+    }
 }

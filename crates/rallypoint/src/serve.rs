@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use crate::output;
+use crate::{log, output};
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
@@ -22,7 +23,7 @@ use crate::output;
   rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
 
-Exit codes: 0 ended by a signal, 1 could not listen, 2 wrong usage")]
+Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
 pub(crate) struct ServeArgs {
     /// Where to listen; may be given several times
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400")]
@@ -36,16 +37,17 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
+    let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
         let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
-        let table: String = Limits::describe().into_iter().map(line).collect();
+        let table: String = defaults.describe().into_iter().map(line).collect();
         return output::say(table).err().unwrap_or(ExitCode::SUCCESS);
     }
     let mut limits = None;
     for change in &args.limit {
         let set = match change.split_once('=') {
             Some((name, value)) => {
-                limits.get_or_insert_with(TcpStoreServer::default_limits).set(name.trim(), value.trim())
+                limits.get_or_insert_with(|| defaults.clone()).set_of_server(name.trim(), value.trim())
             }
             None => Err(format!("{change:?} is not NAME=VALUE")),
         };
@@ -59,9 +61,13 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         output::complain(&format!("rallypoint serve: {why}"));
         return ExitCode::from(2);
     }
-    give_memory_back();
+    let as_it_is = give_memory_back();
+    let log = log::start_aside();
+    if let Some(why) = as_it_is {
+        tracing::debug!("{why}");
+    }
     // Before the server's thread starts, so that it inherits the handling of signals.
-    let mut signals = match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
             output::complain(&format!("rallypoint serve: cannot handle signals: {error}"));
@@ -95,26 +101,43 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             server.port()
         );
     }
-    // A server that has stopped by itself must not leave a process behind that looks like one.
-    let (alive, waiting) = (server.liveness(), signals.handle());
+    let end = await_end(&mut signals, server.liveness());
+    server.stop();
+    match end {
+        End::Signal(SIGINT) => tracing::info!("ending on SIGINT"),
+        End::Signal(_) => tracing::info!("ending on SIGTERM"),
+        End::ByItself => tracing::error!("the server has stopped by itself; the log says why"),
+    }
+    log.finish(Duration::from_secs(1));
+    end.exit_code()
+}
+
+/// How serving ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Signal(i32),
+    ByItself,
+}
+
+impl End {
+    fn exit_code(self) -> ExitCode {
+        match self {
+            End::Signal(_) => ExitCode::SUCCESS,
+            End::ByItself => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Waits for a signal. A server that has stopped by itself must not leave a process behind that looks like one.
+fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static) -> End {
+    let waiting = signals.handle();
     std::thread::spawn(move || {
-        while alive() {
+        while is_alive() {
             std::thread::sleep(Duration::from_millis(500));
         }
         waiting.close();
     });
-    let signal = signals.forever().next();
-    server.stop();
-    match signal {
-        Some(signal) => {
-            tracing::info!("ending on {}", if signal == SIGINT { "SIGINT" } else { "SIGTERM" });
-            ExitCode::SUCCESS
-        }
-        None => {
-            output::complain("rallypoint serve: the server has stopped by itself; the log says why");
-            ExitCode::FAILURE
-        }
-    }
+    signals.forever().next().map_or(End::ByItself, End::Signal)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -125,8 +148,8 @@ fn is_loopback(host: &str) -> bool {
 ///
 /// Glibc's stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
 /// fixed threshold prevents it, and that is read from the environment at the start of a process only. So this one starts
-/// again, in the same place, with it; if that fails, it goes on as it is.
-fn give_memory_back() {
+/// again, in the same place, with it; if that fails, it goes on as it is, and this says why.
+fn give_memory_back() -> Option<String> {
     use std::os::unix::process::CommandExt;
     const TUNABLES: &str = "GLIBC_TUNABLES";
     const THRESHOLD: &str = "glibc.malloc.mmap_threshold";
@@ -135,14 +158,30 @@ fn give_memory_back() {
         || tuned.contains(THRESHOLD)
         || std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some()
     {
-        return;
+        return None;
     }
     let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "rallypoint".into());
-    if let Ok(program) = std::env::current_exe() {
-        let tuned = tuned.trim_start_matches(':');
-        let error = std::process::Command::new(program).arg0(name).args(args).env(TUNABLES, tuned).exec();
-        tracing::debug!("could not start again with {TUNABLES}={tuned}: {error}");
+    let tuned = tuned.trim_start_matches(':');
+    let error = match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program).arg0(name).args(args).env(TUNABLES, tuned).exec(),
+        Err(error) => error,
+    };
+    Some(format!("could not start again with {TUNABLES}={tuned}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stops_by_itself_is_a_failure() {
+        // A signal that nobody sends to this process.
+        let mut signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
+        let end = await_end(&mut signals, || false);
+        assert_eq!(end, End::ByItself);
+        assert_eq!(format!("{:?}", end.exit_code()), format!("{:?}", ExitCode::from(1)));
+        assert_eq!(format!("{:?}", End::Signal(SIGTERM).exit_code()), format!("{:?}", ExitCode::SUCCESS));
     }
 }

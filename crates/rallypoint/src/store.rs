@@ -55,6 +55,7 @@ pub(crate) struct StoreArgs {
 enum Operation {
     /// Prints the value of a key
     Get {
+        /// The key
         key: String,
         /// Waits until the key is there
         #[arg(long)]
@@ -65,6 +66,7 @@ enum Operation {
     },
     /// Stores a value
     Set {
+        /// The key
         key: String,
         /// The value; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
@@ -72,22 +74,26 @@ enum Operation {
     },
     /// Adds to a number and prints the sum
     Add {
+        /// The key
         key: String,
+        /// What to add; may be negative
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         delta: i64,
     },
     /// Compare-and-set: stores DESIRED if the key holds EXPECTED (empty: or is absent)
     Cas {
+        /// The key
         key: String,
-        /// What it must hold; empty: or it must be absent
+        /// What it must hold; empty: or it must be absent; `-` reads it from standard input
         #[arg(allow_hyphen_values = true)]
         expected: OsString,
-        /// What it is to hold
+        /// What it is to hold; `-` reads it from standard input, from which only one of the two can come
         #[arg(allow_hyphen_values = true)]
         desired: OsString,
     },
     /// Puts bytes after what a key holds
     Append {
+        /// The key
         key: String,
         /// The bytes; `-` or nothing reads them from standard input
         #[arg(allow_hyphen_values = true)]
@@ -95,16 +101,19 @@ enum Operation {
     },
     /// Tells which keys are there
     Check {
+        /// The keys
         #[arg(required = true)]
         keys: Vec<String>,
     },
     /// Waits until all keys are there
     Wait {
+        /// The keys
         #[arg(required = true)]
         keys: Vec<String>,
     },
     /// Removes keys and prints how many were there
     Delete {
+        /// The keys
         #[arg(required = true)]
         keys: Vec<String>,
     },
@@ -118,6 +127,7 @@ enum Operation {
     Count,
     /// Puts an item at the end of a queue
     Push {
+        /// The queue
         key: String,
         /// The item; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
@@ -125,6 +135,7 @@ enum Operation {
     },
     /// Takes the item at the head of a queue and prints it
     Pop {
+        /// The queue
         key: String,
         /// Waits until there is one
         #[arg(long)]
@@ -134,10 +145,15 @@ enum Operation {
         raw: bool,
     },
     /// Prints how many items a queue holds
-    Len { key: String },
+    Len {
+        /// The queue
+        key: String,
+    },
     /// Waits until so many have come to a barrier
     Barrier {
+        /// The key at which they meet; those of one barrier give the same
         key: String,
+        /// How many must come
         #[arg(value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
         world_size: u64,
     },
@@ -153,6 +169,13 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    if let Operation::Cas { expected, desired, .. } = &operation
+        && expected == "-"
+        && desired == "-"
+    {
+        let error = StoreError::InvalidArgument("only one of EXPECTED and DESIRED can be `-`".into());
+        return answer::print_error(&error, &endpoint, json);
+    }
     let budget = Budget { started: Instant::now(), timeout };
     let outcome = connect(&endpoint, &budget).and_then(|store| perform(&store, operation, &budget));
     match outcome {
@@ -192,13 +215,13 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
     Ok(match operation {
         Operation::Get { key, wait, raw } => {
             if !wait && !store.check(&[&key])? {
-                return Ok(Answer::Absent(vec![key]));
+                return Ok(Answer::Absent { key });
             }
             let _waiting = Waiting::show(format!("waiting for {key}"));
             match store.get(&key) {
                 Ok(value) => Answer::Value { value, key, raw },
                 // It went between the two questions.
-                Err(StoreError::Timeout { .. }) if !wait => Answer::Absent(vec![key]),
+                Err(StoreError::Timeout { .. }) if !wait => Answer::Absent { key },
                 Err(error) => return Err(error),
             }
         }
@@ -208,11 +231,12 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
         }
         Operation::Add { key, delta } => Answer::Number { name: "value", number: store.add(&key, delta)? },
         Operation::Cas { key, expected, desired } => {
-            let outcome = store.compare_exchange(&key, &expected.into_vec(), &desired.into_vec())?;
+            let (expected, desired) = (bytes(Some(expected))?, bytes(Some(desired))?);
+            let outcome = store.compare_exchange(&key, &expected, &desired)?;
             match outcome {
                 Exchange::Stored => Answer::Done { key },
                 Exchange::Held(value) => Answer::Held { key, value },
-                Exchange::Absent => Answer::Absent(vec![key]),
+                Exchange::Absent => Answer::Absent { key },
             }
         }
         Operation::Append { key, value } => {
@@ -256,7 +280,7 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             let popped = if wait { store.queue_pop(&key) } else { store.try_queue_pop(&key) };
             match popped {
                 Ok(value) => Answer::Value { key, value, raw },
-                Err(StoreError::QueueEmpty { key }) => Answer::Absent(vec![key]),
+                Err(StoreError::QueueEmpty { key }) => Answer::Empty { key },
                 Err(error) => return Err(error),
             }
         }

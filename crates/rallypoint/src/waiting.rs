@@ -15,6 +15,7 @@ impl Waiting {
         if !std::io::stderr().is_terminal() {
             return Waiting(None);
         }
+        let what = crate::output::shown(what.as_bytes(), &[]);
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             if ended.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {

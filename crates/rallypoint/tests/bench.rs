@@ -120,7 +120,41 @@ fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
     assert_eq!(output.status.code(), Some(5));
     let error = error(&output);
     assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("refused"), "{error}");
-    assert!(error.contains("hint: "), "{error}");
+    assert!(error.contains("hint: ") && !error.contains("0 ms"), "{error}");
+    let output = bench("no-such-host.invalid:29400", &[]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(self::error(&output).contains("hint: check the spelling"), "{}", self::error(&output));
+}
+
+#[test]
+fn json_is_printed_also_if_nothing_could_be_measured() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a port").port();
+    let endpoint = format!("127.0.0.1:{port}");
+    for (endpoint, args, code) in [
+        (&*endpoint, &["--json"][..], 5),
+        ("127.0.0.1:0", &["--json"], 2),
+        (&endpoint, &["--json", "--workload", "put"], 2),
+    ] {
+        let output = bench(endpoint, args);
+        assert_eq!(output.status.code(), Some(code), "{}", error(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&report["endpoint"], &report["results"]), (&endpoint.into(), &serde_json::json!([])));
+        let why = report["error"].as_str().expect("a text");
+        assert!(error(&output).contains(why), "{why}");
+    }
+}
+
+#[test]
+fn figures_that_cannot_be_written_are_a_failure() {
+    let (_server, endpoint) = serve();
+    for json in [&[][..], &["--json"]] {
+        let args = [&["--endpoint", &endpoint, "--workload", "get", "--requests", "10"], json].concat();
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
+        let output = command(&args).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error(&output).contains("cannot write to standard output"), "{}", error(&output));
+        assert_eq!(error(&output).lines().count(), 1, "{}", error(&output));
+    }
 }
 
 #[test]
@@ -188,8 +222,8 @@ fn a_server_that_dies_is_reported_as_lost() {
 fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
     let (_server, endpoint) = serve();
     let mut running = Guarded(
-        command(&["--endpoint", &endpoint, "--workload", "get,set", "--seconds", "20"])
-            .stdout(Stdio::null())
+        command(&["--endpoint", &endpoint, "--workload", "get,set", "--seconds", "20", "--json"])
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the binary starts"),
@@ -199,8 +233,13 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
         assert!(start.elapsed() < Duration::from_secs(10), "it has not begun");
     }
     running.signal(Signal::INT);
+    let mut report = String::new();
+    running.0.stdout.take().expect("a pipe").read_to_string(&mut report).expect("text");
     assert_eq!(running.0.wait().expect("our own child").code(), Some(130));
     assert_eq!(num_keys(&endpoint), 0);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let result = &report["results"][0];
+    assert_eq!((&result["errors"], &result["error"]), (&0.into(), &"interrupted".into()), "{report}");
 }
 
 #[test]
@@ -211,11 +250,27 @@ fn wrong_usage_says_what_would_be_right() {
         (&["--in-flight", "0"], "in-flight"),
         (&["--seconds", "soon"], "a number of seconds"),
         (&["--timeout", "0s"], "some time"),
+        (&["--requests", "0"], "a whole number, 1 or more"),
         (&["--seconds", "1", "--requests", "5"], "cannot be used with"),
     ] {
         let output = bench("127.0.0.1:1", args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(error(&output).contains(right), "{args:?}: {}", error(&output));
     }
+    let output = bench("127.0.0.1:0", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error(&output).contains("port 0"), "{}", error(&output));
     assert_eq!(command(&[]).output().expect("the binary starts").status.code(), Some(2));
+}
+
+#[test]
+fn every_workload_there_is_stands_in_the_help() {
+    let help = String::from_utf8(command(&["--help"]).output().expect("it runs").stdout).expect("text");
+    let wrong = bench("127.0.0.1:1", &["--workload", "put"]);
+    let names = error(&wrong);
+    let names = names.split_once("there are ").expect("a list").1.split_once(", and").expect("its end").0;
+    assert!(names.contains("check-10000"), "{names}");
+    for name in names.split(',') {
+        assert!(help.contains(name), "{name}: {help}");
+    }
 }

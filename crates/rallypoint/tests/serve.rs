@@ -282,6 +282,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
         (&["--limit", "valuelen=1"], "value_len"),
         (&["--limit", "value_len=much"], "8MiB"),
         (&["--limit", "handshake=soon"], "10s"),
+        (&["--limit", "state_nodes=5"], "there is no limit"),
     ] {
         let output = run(args);
         let log = text(&output.stderr);
@@ -319,4 +320,92 @@ fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
     }
     let mut serve = Serve::start(&args);
     assert!(is_served(serve.address()));
+}
+
+#[test]
+fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
+    let listed = text(&run(&["--list-limits"]).stdout);
+    let line = |name: &str| {
+        let found = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
+        found.unwrap_or_else(|| panic!("{name} is not there:\n{listed}")).to_owned()
+    };
+    for (name, value) in [("connections", "65536"), ("turn_requests", "4096"), ("value_len", "8MiB")] {
+        assert_eq!(line(name).split_whitespace().nth(1), Some(value));
+    }
+    let most = rallypoint_store::TcpStoreServer::default_limits().store_bytes;
+    let mut limits = rallypoint_store::Limits::default();
+    let value = line("store_bytes").split_whitespace().nth(1).expect("a value").to_owned();
+    limits.set("store_bytes", &value).unwrap();
+    assert_eq!(limits.store_bytes, most, "what this machine's would be");
+    assert!(line("store_bytes").contains("a quarter of the machine's memory"));
+    for wrong in ["[`", "`]", "reply_len", "record_", "state_", "host_len"] {
+        assert!(!listed.contains(wrong), "{wrong}:\n{listed}");
+    }
+}
+
+#[test]
+fn a_wrong_log_level_is_told_once_and_taken_for_info() {
+    let mut command = command(&["--listen", "127.0.0.1:0"]);
+    command.env("RALLYPOINT_LOG", "loud").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    let stdout = child.stdout.take().map(BufReader::new);
+    let mut serve = Serve { child, stdout };
+    serve.address();
+    serve.signal(Signal::TERM);
+    let (code, _, log) = serve.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(log.lines().filter(|line| line.contains("loud")).count(), 1, "{log}");
+    assert!(log.contains("SIGTERM"), "{log}");
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_stop_it() {
+    let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
+    let address = serve.address();
+    // A line each, in all far more than a pipe and the lines kept back hold.
+    for _ in 0..5000 {
+        let mut stranger = TcpStream::connect(address).expect("it listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    assert!(is_served(address));
+    // Whoever comes to read at last is told what was missed, and then what comes.
+    let (told, dropped) = std::sync::mpsc::channel();
+    let log = BufReader::new(serve.child.stderr.take().expect("a pipe"));
+    std::thread::spawn(move || {
+        for line in log.lines().map_while(Result::ok) {
+            let _ = told.send(line);
+        }
+    });
+    let missed = loop {
+        let line = dropped.recv_timeout(Duration::from_secs(10)).expect("it tells");
+        if line.contains("were dropped") {
+            break line;
+        }
+    };
+    let missed: u32 = missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("how many");
+    assert!((1..5000).contains(&missed), "{missed}");
+    serve.signal(Signal::TERM);
+    while !dropped.recv_timeout(Duration::from_secs(10)).expect("it goes on").contains("SIGTERM") {}
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
+    let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
+    let address = serve.address();
+    for _ in 0..2000 {
+        let mut stranger = TcpStream::connect(address).expect("it listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.end().0, Some(0));
+}
+
+#[test]
+fn limits_that_cannot_be_printed_are_a_failure() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
+    let output = command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
 }

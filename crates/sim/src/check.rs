@@ -233,7 +233,7 @@ impl Checks {
         // can't be known.
         let last_left =
             || completed.keys().next_back().is_none_or(|last| !state.participants.contains_key(last));
-        if !is_torch && !(*by_torch && last_left()) {
+        if !(is_torch || *by_torch && last_left()) {
             hold!(
                 at,
                 "R1",

@@ -266,7 +266,8 @@ impl World {
 
     /// R11: all who can be are in one round, and stayed in it.
     pub(crate) fn check_end(&self) -> Result<(), Violation> {
-        for job in (0..self.jobs.len()).filter(|job| self.can_be_well(*job) && !self.is_well(*job)) {
+        let mut ill = (0..self.jobs.len()).filter(|job| self.can_be_well(*job) && !self.is_well(*job));
+        if let Some(job) = ill.next() {
             let stages: Vec<_> = self.up(job).map(|node| (node.me.to_string(), node.life.stage)).collect();
             let what = format!("not all are in one round: {stages:?}; {:?}", self.state(job));
             return Err(self.violation("R11", what));

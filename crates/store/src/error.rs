@@ -274,6 +274,18 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The value would be longer with this than the server takes.
+    #[error("cannot append {len} bytes to {key}: it holds {held}, and the server's limit is {limit}")]
+    AppendTooLarge {
+        /// The key.
+        key: String,
+        /// How many bytes were to be appended.
+        len: usize,
+        /// How many are there.
+        held: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// More keys in one call than a store takes.
     #[error("{count} keys in one call, the limit is {limit}; nothing was sent")]
     TooManyKeys {

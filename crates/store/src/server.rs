@@ -51,8 +51,11 @@ impl TcpStoreServer {
         limits.check().map_err(StoreError::InvalidArgument)?;
         let listeners = listen::open(options.listen, &limits)?;
         let instance = random_name();
-        let identity =
-            format!("version={} instance={instance} capabilities=in-order,stored", env!("CARGO_PKG_VERSION"));
+        let identity = format!(
+            "version={} instance={instance} capabilities=in-order,stored value_len={}",
+            env!("CARGO_PKG_VERSION"),
+            limits.value_len
+        );
         let counters = Arc::<Counters>::default();
         let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
@@ -95,7 +98,9 @@ impl TcpStoreServer {
         let mut limits = Limits::default();
         let memory = rustix::system::sysinfo();
         let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit));
-        limits.store_bytes = limits.store_bytes.min(usize::try_from(total / 4).unwrap_or(usize::MAX));
+        // In whole mebibytes, which people can read.
+        let quarter = (total / 4) >> 20 << 20;
+        limits.store_bytes = limits.store_bytes.min(usize::try_from(quarter).unwrap_or(usize::MAX));
         limits
     }
 

@@ -9,6 +9,7 @@ mod link;
 mod operations;
 mod waiting;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -153,6 +154,29 @@ impl TcpStore {
         Ok(())
     }
 
+    /// Counts this process among the workers that have come, as torch's clients do when they are made with a world size;
+    /// how many have.
+    pub fn count_worker(&self) -> Result<i64> {
+        let joined = self.add_at(INIT_KEY, 1, &Deadline::after(self.load_timeout()))?;
+        self.link.known().witness_steady(INIT_KEY);
+        Ok(joined)
+    }
+
+    /// How many workers have come.
+    pub fn workers(&self) -> Result<i64> {
+        self.number_at(INIT_KEY, &Deadline::after(self.load_timeout()))
+    }
+
+    /// Another handle of this same client.
+    pub fn client(&self) -> TcpStore {
+        TcpStore::over(Arc::clone(&self.link), self.server.clone(), self.load_timeout())
+    }
+
+    /// The address of this machine that the connection to the server has; `None` if it is not connected just now.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.link.local_address()
+    }
+
     /// The server's host, as given (for a server started here: the address it is bound to).
     pub fn host(&self) -> &str {
         &self.link.endpoint().host
@@ -168,7 +192,7 @@ impl TcpStore {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=…`); `None` if it is not one of ours.
+    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
         self.link.known().identity().map(String::from)
     }

@@ -22,6 +22,11 @@ pub fn phase_over(run_id: &str, phase: Phase) -> String {
     format!("rallypoint.rendezvous/{run_id}/{}/{round}", if complete { "ended" } else { "completed" })
 }
 
+/// The key that appears when somebody wants to be in the round after this one.
+pub fn wanted(run_id: &str, round: u64) -> String {
+    format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -31,7 +36,8 @@ mod tests {
     fn names(run_id: &str) -> BTreeSet<String> {
         let phases = [false, true].map(|complete| (0..30).map(move |round| Phase { round, complete }));
         let over = phases.into_iter().flatten().map(|phase| phase_over(run_id, phase));
-        over.chain((0..30).map(|round| announced(run_id, round))).chain([state(run_id)]).collect()
+        let of_rounds = (0..30).flat_map(|round| [announced(run_id, round), wanted(run_id, round)]);
+        over.chain(of_rounds).chain([state(run_id)]).collect()
     }
 
     #[test]
@@ -40,10 +46,10 @@ mod tests {
         let mut all = BTreeSet::new();
         for id in ids {
             let names = names(id);
-            assert_eq!(names.len(), 91, "each name is one thing");
+            assert_eq!(names.len(), 121, "each name is one thing");
             let before = all.len();
             all.extend(names);
-            assert_eq!(all.len(), before + 91, "{id:?} has a name of another run");
+            assert_eq!(all.len(), before + 121, "{id:?} has a name of another run");
         }
     }
 

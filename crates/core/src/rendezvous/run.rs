@@ -137,6 +137,8 @@ pub struct Run {
     announced: Arc<[NodeDesc]>,
     losses: u32,
     reason: Reason,
+    /// Who was here when the time was up: this node among them, although it withdraws before it ends.
+    late: Option<Reason>,
     /// The write under way, and when it was decided.
     writing: Option<(Change, MonoTime)>,
     /// When it began to announce itself, for the last time, and for the first time in this round.
@@ -170,6 +172,7 @@ impl Run {
             announced: Arc::default(),
             losses: 0,
             reason: Reason::Nothing,
+            late: None,
             writing: None,
             announcing: now,
             first_announced: None,
@@ -317,8 +320,8 @@ impl Run {
             }
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
-            Decision::FailTimeout => Step::End(End::Timeout(reason)),
-            Decision::Wait => Step::Pause { most: self.wait(now), phase: self.phase() },
+            Decision::FailTimeout => Step::End(End::Timeout(self.late.take().unwrap_or(reason))),
+            Decision::Wait => Step::Pause { most: self.wait(member, now), phase: self.phase() },
             Decision::Write(Change::AddToParticipants) if member.announcement != Some(state.round) => {
                 let round = state.round;
                 member.announcement = Some(round);
@@ -339,6 +342,9 @@ impl Run {
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
+                if matches!(reason, Reason::JoinTimeout { .. }) {
+                    self.late.get_or_insert(reason);
+                }
                 let retract = self.retraction(change, member, raw, &state, dead);
                 // A spare that is needed after all has its whole time to join again.
                 if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
@@ -382,8 +388,9 @@ impl Run {
         (!nodes.is_empty()).then_some((round, nodes))
     }
 
-    /// How long to wait: until the next look is due, a last call is over or the time to join is up, whichever is first.
-    fn wait(&self, now: MonoTime) -> Duration {
+    /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
+    /// is first.
+    fn wait(&self, member: &Member, now: MonoTime) -> Duration {
         let call = match self.reason {
             Reason::LastCall { left, .. } => left,
             _ => POLL,
@@ -393,6 +400,9 @@ impl Run {
             true => POLL,
             false => self.deadline.since(now) + Duration::from_millis(1),
         };
-        POLL.min(call).min(time).max(SHORTEST_WAIT)
+        let beat = member
+            .beat
+            .map_or(POLL, |beat| member.settings.keep_alive_interval.saturating_sub(now.since(beat)));
+        POLL.min(call).min(time).min(beat).max(SHORTEST_WAIT)
     }
 }

@@ -8,7 +8,6 @@ mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
 
 use ahash::RandomState;
 
@@ -18,6 +17,7 @@ use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
 use super::waiters::{ClientIndex, Places, Waiters};
 use crate::error::Refusal;
+use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, Request};
@@ -102,7 +102,7 @@ struct Client {
 #[derive(Debug, Default)]
 struct Keepsake {
     /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
-    latch: Vec<(Arc<[u8]>, Value)>,
+    latch: Vec<(Key, Value)>,
     /// What the latch is counted as.
     bytes: usize,
     /// The queue it was woken for.
@@ -157,6 +157,7 @@ impl Engine {
     /// A client asks. What comes of it is in [`Engine::poll_output`].
     ///
     /// While a client is blocked only CANCEL_WAIT is accepted from it; [`Session`](crate::Session) keeps the rest back.
+    #[inline]
     pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) {
         let known = self.admit(client);
         let blocked = !matches!(known.state, State::Free);
@@ -166,6 +167,13 @@ impl Engine {
         }
         // This request ends what the one before left open.
         let keepsake = known.keepsake.take();
+        // The request most stores are told most often: it has no reply and no use for a latch, and goes past the rest.
+        if let (Request::Set { key, value }, None) = (&request, &keepsake) {
+            if let Err(reason) = self.set(key, value) {
+                self.outputs.push_back(Output::Close { client, reason });
+            }
+            return;
+        }
         let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
         match self.answer(client, request, latch) {
             Ok(Some(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
@@ -279,14 +287,14 @@ impl Engine {
         &mut self,
         client: ClientId,
         request: Request<'_>,
-        latch: &[(Arc<[u8]>, Value)],
+        latch: &[(Key, Value)],
     ) -> Result<Option<Reply>, Refusal> {
         Ok(match request {
             // The session has checked it; a second one never gets here.
             Request::Validate { .. } => None,
             Request::Ping { nonce } => Some(Reply::Nonce(nonce)),
             Request::Set { key, value } => {
-                self.set(key, value)?;
+                self.set(key, &value)?;
                 None
             }
             Request::CompareSet { key, expected, desired } => {
@@ -335,14 +343,19 @@ impl Engine {
     // ---- reading ----
 
     fn is_present(&self, key: &[u8]) -> bool {
-        self.map.get(key).is_some() || self.queues.len(key) > 0 || self.reserved(key).is_some()
+        self.map.get(key).is_some() || self.is_present_otherwise(key)
+    }
+
+    /// Whether a name that is no key of the map is there all the same.
+    fn is_present_otherwise(&self, key: &[u8]) -> bool {
+        self.queues.len(key) > 0 || self.reserved(key).is_some()
     }
 
     fn reserved(&self, key: &[u8]) -> Option<&Value> {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
-    fn value(&self, key: &[u8], latch: &[(Arc<[u8]>, Value)]) -> Value {
+    fn value(&self, key: &[u8], latch: &[(Key, Value)]) -> Value {
         if let Some(value) = self.map.get(key) {
             return value.clone();
         }
@@ -355,7 +368,7 @@ impl Engine {
             .map_or_else(|| self.empty.clone(), |(_, value)| value.clone())
     }
 
-    fn values(&self, keys: KeyList<'_>, latch: &[(Arc<[u8]>, Value)]) -> Vec<Value> {
+    fn values(&self, keys: KeyList<'_>, latch: &[(Key, Value)]) -> Vec<Value> {
         let mut table: Option<BTreeMap<&[u8], &Value>> = None;
         keys.iter()
             .map(|key| match self.map.get(key) {

@@ -1,33 +1,37 @@
-//! Keys and values. Many small hash tables rather than one, so that growing never stops the store for long.
-
-use std::sync::Arc;
+//! Keys and values. Once there are many, they lie in many hash tables rather than one, so that growing never stops the
+//! store for long.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table;
 
+use crate::key::Key;
 use crate::value::Value;
 
 /// With four million keys the largest single growth moves sixteen thousand.
 const SHARDS: usize = 256;
+/// Up to so many keys are in one table: to find one among few, a look at which table it is in is a look too many.
+const UNDIVIDED: usize = 8 * 1024;
 
 #[derive(Debug)]
 struct Entry {
-    key: Arc<[u8]>,
+    key: Key,
     value: Value,
 }
 
 /// A map from keys to values that also knows how many bytes it holds.
 #[derive(Debug)]
 pub(super) struct Map {
+    /// One of them, or [`SHARDS`].
     shards: Box<[HashTable<Entry>]>,
     hasher: RandomState,
     len: usize,
     bytes: usize,
 }
 
-/// What an entry costs beyond its key and its value, roughly: table slot, reference counts, allocator.
-pub(super) const ENTRY_OVERHEAD: usize = 96;
+/// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, the value's
+/// allocation, and that of a long key.
+pub(super) const ENTRY_OVERHEAD: usize = 128;
 
 /// What a key with a value of these lengths is counted as.
 pub(super) fn cost(key: usize, value: usize) -> usize {
@@ -36,14 +40,22 @@ pub(super) fn cost(key: usize, value: usize) -> usize {
 
 impl Map {
     pub(super) fn new(hasher: RandomState) -> Map {
-        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
-        Map { shards, hasher, len: 0, bytes: 0 }
+        Map { shards: [HashTable::new()].into(), hasher, len: 0, bytes: 0 }
     }
 
     fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        // The table uses the low bits for the place and the top seven for the tag.
-        ((hash >> 32) as usize % SHARDS, hash)
+        // The table uses the low bits for the place and the top seven for the tag. Their number is a power of two.
+        ((hash >> 32) as usize & (self.shards.len() - 1), hash)
+    }
+
+    /// Deals the keys of the one table out to many.
+    fn divide(&mut self) {
+        let undivided = std::mem::replace(&mut self.shards, (0..SHARDS).map(|_| HashTable::new()).collect());
+        for entry in undivided.into_iter().flatten() {
+            let (shard, hash) = self.hash(&entry.key);
+            self.shards[shard].insert_unique(hash, entry, |entry| self.hasher.hash_one(&*entry.key));
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -60,7 +72,7 @@ impl Map {
     }
 
     /// The key as kept, with its value.
-    pub(super) fn entry(&self, key: &[u8]) -> Option<(&Arc<[u8]>, &Value)> {
+    pub(super) fn entry(&self, key: &[u8]) -> Option<(&Key, &Value)> {
         let (shard, hash) = self.hash(key);
         self.shards[shard].find(hash, |entry| *entry.key == *key).map(|entry| (&entry.key, &entry.value))
     }
@@ -86,6 +98,9 @@ impl Map {
     }
 
     fn replace<T: Into<Value>>(&mut self, key: &[u8], len: usize, new: T, over: impl FnOnce(&mut Value, T)) {
+        if self.len == UNDIVIDED && self.shards.len() == 1 {
+            self.divide();
+        }
         let (shard, hash) = self.hash(key);
         let hasher = &self.hasher;
         match self.shards[shard].entry(hash, |entry| *entry.key == *key, |entry| hasher.hash_one(&*entry.key))
@@ -96,7 +111,7 @@ impl Map {
                 over(held, new);
             }
             hash_table::Entry::Vacant(slot) => {
-                slot.insert(Entry { key: Arc::from(key), value: new.into() });
+                slot.insert(Entry { key: Key::from(key), value: new.into() });
                 self.bytes += cost(key.len(), len);
                 self.len += 1;
             }
@@ -121,7 +136,7 @@ impl Map {
         Some(entry.value)
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.shards.iter().flat_map(|shard| shard.iter().map(|entry| &entry.key))
     }
 }
@@ -177,10 +192,11 @@ mod tests {
     #[test]
     fn a_key_keeps_its_allocation_when_its_value_is_replaced() {
         let mut map = map();
-        map.set(b"key", value(b"1"));
-        let kept = Arc::clone(map.entry(b"key").unwrap().0);
-        map.set(b"key", value(b"2"));
-        assert!(Arc::ptr_eq(&kept, map.entry(b"key").unwrap().0));
+        let long = [b'k'; 1000];
+        map.set(&long, value(b"1"));
+        let kept = map.entry(&long).unwrap().0.clone();
+        map.set(&long, value(b"2"));
+        assert_eq!(kept.as_ptr(), map.entry(&long).unwrap().0.as_ptr());
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! Each awaited key has the list of those who wait for it, oldest first; each waiter has its registrations. Both point
 //! at the same records, so that a cancel or a disconnect costs what that waiter waits for and nothing more.
 
-use std::sync::Arc;
-
 use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
+
+use crate::key::Key;
 
 /// A client's place in the engine.
 pub(super) type ClientIndex = u32;
@@ -30,7 +30,7 @@ struct Registration {
 /// A key that somebody waits for.
 #[derive(Debug)]
 struct Awaited {
-    key: Arc<[u8]>,
+    key: Key,
     /// Of the key: a crowd that leaves must not read every key again.
     hash: u64,
     oldest: u32,
@@ -63,7 +63,7 @@ pub(super) struct Waiters {
 }
 
 /// What waiting for a key costs beyond the key, roughly: its records from both ends.
-pub(super) const WAIT_OVERHEAD: usize = 96;
+pub(super) const WAIT_OVERHEAD: usize = 128;
 
 /// Somebody waited for the key that came.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Waiters {
 
     fn insert(&mut self, hash: u64, key: &[u8]) -> u32 {
         self.bytes += key.len();
-        let awaited = Awaited { key: Arc::from(key), hash, oldest: NONE, newest: NONE };
+        let awaited = Awaited { key: Key::from(key), hash, oldest: NONE, newest: NONE };
         let at = self.awaited.insert(awaited) as u32;
         let awaited = &self.awaited;
         self.by_key.insert_unique(hash, at, |&at| awaited[at as usize].hash);
@@ -132,10 +132,10 @@ impl Waiters {
     }
 
     /// Takes the oldest waiter off the list of `key`, with the key as kept.
-    pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Seen, Arc<[u8]>)> {
+    pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Seen, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];
-        let (id, key) = (awaited.oldest, Arc::clone(&awaited.key));
+        let (id, key) = (awaited.oldest, awaited.key.clone());
         let Registration { client, place, .. } = self.unlink(id);
         Some((Seen { client, place }, key))
     }
@@ -160,7 +160,7 @@ impl Waiters {
     }
 
     /// The keys this client still waits for.
-    pub(super) fn missing<'a>(&'a self, places: &'a Places) -> impl Iterator<Item = &'a Arc<[u8]>> {
+    pub(super) fn missing<'a>(&'a self, places: &'a Places) -> impl Iterator<Item = &'a Key> {
         places
             .registrations
             .iter()

@@ -46,6 +46,7 @@ impl Frame<'_> {
     }
 
     /// The request in it.
+    #[inline]
     pub fn request(&self) -> Request<'_> {
         match &self.0 {
             Repr::There(bytes) => Request::parse(bytes, None),

@@ -1,12 +1,11 @@
 //! Replies: what a server answers. A reply doesn't say what it is; the one who asked knows its kind.
 
-use std::sync::Arc;
-
 use super::op::Op;
 use super::request::{Request, put};
 use super::scan::{read_u32, read_u64};
 use super::{STOP_WAITING, WAIT_CANCELED};
 use crate::error::WireError;
+use crate::key::Key;
 use crate::value::Value;
 
 /// An answer.
@@ -32,7 +31,7 @@ pub enum Reply {
         item: Option<Value>,
     },
     /// LIST_KEYS.
-    Keys(Vec<Arc<[u8]>>),
+    Keys(Vec<Key>),
     /// PING's number.
     Nonce(u32),
 }
@@ -130,7 +129,7 @@ impl Reply {
                 item: bytes.get(16..).map(Value::copied).filter(|_| before > 0),
             }),
             ReplyKind::Keys => {
-                bytes.get(8..).and_then(|keys| strings(keys, |key| Arc::from(key))).map(Reply::Keys)
+                bytes.get(8..).and_then(|keys| strings(keys, |key| Key::from(key))).map(Reply::Keys)
             }
         })
     }
@@ -175,7 +174,7 @@ mod tests {
             (Reply::Popped { before: 0, item: None }, b"\0\0\0\0\0\0\0\0"),
             (Reply::Popped { before: 2, item: Some(value(b"i")) }, b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0i"),
             (Reply::Keys(vec![]), b"\0\0\0\0\0\0\0\0"),
-            (Reply::Keys(vec![Arc::from(&b"/k"[..])]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
+            (Reply::Keys(vec![Key::from(&b"/k"[..])]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
             (Reply::Nonce(0x468f), b"\x8f\x46\0\0"),
         ] {
             assert_eq!(encoded(reply.clone()), travels, "{reply:?}");

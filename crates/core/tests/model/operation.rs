@@ -1,12 +1,11 @@
 //! An operation that owns its operands, to be drawn, shrunk, sent and compared. It does nothing by itself.
 
 use std::fmt;
-use std::sync::Arc;
 
 use proptest::prelude::*;
-use rallypoint_core::Value;
 use rallypoint_core::store::{SERVER_KEY, STORED_KEY};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
+use rallypoint_core::{Key, Value};
 
 /// Bytes that print as text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -300,7 +299,7 @@ pub(crate) fn large_operation() -> impl Strategy<Value = Operation> {
 /// Any reply, and the kind it is read as.
 pub(crate) fn any_reply() -> impl Strategy<Value = (ReplyKind, Reply)> {
     let value = || prop::collection::vec(any::<u8>(), 0..2000).prop_map(|bytes| Value::copied(&bytes));
-    let key = prop::collection::vec(any::<u8>(), 0..300).prop_map(Arc::from);
+    let key = prop::collection::vec(any::<u8>(), 0..300).prop_map(|key| Key::from(&key[..]));
     prop_oneof![
         Just((ReplyKind::Waited(Op::Wait), Reply::Stop)),
         Just((ReplyKind::Waited(Op::CancelWait), Reply::Canceled)),

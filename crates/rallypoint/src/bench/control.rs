@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Request;
-use rallypoint_store::{Endpoint, StoreError};
+use rallypoint_store::Endpoint;
 
 use super::error::{BenchError, Trouble};
 use super::exchange::{Exchange, Expected};
@@ -31,9 +31,10 @@ impl Control {
     pub(super) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let mut tried = Vec::new();
-        for address in endpoint.resolve()? {
-            match TcpStream::connect_timeout(&address, timeout) {
-                Err(error) => tried.push((address.to_string(), error.to_string())),
+        for address in endpoint.resolve_within(timeout)? {
+            let left = timeout.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, left) {
+                Err(error) => tried.push(format!("{address}: {error}")),
                 Ok(stream) => {
                     let mut control = Control { stream, address, timeout };
                     return match control.handshake() {
@@ -43,8 +44,7 @@ impl Control {
                 }
             }
         }
-        let waited = started.elapsed();
-        Err(StoreError::Unreachable { endpoint: endpoint.to_string(), waited, tried }.into())
+        Err(BenchError::Unreachable { endpoint: endpoint.to_string(), tried })
     }
 
     fn handshake(&mut self) -> Result<(), Trouble> {

@@ -9,7 +9,11 @@ use rallypoint_store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BenchError {
     #[error("{0}")]
-    Unreachable(#[from] StoreError),
+    Usage(String),
+    #[error("{0}")]
+    Unresolvable(#[from] StoreError),
+    #[error("could not connect to {endpoint}: {}", .tried.join("; "))]
+    Unreachable { endpoint: String, tried: Vec<String> },
     #[error("{peer} does not answer as a TCPStore server does: {trouble}")]
     NotAStore { peer: String, trouble: Trouble },
     #[error("{during}: {trouble} ({lost} of {connections} connections)")]
@@ -43,14 +47,14 @@ impl BenchError {
     /// As the help lists them.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            BenchError::TooFewFiles { .. } => 2,
+            BenchError::Usage(_) | BenchError::TooFewFiles { .. } => 2,
             BenchError::TimedOut { .. } => 4,
             BenchError::NotAStore { trouble, .. } | BenchError::Lost { trouble, .. } => match trouble {
                 Trouble::WrongReply { .. } | Trouble::Unasked { .. } => 1,
                 Trouble::Silent { .. } => 4,
                 Trouble::Closed { .. } | Trouble::Failed { .. } => 5,
             },
-            BenchError::Unreachable(_) => 5,
+            BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => 5,
             BenchError::Poll(_) => 1,
             BenchError::Interrupted => 130,
         }
@@ -59,7 +63,9 @@ impl BenchError {
     /// What to do about it.
     pub(super) fn hint(&self) -> &'static str {
         match self {
-            BenchError::Unreachable(_) => {
+            BenchError::Usage(_) => "see `rallypoint bench --help`",
+            BenchError::Unresolvable(_) => "check the spelling, or use an IP address this machine can reach",
+            BenchError::Unreachable { .. } => {
                 "is the server running there? `rallypoint serve --listen HOST:PORT` starts one, and prints its port"
             }
             BenchError::NotAStore { .. } => {
@@ -79,6 +85,17 @@ impl BenchError {
 
     /// Whether the workloads after this one can be tried.
     pub(super) fn ends_the_run(&self) -> bool {
-        matches!(self, BenchError::Unreachable(_) | BenchError::Interrupted | BenchError::Poll(_))
+        matches!(
+            self,
+            BenchError::Unresolvable(_)
+                | BenchError::Unreachable { .. }
+                | BenchError::Interrupted
+                | BenchError::Poll(_)
+        )
+    }
+
+    /// Whether something went wrong; being told to stop is no error of the server's.
+    pub(super) fn is_trouble(&self) -> bool {
+        !matches!(self, BenchError::Interrupted)
     }
 }

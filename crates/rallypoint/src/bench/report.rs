@@ -28,6 +28,8 @@ pub(super) struct Outcome {
 pub(super) struct Report<'a> {
     pub(super) endpoint: &'a str,
     pub(super) results: &'a [Outcome],
+    /// Why there are none.
+    pub(super) error: Option<String>,
 }
 
 impl Outcome {

@@ -134,7 +134,9 @@ impl<'a> Bench<'a> {
             let (started, mut ready) = (Instant::now(), Latencies::default());
             let opened = Fleet::open(self.control.address(), clients, clients, &mut watch, &mut ready);
             outcome.measured(started.elapsed(), &ready);
-            outcome.errors = clients as u64 - ready.total();
+            if opened.as_ref().err().is_none_or(BenchError::is_trouble) {
+                outcome.errors = clients as u64 - ready.total();
+            }
             return opened.map(drop);
         }
         let mut fleet = self.open(outcome, &mut watch)?;

@@ -56,7 +56,7 @@ const NAMES: [(&str, Kind, Sized, Option<usize>); 12] = [
 /// What is run unless something else is asked for: light enough for a server that others use.
 pub(super) const DEFAULT: &str = "add,get,set,check,wait,compare_set";
 
-const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,multi_set-10000,cancel-2000,\
+const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
 
 /// Largest number of keys in one request, and largest value, that torch's server takes.
@@ -140,7 +140,7 @@ mod tests {
         for name in ALL.split(',') {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
-        assert_eq!(Workload::list("all").unwrap().len(), 15);
+        assert_eq!(Workload::list("all").unwrap().len(), 16);
         assert_eq!(Workload::list("cancel, get-4096").unwrap()[1].to_string(), "get-4KiB");
     }
 

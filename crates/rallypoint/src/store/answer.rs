@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rallypoint_core::printable;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Endpoint, StoreError};
 use serde_json::{Value, json};
@@ -26,8 +25,10 @@ pub(super) enum Answer {
     Value { key: String, value: Vec<u8>, raw: bool },
     /// Compare-and-set found another value.
     Held { key: String, value: Vec<u8> },
-    /// These keys, or the items of these queues, are not there.
-    Absent(Vec<String>),
+    /// This key is not there.
+    Absent { key: String },
+    /// This queue has no item.
+    Empty { key: String },
     /// A number of something.
     Number { name: &'static str, number: i64 },
     /// How many keys were removed.
@@ -44,54 +45,57 @@ impl Answer {
     /// Prints it; the exit code that goes with it.
     pub(super) fn print(self, as_json: bool) -> ExitCode {
         let code = self.code();
-        let text = if as_json { format!("{}\n", self.json()).into_bytes() } else { self.text() };
+        let text = if as_json { line(&self.json()) } else { self.text(std::io::stdout().is_terminal()) };
         if let Err(failed) = output::say(&text) {
             return failed;
         }
-        if let Answer::Absent(keys) = &self
-            && !as_json
-        {
-            let names: Vec<_> = keys.iter().map(|key| printable(key.as_bytes())).collect();
-            output::complain(&format!("rallypoint store: {} is not there", names.join(", ")));
+        match &self {
+            _ if as_json => {}
+            Answer::Absent { key } => output::complain(&format!("rallypoint store: {key} is not there")),
+            Answer::Empty { key } => output::complain(&format!("rallypoint store: queue {key} is empty")),
+            _ => {}
         }
         ExitCode::from(code)
     }
 
     fn code(&self) -> u8 {
         match self {
-            Answer::Absent(_) | Answer::Deleted { gone: 0 } => ABSENT,
+            Answer::Absent { .. } | Answer::Empty { .. } | Answer::Deleted { gone: 0 } => ABSENT,
             Answer::States(states) if states.iter().any(|(there, _)| !there) => ABSENT,
             Answer::Held { .. } => OTHER_HELD,
             _ => 0,
         }
     }
 
-    fn text(&self) -> Vec<u8> {
+    /// What people read. On a terminal names and values are shown, not obeyed; into a file they go as they are.
+    fn text(&self, terminal: bool) -> Vec<u8> {
+        let name = |key: &str| match terminal {
+            true => output::shown(key.as_bytes(), &[]),
+            false => key.to_owned(),
+        };
         match self {
-            Answer::Done { .. } | Answer::Waited | Answer::Absent(_) => Vec::new(),
+            Answer::Done { .. } | Answer::Waited | Answer::Absent { .. } | Answer::Empty { .. } => Vec::new(),
             Answer::Value { value, raw: true, .. } => value.clone(),
-            Answer::Value { value, .. } | Answer::Held { value, .. } => [value, &b"\n"[..]].concat(),
+            Answer::Value { value, .. } | Answer::Held { value, .. } => match terminal {
+                // A value may have several lines.
+                true => format!("{}\n", output::shown(value, &['\n', '\t'])).into_bytes(),
+                false => [value, &b"\n"[..]].concat(),
+            },
             Answer::Number { number, .. } => format!("{number}\n").into_bytes(),
             Answer::Deleted { gone } => format!("{gone}\n").into_bytes(),
             Answer::States(states) => {
                 let line = |(there, key): &(bool, String)| {
-                    format!("{} {key}\n", if *there { "present" } else { "absent " })
+                    format!("{} {}\n", if *there { "present" } else { "absent " }, name(key))
                 };
                 states.iter().map(line).collect::<String>().into_bytes()
             }
             Answer::Keys(keys) => {
-                // A name may have anything in it; a terminal is to show it, not to obey it.
-                let safe = std::io::stdout().is_terminal();
-                let line = |key: &String| match safe {
-                    true => format!("{}\n", printable(key.as_bytes())),
-                    false => format!("{key}\n"),
-                };
-                keys.iter().map(line).collect::<String>().into_bytes()
+                keys.iter().map(|key| format!("{}\n", name(key))).collect::<String>().into_bytes()
             }
             Answer::Pong { time, identity } => {
-                let who = identity
-                    .as_deref()
-                    .map_or("not a rallypoint server".into(), |identity| format!("rallypoint, {identity}"));
+                let who = identity.as_deref().map_or("not a rallypoint server".into(), |identity| {
+                    format!("rallypoint, {}", name(identity))
+                });
                 format!("answered in {} µs ({who})\n", time.as_micros()).into_bytes()
             }
         }
@@ -103,7 +107,8 @@ impl Answer {
             Answer::Waited => json!({"waited": true}),
             Answer::Value { key, value, .. } => with_value(json!({"key": key}), value),
             Answer::Held { key, value } => with_value(json!({"key": key, "stored": false}), value),
-            Answer::Absent(keys) => json!({"absent": keys}),
+            Answer::Absent { key } => json!({"absent": [key]}),
+            Answer::Empty { key } => json!({"key": key, "empty": true}),
             Answer::Number { name, number } => json!({*name: number}),
             Answer::Deleted { gone } => json!({"deleted": gone}),
             Answer::States(states) => {
@@ -122,6 +127,20 @@ impl Answer {
             }
         }
     }
+}
+
+/// An object on one line. JSON lets some control characters be that terminals obey (U+007F to U+009F); they stand in
+/// strings only, where they may be escaped.
+fn line(object: &Value) -> Vec<u8> {
+    let mut line = String::new();
+    for c in object.to_string().chars() {
+        match c.is_control() {
+            true => line.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => line.push(c),
+        }
+    }
+    line.push('\n');
+    line.into_bytes()
 }
 
 /// A value as text where it is text, in hexadecimal where it is not.
@@ -180,6 +199,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         }
         StoreError::KeyTooLong { .. }
         | StoreError::ValueTooLarge { .. }
+        | StoreError::AppendTooLarge { .. }
         | StoreError::RequestTooLarge { .. } => {
             (2, "usage", "store it in parts, or keep it in a file and store its path")
         }
@@ -187,10 +207,8 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         _ => (1, "failed", ""),
     };
     if as_json {
-        let _ = output::say(format!(
-            "{}\n",
-            json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()})
-        ));
+        let failure = json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()});
+        let _ = output::say(line(&failure));
     }
     output::complain(&format!("rallypoint store: {error}"));
     if !hint.is_empty() {

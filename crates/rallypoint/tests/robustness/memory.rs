@@ -120,6 +120,21 @@ fn r05_who_takes_nothing_of_its_replies_is_closed_and_who_takes_some_is_not() {
 }
 
 #[test]
+fn r05_who_takes_nothing_of_a_very_long_reply_is_closed_sooner() {
+    let mut server = Server::with(&["output_hard=1MiB", "output_stall=6s"]);
+    let mut client = server.connect();
+    let names: Vec<String> = (0..4_000).map(|n| format!("/{n:04}{}", "k".repeat(7_000))).collect();
+    client.multi_set(&names.iter().map(|name| (name.as_str(), "")).collect::<Vec<_>>());
+    let start = Instant::now();
+    client.tell(Request::ListKeys);
+    eventually(Duration::from_secs(5), "it is closed", || server.connections() == 0);
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(server.only_offence().contains("took none"), "{}", server.only_offence());
+    drop(client);
+    server.assert_unharmed_holding(2 * names.len() * names[0].len());
+}
+
+#[test]
 fn r05_requests_held_back_behind_a_wait_cost_no_more_than_they_may() {
     let mut server = Server::start();
     let held: Vec<Client> = (0..10)

@@ -1,7 +1,7 @@
 //! One connection as the event loop keeps it: a socket, its protocol state, and the times that are running.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use rallypoint_core::store::ClientId;
@@ -48,7 +48,7 @@ pub(super) struct Arriving {
     since: Instant,
     /// When its rate was last looked at, and how many bytes of it were there.
     looked: (Instant, usize),
-    /// When it was last seen to have grown, and to how many bytes.
+    /// When it last grew, and to how many bytes.
     grown: (Instant, usize),
 }
 
@@ -93,7 +93,11 @@ impl Connection {
         let request = self.session.begun();
         match (self.session.partial(), self.arriving) {
             (None, _) => self.arriving = None,
-            (Some(_), Some(arriving)) if arriving.request == request => {}
+            (Some(bytes), Some(arriving)) if arriving.request == request => {
+                if arriving.grown.1 != bytes {
+                    self.arriving = Some(Arriving { grown: (Instant::now(), bytes), ..arriving });
+                }
+            }
             (Some(bytes), _) => {
                 let now = Instant::now();
                 self.arriving =
@@ -115,9 +119,6 @@ impl Connection {
             (arriving.since, arriving.looked, arriving.grown) = (now, (now, bytes), (now, bytes));
             return false;
         }
-        if arriving.grown.1 != bytes {
-            arriving.grown = (now, bytes);
-        }
         let (looked, before) = arriving.looked;
         if now.duration_since(arriving.since) < limits.partial_grace {
             arriving.looked = (now, bytes);
@@ -125,11 +126,25 @@ impl Connection {
         }
         // Looked at over a few seconds, so that one slow moment is not fatal.
         let elapsed = now.duration_since(looked);
-        if elapsed < limits.partial_grace.min(std::time::Duration::from_secs(5)) {
+        if elapsed < limits.partial_grace.min(Duration::from_secs(5)) {
             return false;
         }
         arriving.looked = (now, bytes);
         (bytes.saturating_sub(before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+    }
+
+    /// Lets it go on after a pause. What is not read can't grow, so its time begins now.
+    pub(super) fn go_on(&mut self) {
+        self.paused = false;
+        if let Some(arriving) = &mut self.arriving {
+            arriving.grown.0 = Instant::now();
+        }
+    }
+
+    /// Whether all that came of its request has been read, and nothing more has come for so long.
+    pub(super) fn stands_still(&self, now: Instant, how_long: Duration) -> bool {
+        let grown = self.arriving.map_or(self.accepted, |arriving| arriving.grown.0);
+        !self.paused && !self.unread && now.duration_since(grown) >= how_long
     }
 
     /// Whether it holds room for a large request, and has got no more of it for so long.

@@ -20,7 +20,7 @@ use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
 use super::connection::Connection;
-use super::crowd::Crowd;
+use super::crowd::{Crowd, Upload};
 use super::offences::Offences;
 use super::outbox::Buffers;
 use super::stats::{Counters, count};
@@ -305,10 +305,12 @@ impl EventLoop {
                 break;
             }
             let large = connection.session.partial().is_some_and(|held| held >= GLANCE);
-            if large && self.input_held > self.limits.input_total / 2 && !self.crowd.admits(connection.client)
-            {
-                connection.paused = true;
-                break;
+            if large && (self.input_held > self.limits.input_total / 4 || self.crowd.waiting() > 0) {
+                let upload = (connection.client, connection.session.begun());
+                if !self.crowd.admits(upload) {
+                    connection.paused = true;
+                    break;
+                }
             }
             let offered = if large { SCRATCH } else { GLANCE };
             match connection.stream.read(&mut scratch[..offered]) {
@@ -407,28 +409,34 @@ impl EventLoop {
         }
     }
 
-    /// Lets large requests go on that waited for others.
+    /// Lets the next large request go on that waited for others. While there is room, as soon as all is read that came
+    /// of the first. With less, once the first is done or stands still, so that several of those who have stopped are
+    /// found out at a time. With little, only once it is done: it must find room to the end.
     fn let_in(&mut self) {
-        let room = self.input_held <= self.limits.input_total / 2;
-        let (connections, limits) = (&self.connections, &self.limits);
-        // Who doesn't take its replies isn't read either, and must not be the one all wait for.
-        let is_arriving = |client: ClientId| {
-            connections
-                .get(client.index())
-                .filter(|connection| connection.client == client && connection.session.partial().is_some())
-                .is_some_and(|connection| connection.paused || connection.wants_input(limits))
+        let now = Instant::now();
+        let (held, total, stall) = (self.input_held, self.limits.input_total, self.limits.input_stall);
+        let patience = match held {
+            _ if held <= total / 2 => Some(Duration::ZERO),
+            _ if held <= total / 8 * 5 => Some(stall / 10),
+            _ => None,
         };
-        let mut next = Vec::new();
-        while let Some(client) = self.crowd.next(room, is_arriving) {
-            next.push(client);
-        }
-        for client in next {
-            if let Some(connection) = self.connections.get_mut(client.index()).filter(|c| c.client == client)
-            {
-                connection.paused = false;
-                self.queue(client.index());
-            }
-        }
+        let (connections, limits) = (&self.connections, &self.limits);
+        let arriving = |(client, request): Upload| {
+            connections.get(client.index()).filter(|connection| {
+                connection.client == client
+                    && connection.session.begun() == request
+                    && connection.session.partial().is_some()
+                    // Who doesn't take its replies isn't read either, and must not be the one all wait for.
+                    && (connection.paused || connection.wants_input(limits))
+            })
+        };
+        let keeps_place = |upload| {
+            let stands_still = |how_long| arriving(upload).is_some_and(|c| c.stands_still(now, how_long));
+            arriving(upload).is_some() && !patience.is_some_and(stands_still)
+        };
+        let Some(client) = self.crowd.next(keeps_place, |upload| arriving(upload).is_some()) else { return };
+        self.connections[client.index()].go_on();
+        self.queue(client.index());
     }
 
     /// Too much is held for all together: the largest goes.
@@ -457,11 +465,6 @@ impl EventLoop {
                     if sent > 0 || connection.stalled.is_none() {
                         connection.stalled = Some(Instant::now());
                         self.stalled.insert(index);
-                    }
-                    // A long reply that is being taken is no offence, however long.
-                    if sent == 0 && connection.outbox.own_bytes() > self.limits.output_hard {
-                        let why = format!("{} bytes of replies not taken", connection.outbox.unsent());
-                        return self.punish(index, &why, |counters| &counters.slow_output);
                     }
                 }
                 Ok(_) => connection.stalled = None,

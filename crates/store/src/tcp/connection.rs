@@ -122,6 +122,11 @@ impl Connection {
         }
     }
 
+    /// This machine's address on it.
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        self.stream.local_addr().ok()
+    }
+
     /// Adds a request to what is sent next.
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);

@@ -41,6 +41,11 @@ impl Known {
         all.is_some_and(|all| all.split(',').any(|one| one == capability))
     }
 
+    /// The longest value the server takes, as it says.
+    pub(super) fn value_len(&self) -> Option<usize> {
+        self.identity().and_then(|identity| part(identity, "value_len="))?.parse().ok()
+    }
+
     /// Remembers that this key was there. It must be a key: a queue is gone when it is empty.
     pub(super) fn witness(&mut self, key: &[u8]) {
         if self.identity.is_none() && !self.witnesses.iter().any(|witness| witness == key) {
@@ -118,6 +123,9 @@ mod tests {
         assert_eq!(known.reset(), None);
         assert!(known.is_capable_of("in-order") && !known.is_capable_of("stored"));
         assert!(!known.is_capable_of("order"));
+        assert_eq!(known.value_len(), None);
+        known.meet(Some("instance=a value_len=77".into()), &[], 0);
+        assert_eq!(known.value_len(), Some(77));
         known.meet(ours("b"), &[], 0);
         assert_eq!(known.reset(), Some("it was instance a, now it is b"));
     }

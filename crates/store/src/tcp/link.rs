@@ -64,6 +64,11 @@ impl Link {
         &self.limits
     }
 
+    /// This machine's address on an idle connection, if there is one.
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        self.idle().first().and_then(Connection::local_address)
+    }
+
     /// What is known of the server.
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)

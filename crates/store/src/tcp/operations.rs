@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
-use rallypoint_core::printable;
 use rallypoint_core::store::STORED_KEY;
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
+use rallypoint_core::{Value, printable};
 
 use super::TcpStore;
 use super::connection::{Broken, Connection};
@@ -122,7 +122,15 @@ impl Store for TcpStore {
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         self.check_value(&key, value)?;
-        self.acknowledged(&key, false, Request::Append { key: &key, value: value.into() })
+        let deadline = self.deadline();
+        let request = Request::Append { key: &key, value: value.into() };
+        match self.acknowledged_by(&key, false, request, &deadline) {
+            // Our servers close the connection when the value would be too long, and can't say so: look.
+            Err(error @ StoreError::Indeterminate { .. }) => {
+                Err(self.explain_append(&key, value.len(), &deadline).unwrap_or(error))
+            }
+            other => other,
+        }
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
@@ -250,7 +258,17 @@ impl TcpStore {
 
     /// A request without a reply of its own: a ping behind it shows that it was handled.
     fn acknowledged(&self, key: &[u8], repeatable: bool, request: Request<'_>) -> Result<()> {
-        self.link.call(request.op(), &[key], repeatable, &self.deadline(), |connection, deadline| {
+        self.acknowledged_by(key, repeatable, request, &self.deadline())
+    }
+
+    fn acknowledged_by(
+        &self,
+        key: &[u8],
+        repeatable: bool,
+        request: Request<'_>,
+        deadline: &Deadline,
+    ) -> Result<()> {
+        self.link.call(request.op(), &[key], repeatable, deadline, |connection, deadline| {
             connection.queue(&request);
             connection.queue_ping();
             connection.send(deadline)?;
@@ -280,6 +298,24 @@ impl TcpStore {
     }
 
     fn explain_add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Option<StoreError> {
+        let held = self.look_at(key, deadline)??;
+        match parse_prefix(&held).and_then(|number| number.checked_add(delta)) {
+            Some(_) => None,
+            None => Some(StoreError::NotANumber { key: user_key(key), delta, held: printable(&held) }),
+        }
+    }
+
+    /// Why an append got no answer, if it is for what the server says to be its limit. Torch's have none.
+    fn explain_append(&self, key: &[u8], len: usize, deadline: &Deadline) -> Option<StoreError> {
+        let limit = self.link.known().value_len()?;
+        let held = self.look_at(key, deadline)?.map_or(0, |held| held.len());
+        // More than its limit it can't hold: then that is not what it said.
+        let too_long = held <= limit && held.saturating_add(len) > limit;
+        too_long.then(|| StoreError::AppendTooLarge { key: user_key(key), len, held, limit })
+    }
+
+    /// What a key holds after a failure, if anything; `None` if that can't be learned soon.
+    fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
         let brief = deadline.or_after(Duration::from_secs(1));
         if !self.link.is_reachable(&brief) {
             return None;
@@ -287,14 +323,11 @@ impl TcpStore {
         let keys = [key];
         let there = Request::Check { keys: KeyList::new(&keys) };
         if self.exchange(&keys, true, there, &brief).ok()? != Reply::Checked(true) {
-            return None;
+            return Some(None);
         }
-        let Ok(Reply::Value(held)) = self.exchange(&[key], true, Request::Get { key }, &brief) else {
-            return None;
-        };
-        match parse_prefix(&held).and_then(|number| number.checked_add(delta)) {
-            Some(_) => None,
-            None => Some(StoreError::NotANumber { key: user_key(key), delta, held: printable(&held) }),
+        match self.exchange(&[key], true, Request::Get { key }, &brief) {
+            Ok(Reply::Value(held)) => Some(Some(held)),
+            _ => None,
         }
     }
 

@@ -1,9 +1,8 @@
 //! What waiting does: who is blocked in what, who has seen what, and whom a write wakes.
 
-use std::sync::Arc;
-
 use super::{Engine, Keepsake, State};
 use crate::error::{Refusal, printable};
+use crate::key::Key;
 use crate::store::waiters::{ClientIndex, Places, Seen, WAIT_OVERHEAD, Waiters};
 use crate::store::{ClientId, Output};
 use crate::value::Value;
@@ -20,11 +19,11 @@ impl Engine {
                 Some((key, value)) => {
                     let cost = latch_cost(value);
                     if self.latched + bytes + cost <= self.limits.latched_bytes {
-                        latch.push((Arc::clone(key), value.clone()));
+                        latch.push((key.clone(), value.clone()));
                         bytes += cost;
                     }
                 }
-                None if self.is_present(key) => {}
+                None if self.is_present_otherwise(key) => {}
                 None => absent.push(key),
             }
         }
@@ -169,5 +168,5 @@ impl Engine {
 
 /// What latching a value may cost: all of it, if the store lets go of it meanwhile.
 fn latch_cost(value: &Value) -> usize {
-    value.len() + size_of::<(Arc<[u8]>, Value)>()
+    value.len() + size_of::<(Key, Value)>()
 }

@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 use super::{Engine, RESERVED_PREFIX};
 use crate::error::{Refusal, printable};
 use crate::number::{Decimal, parse_prefix};
+use crate::rendezvous::cell;
 use crate::store::ClientId;
 use crate::store::map::cost;
 use crate::value::Value;
 use crate::wire::{Op, PairList, Payload};
+
+/// The keys of states. Those of a round's own store have a slash behind this, and so would the state of a job with a slash
+/// in its run id, which is not looked at.
+fn is_state_key(key: &[u8]) -> bool {
+    key.strip_prefix(b"/torch.rendezvous.").is_some_and(|run_id| !run_id.contains(&b'/'))
+}
 
 impl Engine {
     /// May anybody write this key?
@@ -16,6 +23,18 @@ impl Engine {
         match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
             true => Err(Refusal::Reserved { op, key: printable(key) }),
             false => Ok(()),
+        }
+    }
+
+    /// May this key hold that value? Torch's agents unpickle, and so execute, what lies under the key of a rendezvous'
+    /// state; only what can do no harm gets there.
+    pub(super) fn harmless(&self, op: Op, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        if !is_state_key(key) || self.identity.is_none() {
+            return Ok(());
+        }
+        match cell::read(value, &self.limits) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Refusal::NotAState { op, key: printable(key), found: error.to_string() }),
         }
     }
 
@@ -45,7 +64,11 @@ impl Engine {
         self.wake(key, &value);
     }
 
-    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<(), Refusal> {
+    #[inline]
+    pub(super) fn set(&mut self, key: &[u8], value: &Payload<'_>) -> Result<(), Refusal> {
+        if is_state_key(key) {
+            self.harmless(Op::Set, key, value.bytes())?;
+        }
         // Nobody waits for a key that is there, and what is as long takes no more room.
         if self.map.get_mut(key).is_some_and(|held| held.overwrite(value.bytes())) {
             return Ok(());
@@ -65,6 +88,10 @@ impl Engine {
         self.clients[client.index()].stored = false;
         // First, lest it seem absent to those who expect something there.
         self.writable(Op::CompareSet, key)?;
+        // Losing changes nothing, so it is no reason to look.
+        if is_state_key(key) && self.map.get(key).is_none_or(|held| **held == *expected) {
+            self.harmless(Op::CompareSet, key, desired.bytes())?;
+        }
         let fits = match self.map.get_mut(key) {
             Some(held) if **held != *expected => return Ok(held.clone()),
             Some(held) => {
@@ -111,6 +138,11 @@ impl Engine {
             let limit = self.limits.value_len;
             return Err(Refusal::ValueTooLong { key: printable(key), len, limit });
         }
+        if is_state_key(key) {
+            // A state is only ever replaced.
+            let appended = [self.map.get(key).map_or(&[][..], |held| held), value.bytes()].concat();
+            self.harmless(Op::Append, key, &appended)?;
+        }
         self.permit(Op::Append, key, len)?;
         match held {
             // Nobody waits for a key that is there.
@@ -124,6 +156,7 @@ impl Engine {
         let mut added = 0;
         for (key, value) in pairs.iter() {
             self.writable(Op::MultiSet, key)?;
+            self.harmless(Op::MultiSet, key, value)?;
             added += cost(key.len(), value.len());
         }
         let limit = self.limits.store_bytes;

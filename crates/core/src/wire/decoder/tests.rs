@@ -1,10 +1,8 @@
 //! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
 
-use std::sync::Arc;
-
 use super::*;
-use crate::Value;
 use crate::wire::{KeyList, MAGIC, PairList};
+use crate::{Key, Value};
 
 /// One request of each operation, and each odd operand the peer accepts: nothing in a list, an empty key, keys that
 /// are not text, an empty value.
@@ -363,7 +361,7 @@ fn every_reply() -> Vec<(ReplyKind, Reply)> {
         (ReplyKind::Popped, Reply::Popped { before: 2, item: Some(value(b"item")) }),
         (ReplyKind::Popped, Reply::Popped { before: 1, item: Some(value(b"")) }),
         (ReplyKind::Keys, Reply::Keys(vec![])),
-        (ReplyKind::Keys, Reply::Keys(vec![Arc::from(&b"/k"[..]), Arc::from(&b""[..])])),
+        (ReplyKind::Keys, Reply::Keys(vec![Key::from(&b"/k"[..]), Key::from(&b""[..])])),
     ]
 }
 

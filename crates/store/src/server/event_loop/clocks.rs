@@ -89,20 +89,22 @@ impl EventLoop {
 
     fn sweep_stalled(&mut self, now: Instant) {
         let mut stuck = Vec::new();
-        let (connections, limit) = (&self.connections, self.limits.output_stall);
+        let (connections, limits) = (&self.connections, &self.limits);
         self.stalled.retain(|&index| {
-            match connections.get(index).and_then(|connection| connection.stalled) {
-                Some(since) if now.duration_since(since) >= limit => {
-                    stuck.push(index);
-                    false
-                }
-                Some(_) => true,
-                None => false,
+            let Some(connection) = connections.get(index) else { return false };
+            let Some(since) = connection.stalled else { return false };
+            // A long reply that is being taken is no offence, however long; but one that isn't holds much.
+            let much = connection.outbox.own_bytes() > limits.output_hard;
+            let patience = if much { limits.output_stall / 3 } else { limits.output_stall };
+            let waited = now.duration_since(since);
+            if waited >= patience {
+                stuck.push((index, waited));
             }
+            waited < patience
         });
-        for index in stuck {
+        for (index, waited) in stuck {
             let unsent = self.connections[index].outbox.unsent();
-            let why = format!("took none of {unsent} bytes of replies for {} s", limit.as_secs_f32());
+            let why = format!("took none of {unsent} bytes of replies for {:.1} s", waited.as_secs_f32());
             self.punish(index, &why, |counters| &counters.slow_output);
         }
     }

@@ -82,7 +82,7 @@ fn counts_and_lists_name_the_keys_there_are() {
     assert_eq!(store.reply(0, Request::NumKeys), Reply::Number(2));
     let Reply::Keys(mut keys) = store.reply(0, Request::ListKeys) else { panic!() };
     keys.sort();
-    assert_eq!(keys, [Arc::from(&b"b"[..]), Arc::from(&b"c"[..])]);
+    assert_eq!(keys, [Key::from(&b"b"[..]), Key::from(&b"c"[..])]);
 }
 
 #[test]

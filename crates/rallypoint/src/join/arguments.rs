@@ -1,0 +1,127 @@
+//! What `rallypoint join` is told, and the parameters of a rendezvous that come of it. Everything that is wrong is said
+//! at once.
+
+use clap::Args;
+use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, parse_rendezvous_config};
+
+/// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
+///
+/// Once it has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
+/// participants. Without a command it then stays in the rendezvous until a signal, joining again (and printing another
+/// line) when nodes come or go. With a command it runs that as this node's one worker, with GROUP_RANK,
+/// GROUP_WORLD_SIZE, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID and
+/// TORCHELASTIC_USE_AGENT_STORE set, and ends with its exit code.
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
+  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
+  rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120,last_call_timeout=5
+
+Exit codes:
+  0    left on a signal after it had joined, or the job ended; with a command, the command succeeded
+  1    failed for another reason (standard error says which)
+  2    wrong usage
+  3    the rendezvous is closed
+  4    the time ran out before enough nodes were here
+  5    the store could not be reached, or was lost
+  126, 127   the command could not be run, or was not found
+  128+N      ended by signal N while waiting; with a command, the command was ended by signal N
+  otherwise  the command's own"
+)]
+pub(crate) struct JoinArgs {
+    /// How nodes find each other: c10d (any number, coming and going) or static (fixed ranks)
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME", default_value = "c10d")]
+    rdzv_backend: String,
+    /// Where they meet; the node that has this address hosts the store (c10d: port 29400 if none is given)
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", default_value = "")]
+    rdzv_endpoint: String,
+    /// Which job; the same on all its nodes
+    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
+    rdzv_id: String,
+    /// How many nodes: a number, or the least and the most
+    #[arg(long, value_name = "N or MIN:MAX", default_value = "1:1")]
+    nnodes: String,
+    /// This node's rank; for the static rendezvous only
+    #[arg(long, alias = "node_rank", value_name = "N")]
+    node_rank: Option<u64>,
+    /// Further options of the rendezvous
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", default_value = "")]
+    rdzv_conf: String,
+    /// The address of this node as the others reach it; found out if it isn't given
+    #[arg(long, alias = "local_addr", value_name = "ADDRESS")]
+    local_addr: Option<String>,
+    /// A command to run once this node has joined
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<String>,
+}
+
+impl JoinArgs {
+    pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
+        let mut wrong = Vec::new();
+        let mut config = parse_rendezvous_config(&self.rdzv_conf).unwrap_or_else(|error| {
+            wrong.push(error.to_string());
+            Default::default()
+        });
+        match (self.rdzv_backend.as_str(), self.node_rank) {
+            ("static", Some(rank)) => drop(config.insert("rank".into(), (rank as i64).into())),
+            (_, None) => {}
+            (backend, Some(_)) => {
+                wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
+            }
+        }
+        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|why| {
+            wrong.push(why);
+            (1, 1)
+        });
+        let lines = |error: RendezvousError| error.to_string().lines().map(String::from).collect::<Vec<_>>();
+        let make = |min, max| {
+            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
+        };
+        // What is wrong with the numbers must not hide what is wrong with the rest.
+        let made = make(min, max).or_else(|error| {
+            wrong.extend(lines(error));
+            make(1, 1)
+        });
+        let made = made.and_then(|parameters| parameters.with_config(config));
+        match made {
+            Ok(parameters) => {
+                wrong.extend(parameters.check());
+                match wrong.is_empty() {
+                    true => Ok(parameters.with_local_addr(self.local_addr.clone())),
+                    false => Err(RendezvousError::Parameters(wrong)),
+                }
+            }
+            Err(error) => {
+                wrong.extend(lines(error));
+                Err(RendezvousError::Parameters(wrong))
+            }
+        }
+    }
+}
+
+/// `N`, or `MIN:MAX`.
+fn nodes(text: &str) -> Result<(u64, u64), String> {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let read = match text.split_once(':') {
+        None => number(text).map(|n| (n, n)),
+        Some((min, max)) => number(min).zip(number(max)),
+    };
+    read.ok_or_else(|| format!("--nnodes {text:?} is neither a number nor MIN:MAX (examples: 4, 2:8)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_nodes_are_one_number_or_two() {
+        assert_eq!(nodes("4"), Ok((4, 4)));
+        assert_eq!(nodes("2:8"), Ok((2, 8)));
+        for text in ["", "a", "1:", ":1", "1:2:3", "-1"] {
+            assert!(nodes(text).unwrap_err().contains("MIN:MAX"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Where the log goes: to standard error, as much of it as `RALLYPOINT_LOG` says.
+//!
+//! A server's goes there by way of a thread of its own. Standard error may be a pipe that nobody reads, and writing to
+//! that waits for ever: then lines are dropped and counted, and the server goes on.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tracing::level_filters::LevelFilter;
+
+use crate::output;
+
+/// Lines that wait to be written. A burst of them passes; with more, nobody reads.
+const MOST_LINES: usize = 1024;
+
+/// Starts the log of a command that may wait for whoever reads it.
+pub(crate) fn start() {
+    tracing_subscriber::fmt().with_max_level(level()).with_writer(io::stderr).with_target(false).init();
+}
+
+/// Starts the log of a server, which may not.
+pub(crate) fn start_aside() -> Aside {
+    let level = level();
+    let aside = Aside::to(io::stderr());
+    let lines = aside.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || lines.clone())
+        .with_target(false)
+        .init();
+    aside
+}
+
+/// As much as is asked for; a word that is none is told, and taken for the usual.
+fn level() -> LevelFilter {
+    const USUAL: LevelFilter = LevelFilter::INFO;
+    let Some(text) = std::env::var_os("RALLYPOINT_LOG").filter(|text| !text.is_empty()) else {
+        return USUAL;
+    };
+    let text = text.to_string_lossy();
+    match text.trim().to_ascii_lowercase().as_str() {
+        "off" => LevelFilter::OFF,
+        "error" => LevelFilter::ERROR,
+        "warn" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => {
+            output::complain(&format!(
+                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
+            ));
+            USUAL
+        }
+    }
+}
+
+/// Lines on their way to a thread that writes them. Writing here never waits.
+#[derive(Clone)]
+pub(crate) struct Aside(Arc<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Lines {
+    waiting: VecDeque<Vec<u8>>,
+    /// Some are with the writer.
+    writing: bool,
+    dropped: u64,
+}
+
+impl Aside {
+    fn to(mut out: impl Write + Send + 'static) -> Aside {
+        let aside = Aside(Arc::default());
+        let queue = Arc::clone(&aside.0);
+        std::thread::spawn(move || queue.write_to(&mut out));
+        aside
+    }
+
+    /// Waits until all is written, but not for long: nobody may be reading.
+    pub(crate) fn finish(&self, within: Duration) {
+        let busy = |lines: &mut Lines| lines.writing || !lines.waiting.is_empty();
+        // It is the end either way.
+        drop(self.0.changed.wait_timeout_while(self.0.lock(), within, busy));
+    }
+}
+
+impl Write for Aside {
+    /// Takes a line, or drops it. The subscriber hands over whole ones.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut lines = self.0.lock();
+        match lines.waiting.len() < MOST_LINES {
+            true => lines.waiting.push_back(line.to_vec()),
+            false => lines.dropped += 1,
+        }
+        self.0.changed.notify_all();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what comes, for as long as the process lives. The lock is not held while it does.
+    fn write_to(&self, out: &mut impl Write) {
+        loop {
+            let mut lines = self.lock();
+            lines.writing = false;
+            self.changed.notify_all();
+            let idle = |lines: &mut Lines| lines.waiting.is_empty();
+            let mut lines = self.changed.wait_while(lines, idle).unwrap_or_else(PoisonError::into_inner);
+            lines.writing = true;
+            let (waiting, dropped) = (std::mem::take(&mut lines.waiting), std::mem::take(&mut lines.dropped));
+            drop(lines);
+            // A reader that has gone away is no reason to stop serving.
+            for line in waiting {
+                let _ = out.write_all(&line);
+            }
+            if dropped > 0 {
+                let _ = writeln!(out, "{dropped} lines of the log were dropped: nobody read them");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Writes only as far as it is let.
+    struct Slow(Receiver<()>, Sender<Vec<u8>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.recv().map_err(io::Error::other)?;
+            self.1.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_logs_never_waits_and_what_was_dropped_is_counted() {
+        let (permit, permits) = channel();
+        let (written, lines) = channel();
+        let mut log = Aside::to(Slow(permits, written));
+        writeln!(log, "first").unwrap();
+        while !log.0.lock().writing {
+            std::thread::yield_now();
+        }
+        for n in 0..MOST_LINES + 7 {
+            log.write_all(format!("line {n}\n").as_bytes()).unwrap();
+        }
+        // Nobody reads, and yet this returns.
+        log.finish(Duration::from_millis(10));
+        for _ in 0..MOST_LINES + 100 {
+            permit.send(()).unwrap();
+        }
+        log.finish(Duration::from_secs(10));
+        let text = String::from_utf8(lines.try_iter().flatten().collect()).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[..2], ["first", "line 0"]);
+        assert_eq!(lines[MOST_LINES], format!("line {}", MOST_LINES - 1));
+        assert_eq!(lines[MOST_LINES + 1..], ["7 lines of the log were dropped: nobody read them"]);
+    }
+}

@@ -1,0 +1,339 @@
+//! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rallypoint_store::TcpStoreServer;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Only a failure takes that long.
+const SOON: Duration = Duration::from_secs(30);
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.arg("join").args(arguments).env_remove("RALLYPOINT_LOG").env_remove("SLURM_JOB_NODELIST");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A node that runs, with what it says.
+struct Node {
+    child: Child,
+    lines: Receiver<String>,
+    log: Option<BufReader<ChildStderr>>,
+}
+
+impl Node {
+    /// A node of a job at this server, with further arguments.
+    fn start(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
+        let endpoint = format!("127.0.0.1:{}", server.port());
+        let mut arguments = vec!["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
+        arguments.extend(more);
+        let mut command = command(&arguments);
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        let (send, lines) = channel();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let log = child.stderr.take().map(BufReader::new);
+        Node { child, lines, log }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(SOON).expect("it says something")
+    }
+
+    fn joined(&self) -> Value {
+        serde_json::from_str(&self.line()).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn ended(mut self) -> (i32, String) {
+        let deadline = Instant::now() + SOON;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut log = String::new();
+        self.log.take().unwrap().read_to_string(&mut log).unwrap();
+        (status.code().unwrap_or(-1), log)
+    }
+
+    /// Reads the log up to a line with this.
+    fn logs(&mut self, what: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.log.as_mut().unwrap().read_line(&mut line).unwrap(), 0, "it never says {what:?}");
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn server() -> TcpStoreServer {
+    TcpStoreServer::bind("127.0.0.1", 0).unwrap()
+}
+
+#[test]
+fn a_node_that_has_joined_says_so_in_one_line_and_stays_until_a_signal() {
+    let server = server();
+    let nodes = [0, 1].map(|_| Node::start(&server, "2", &[]));
+    let mut lines: Vec<_> = nodes.iter().map(Node::joined).collect();
+    lines.sort_by_key(|line| line["rank"].as_u64());
+    for (rank, line) in lines.iter().enumerate() {
+        assert_eq!((&line["run_id"], &line["round"]), (&"job".into(), &0.into()));
+        assert_eq!((&line["rank"], &line["world_size"]), (&rank.into(), &2.into()));
+        assert_eq!(line["master_addr"], "127.0.0.1");
+        assert_eq!(line["master_port"], lines[0]["master_port"]);
+        assert_eq!(line["participants"].as_array().unwrap().len(), 2);
+        assert_eq!(line["participants"][0]["addr"], "127.0.0.1");
+    }
+    let [first, second] = nodes;
+    first.signal(Signal::TERM);
+    assert_eq!(first.ended().0, 0);
+    second.signal(Signal::INT);
+    assert_eq!(second.ended().0, 0);
+}
+
+#[test]
+fn a_command_gets_the_round_in_its_environment_and_its_exit_code_is_the_nodes() {
+    let server = server();
+    let script = "echo $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT; exit $((40 + GROUP_RANK))";
+    let nodes = [0, 1].map(|_| Node::start(&server, "2", &["--", "sh", "-c", script]));
+    for node in nodes {
+        let joined = node.joined();
+        let told = node.line();
+        let rank = joined["rank"].as_i64().unwrap();
+        assert_eq!(told, format!("{rank} 2 127.0.0.1 {}", joined["master_port"]));
+        assert_eq!(node.ended().0, 40 + rank as i32);
+    }
+}
+
+#[test]
+fn a_command_that_ends_by_a_signal_or_cannot_be_run_is_told_as_a_shell_tells_it() {
+    let server = server();
+    for (id, script, code) in [("a", "kill -9 $$", 137), ("b", "kill -TERM $$", 143), ("c", "exit 7", 7)] {
+        let node = Node::start(&server, "1", &["--rdzv-id", id, "--", "sh", "-c", script]);
+        assert_eq!(node.ended().0, code, "{script}");
+    }
+    let (code, log) = Node::start(&server, "1", &["--rdzv-id", "d", "--", "/no/such/program"]).ended();
+    assert_eq!(code, 127);
+    assert!(log.contains("cannot run \"/no/such/program\""), "{log}");
+}
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    let server = server();
+    let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let node = Node::start(&server, "1", &["--", "sh", "-c", script]);
+    node.joined();
+    assert_eq!(node.line(), "ready");
+    node.signal(Signal::TERM);
+    assert_eq!(node.line(), "caught");
+    assert_eq!(node.ended().0, 5);
+}
+
+#[test]
+fn a_node_that_waits_says_who_is_here_how_many_are_missing_and_what_ends_it() {
+    let server = server();
+    let mut first = Node::start(&server, "3", &["--rdzv-conf", "join_timeout=50"]);
+    let alone = first.logs("waiting in the rendezvous 'job'");
+    assert!(alone.contains("1 of at least 3 nodes are here, 2 missing: 127.0.0.1 (pid "), "{alone}");
+    assert!(
+        alone.contains("gives up in 50 s (join_timeout)") || alone.contains("gives up in 49 s"),
+        "{alone}"
+    );
+    let _second = Node::start(&server, "3", &[]);
+    let both = first.logs("2 of at least 3 nodes are here, 1 missing");
+    assert_eq!(both.matches("pid ").count(), 2, "{both}");
+}
+
+#[test]
+fn a_time_out_names_those_who_were_expected_and_did_not_come() {
+    let server = server();
+    let conf = "join_timeout=1,expected_hosts=127.0.0.1;node[7-8]";
+    let (code, log) = Node::start(&server, "3", &["--rdzv-conf", conf]).ended();
+    assert_eq!(code, 4);
+    assert!(log.contains("1 of at least 3 nodes joined within 1 s (join_timeout): 127.0.0.1 (pid "), "{log}");
+    assert!(log.contains("not here: node7, node8"), "{log}");
+}
+
+#[test]
+fn the_hosts_of_a_slurm_job_are_expected() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let output = command(&["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--rdzv-conf", "join_timeout=1"])
+        .env("SLURM_JOB_NODELIST", "gpu[03-04]")
+        .output()
+        .unwrap();
+    assert!(text(&output.stderr).contains("not here: gpu03, gpu04"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_signal_while_it_waits_takes_the_node_out_at_once() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let server = server();
+        let mut node = Node::start(&server, "2", &[]);
+        node.logs("1 of at least 2 nodes are here");
+        let start = Instant::now();
+        node.signal(signal);
+        assert_eq!(node.ended().0, code);
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        // Nothing is left of it, and nothing is closed: two others make a round by themselves.
+        let others = [0, 1].map(|_| Node::start(&server, "2", &[]));
+        assert!(others.iter().all(|node| node.joined()["world_size"] == 2));
+    }
+}
+
+/// With torch's defaults: 15 s without a heartbeat.
+#[test]
+fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_log_says_why() {
+    let server = server();
+    let nodes = [0, 1].map(|_| Node::start(&server, "2", &[]));
+    nodes.iter().for_each(|node| drop(node.joined()));
+    let mut spare = Node::start(&server, "2", &[]);
+    spare.logs("standing by as a spare");
+    let start = Instant::now();
+    nodes[0].signal(Signal::KILL);
+    let joined = spare.joined();
+    let took = start.elapsed();
+    assert_eq!(joined["world_size"], 2);
+    assert_eq!(nodes[1].joined()["round"], joined["round"]);
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(18), "{took:?}");
+    let pid = nodes[0].child.id();
+    spare.signal(Signal::TERM);
+    nodes[1].signal(Signal::TERM);
+    let [_, survivor] = nodes;
+    let logs = spare.ended().1 + &survivor.ended().1;
+    let why = format!("The node '127.0.0.1_{pid}_0' was removed from the rendezvous 'job'");
+    assert!(logs.contains(&why) && logs.contains("no heartbeat for 15 s"), "{logs}");
+}
+
+#[test]
+fn a_closed_rendezvous_and_a_job_that_has_ended_have_codes_of_their_own() {
+    let server = server();
+    // The command succeeds, so the job is over and the rendezvous is closed.
+    assert_eq!(Node::start(&server, "1", &["--", "true"]).ended().0, 0);
+    let (code, log) = Node::start(&server, "1", &[]).ended();
+    assert_eq!(code, 3);
+    assert!(log.contains("the rendezvous was closed by 127.0.0.1 (pid "), "{log}");
+    // Who was a spare until then ends well.
+    let working = Node::start(&server, "1", &["--rdzv-id", "other", "--", "sh", "-c", "sleep 1"]);
+    working.joined();
+    let mut spare = Node::start(&server, "1", &["--rdzv-id", "other"]);
+    spare.logs("standing by as a spare");
+    assert_eq!(working.ended().0, 0);
+    assert_eq!(spare.ended().0, 0);
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let output = run(&[
+        "--rdzv-endpoint",
+        "a b:1",
+        "--nnodes",
+        "3:2",
+        "--rdzv-conf",
+        "join_timout=1,last_call_timeout=0",
+        "--node-rank",
+        "1",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    for part in [
+        "The maximum number of rendezvous nodes (2) must be greater than or equal",
+        "did you mean 'join_timeout'?",
+        "The last_call timeout (0:00:00) must be positive.",
+        "The hostname of the rendezvous endpoint 'a b:1'",
+        "--node-rank is for --rdzv-backend static",
+        "--help",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let output = run(&["--nnodes", "many"]);
+    assert!(text(&output.stderr).contains("neither a number nor MIN:MAX"), "{}", text(&output.stderr));
+    let output = run(&["--rdzv-backend", "etcd"]);
+    assert!(text(&output.stderr).contains("is not registered"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_resolved_or_reached_says_which_of_the_two() {
+    let conf = ["--rdzv-conf", "read_timeout=1"];
+    let unresolvable = run(&["--rdzv-endpoint", "no-such-host.invalid:29400", conf[0], conf[1]]);
+    assert_eq!(unresolvable.status.code(), Some(5));
+    let said = text(&unresolvable.stderr);
+    assert!(said.contains("could not resolve host \"no-such-host.invalid\""), "{said}");
+    // A port that was free a moment ago, and a node that is told not to host.
+    let port = rallypoint_store::free_port().unwrap();
+    let unreachable =
+        run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
+    assert_eq!(unreachable.status.code(), Some(5));
+    let said = text(&unreachable.stderr);
+    assert!(said.contains(&format!("could not connect to 127.0.0.1:{port}")), "{said}");
+}
+
+#[test]
+fn the_first_node_at_the_endpoint_hosts_the_store_and_the_others_are_its_clients() {
+    let port = rallypoint_store::free_port().unwrap();
+    let endpoint = format!("127.0.0.1:{port}");
+    let arguments = ["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--", "true"];
+    let nodes: Vec<_> = (0..3)
+        .map(|_| command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .collect();
+    let outputs: Vec<_> = nodes.into_iter().map(|node| node.wait_with_output().unwrap()).collect();
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    let hosts = outputs.iter().filter(|output| text(&output.stderr).contains("hosts the TCP store")).count();
+    assert_eq!(hosts, 1);
+}
+
+#[test]
+fn nodes_meet_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meeting");
+    let path = path.to_str().unwrap();
+    let arguments = [
+        "--rdzv-endpoint",
+        path,
+        "--nnodes",
+        "2",
+        "--rdzv-conf",
+        "store_type=file",
+        "--local-addr",
+        "127.0.0.1",
+        "--",
+        "true",
+    ];
+    let nodes: Vec<_> = (0..2)
+        .map(|_| command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for node in nodes {
+        let output = node.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,340 @@
+//! `rallypoint store` as people and scripts call it: what it reads, prints and ends with. What the operations do is
+//! tested elsewhere.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Store, TcpStore};
+
+/// A server that is killed when the test is over, however it is.
+struct Server {
+    child: Child,
+    endpoint: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    fn start() -> Server {
+        Server::with(&[])
+    }
+
+    /// With limits of its own.
+    fn with(limits: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        for limit in limits {
+            command.args(["--limit", limit]);
+        }
+        let mut child = command.spawn().expect("the binary starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("its output");
+        let endpoint = line.trim_end().strip_prefix("listening on ").expect("an address").to_owned();
+        Server { child, endpoint }
+    }
+
+    fn port(&self) -> u16 {
+        self.endpoint.rsplit_once(':').expect("a port").1.parse().expect("a number")
+    }
+
+    fn client(&self) -> TcpStore {
+        TcpStore::connect("127.0.0.1", self.port()).expect("it serves")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = store(args);
+        command.env("RALLYPOINT_ENDPOINT", &self.endpoint);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary starts")
+    }
+
+    /// Runs it with this on its standard input.
+    fn run_with(&self, input: &[u8], args: &[&str]) -> Output {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        // It may have ended without reading, which is then for the test to say.
+        let _ = child.stdin.take().expect("a pipe").write_all(input);
+        child.wait_with_output().expect("our own child")
+    }
+
+    /// What it prints, all being well.
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+fn store(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.arg("store").args(args).env_remove("RALLYPOINT_ENDPOINT").env_remove("RALLYPOINT_LOG");
+    command.stdin(Stdio::null());
+    command
+}
+
+fn error(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+// ---- arguments ----
+
+#[test]
+fn a_dash_is_standard_input_wherever_a_value_stands() {
+    let server = Server::start();
+    for (args, input) in [
+        (&["set", "k", "-"][..], "one"),
+        (&["cas", "k", "one", "-"], "two"),
+        (&["cas", "k", "-", "three"], "two"),
+        (&["append", "k", "-"], " four"),
+        (&["push", "q", "-"], "item"),
+    ] {
+        let output = server.run_with(input.as_bytes(), args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
+    }
+    assert_eq!(server.says(&["get", "k"]), "three four\n");
+    assert_eq!(server.says(&["pop", "q"]), "item\n");
+}
+
+#[test]
+fn standard_input_cannot_be_both_values_of_a_compare_and_set() {
+    let server = Server::start();
+    server.says(&["set", "k", "x"]);
+    let output = server.run_with(b"x", &["cas", "k", "-", "-"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error(&output).contains("only one of EXPECTED and DESIRED"), "{}", error(&output));
+    assert_eq!(server.says(&["get", "k"]), "x\n");
+}
+
+#[test]
+fn negative_numbers_and_dashes_are_values_and_not_options() {
+    let server = Server::start();
+    assert_eq!(server.says(&["add", "n", "-5"]), "-5\n");
+    assert_eq!(server.says(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
+    server.says(&["set", "k", "-1"]);
+    assert_eq!(server.says(&["get", "k"]), "-1\n");
+    server.says(&["cas", "k", "-1", "--x"]);
+    server.says(&["append", "k", "-y"]);
+    assert_eq!(server.says(&["get", "k"]), "--x-y\n");
+    server.says(&["push", "q", "-3"]);
+    assert_eq!(server.says(&["pop", "q"]), "-3\n");
+}
+
+#[test]
+fn options_may_stand_before_and_after_the_operation() {
+    let server = Server::start();
+    server.says(&["set", "k", "v"]);
+    let endpoint = server.endpoint.as_str();
+    for args in [
+        &["--endpoint", endpoint, "--json", "--timeout", "5s", "get", "k"][..],
+        &["get", "--endpoint", endpoint, "--json", "--timeout", "5s", "k"],
+        &["get", "k", "--timeout", "5s", "--json", "-e", endpoint],
+    ] {
+        let output = store(args).output().expect("the binary starts");
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(answer, serde_json::json!({"key": "k", "value": "v"}));
+    }
+}
+
+#[test]
+fn every_argument_is_described_in_the_help() {
+    let text =
+        |args: &[&str]| String::from_utf8(store(args).output().expect("it runs").stdout).expect("text");
+    let help = text(&["--help"]);
+    let commands = help.split_once("Commands:").expect("a list").1.split_once("\n\n").expect("its end").0;
+    let commands: Vec<_> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() >= 14, "{commands:?}");
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let help = text(&[command, "-h"]);
+        let Some((_, arguments)) = help.split_once("Arguments:\n") else { continue };
+        for line in arguments.split("\n\n").next().expect("a paragraph").lines() {
+            let described =
+                line.trim_start().split_once("  ").is_some_and(|(_, what)| !what.trim().is_empty());
+            assert!(described || !line.trim_start().starts_with(['<', '[']), "{command}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_log_level_is_told_in_one_line_and_nothing_fails() {
+    let server = Server::start();
+    let mut command = server.command(&["count"]);
+    let output = command.env("RALLYPOINT_LOG", "loud").output().expect("the binary starts");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"0\n"[..]));
+    let told = error(&output);
+    assert!(told.contains("loud") && told.contains("info") && told.lines().count() == 1, "{told}");
+    let output = command.env("RALLYPOINT_LOG", "Debug").output().expect("the binary starts");
+    assert_eq!(error(&output), "");
+}
+
+// ---- answers ----
+
+#[test]
+fn an_empty_queue_is_called_empty() {
+    let server = Server::start();
+    let output = server.run(&["pop", "q"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(error(&output), "rallypoint store: queue q is empty\n");
+    let output = server.run(&["pop", "q", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), answer), (Some(3), serde_json::json!({"key": "q", "empty": true})));
+}
+
+#[test]
+fn an_append_past_the_limit_says_so_and_changes_nothing() {
+    let server = Server::with(&["value_len=1KiB"]);
+    server.client().set("k", &[b'x'; 1000]).expect("it fits");
+    let output = server.run_with(&[b'x'; 100], &["append", "k", "-"]);
+    assert_eq!(output.status.code(), Some(2), "{}", error(&output));
+    let told = error(&output);
+    assert!(told.contains("cannot append 100 bytes to k: it holds 1000"), "{told}");
+    assert!(told.contains("1024"), "{told}");
+    let output = server.run_with(&[b'x'; 2000], &["append", "new", "-"]);
+    assert!(error(&output).contains("it holds 0"), "{}", error(&output));
+    assert_eq!(server.client().get("k").expect("it is there").len(), 1000);
+    assert_eq!(server.says(&["count"]), "1\n");
+    server.says(&["append", "k", "and this fits"]);
+}
+
+#[test]
+fn a_list_larger_than_what_may_lie_unread_arrives_whole() {
+    let server = Server::with(&["output_hard=64KiB"]);
+    let client = server.client();
+    let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
+    let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+    client.multi_set(&pairs).expect("it fits");
+    let listed = server.says(&["list", "--timeout", "60s"]);
+    assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
+}
+
+// ---- where the output goes ----
+
+#[test]
+fn what_cannot_be_written_is_a_failure_with_a_message() {
+    let server = Server::start();
+    server.says(&["set", "k", "v"]);
+    for args in [&["get", "k"][..], &["list"], &["check", "k", "--json"], &["ping"]] {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("a file");
+        let output = server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(error(&output).contains("cannot write to standard output"), "{}", error(&output));
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_reason_to_complain() {
+    let server = Server::start();
+    // More than a pipe holds, so that it is met while writing.
+    server.client().set("k", &[b'x'; 1 << 20]).expect("it fits");
+    let mut child = server
+        .command(&["get", "k"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("our own child");
+    assert_eq!(error(&output), "");
+    assert_eq!(output.status.code(), Some(0), "it has had what it wanted");
+}
+
+/// Both ends of a terminal.
+fn terminal() -> (File, File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own terminal");
+    let name = ptsname(&ours, Vec::new()).expect("its name").into_string().expect("text");
+    let theirs = OpenOptions::new().read(true).write(true).open(name).expect("its other end");
+    (ours.into(), theirs)
+}
+
+#[test]
+fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
+    let server = Server::start();
+    let client = server.client();
+    let name = "k\u{1b}[31m\u{9b}2J";
+    client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("it fits");
+    client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("it fits");
+    for (args, shown) in [
+        (&["list"][..], "k\\u{1b}[31m\\u{9b}2J"),
+        (&["check", name], "present k\\u{1b}[31m\\u{9b}2J"),
+        (&["get", name], "a\\u{1b}]0;title\\u{7}\\xff\nb"),
+        (&["cas", name, "x", "y"], "a\\u{1b}]0;title\\u{7}\\xff\nb"),
+        (&["--json", "list"], "k\\u001b[31m\\u009b2J"),
+        (&["get", "plain"], "zwei\nZeilen\tüber"),
+    ] {
+        let (mut ours, theirs) = terminal();
+        let mut command = server.command(args);
+        let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("it starts");
+        drop(command);
+        let mut bytes = Vec::new();
+        // A terminal whose other end is closed says so with an error.
+        let _ = ours.read_to_end(&mut bytes);
+        child.wait().expect("our own child");
+        let text = String::from_utf8(bytes).expect("text").replace("\r\n", "\n");
+        assert!(text.contains(shown), "{args:?}: {text:?}");
+        assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
+    }
+    // What is no terminal gets them as they are.
+    assert_eq!(server.run(&["get", name]).stdout, b"a\x1b]0;title\x07\xff\nb\n");
+    let absent = error(&server.run(&["get", "no\u{1b}[31m"]));
+    assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is not there\n");
+}
+
+// ---- time ----
+
+/// A way to a server on which the first bytes are held back for so long.
+fn slow_way(to: &str, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (endpoint, to) = (listener.local_addr().expect("an address").to_string(), to.to_owned());
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let to = to.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                let Ok(far) = TcpStream::connect(to) else { return };
+                let (Ok(mut near2), Ok(mut far2)) = (near.try_clone(), far.try_clone()) else { return };
+                let (mut near, mut far) = (near, far);
+                std::thread::spawn(move || std::io::copy(&mut near2, &mut far2));
+                let _ = std::io::copy(&mut far, &mut near);
+            });
+        }
+    });
+    endpoint
+}
+
+#[test]
+fn the_time_is_one_for_connecting_and_all_the_rest() {
+    let server = Server::start();
+    let endpoint = slow_way(&server.endpoint, Duration::from_millis(1200));
+    for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
+        let start = Instant::now();
+        let output = store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("it starts");
+        let took = start.elapsed();
+        assert_eq!(output.status.code(), Some(4), "{}", error(&output));
+        assert!((1.9..2.8).contains(&took.as_secs_f32()), "{args:?} took {took:?}");
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_takes_no_longer_than_the_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = silent.local_addr().expect("an address").to_string();
+    let start = Instant::now();
+    let output =
+        store(&["get", "k", "--timeout", "500ms", "-e", &endpoint]).output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(5), "{}", error(&output));
+    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+}

@@ -1,0 +1,91 @@
+//! Many nodes of one job in one process: how long until all are in a round, and how many compare-and-sets that took. `crowd
+//! NODES [ENDPOINT]` prints one line of JSON; without an endpoint it serves the store itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{
+    C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousBackend, RendezvousHandler, Result, Settings,
+    Signal, Token, Written,
+};
+use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+/// The backend, counting compare-and-sets.
+struct Counting(C10dBackend);
+
+static WRITES: AtomicUsize = AtomicUsize::new(0);
+
+impl RendezvousBackend for Counting {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
+        self.0.state()
+    }
+    fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
+        WRITES.fetch_add(1, Ordering::Relaxed);
+        self.0.set_state(state, token)
+    }
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+        self.0.announce(round, node)
+    }
+    fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
+        self.0.announced(round)
+    }
+    fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
+        self.0.retract(round, nodes)
+    }
+    fn signal(&self, signal: Signal) {
+        self.0.signal(signal);
+    }
+    fn wait(&self, signal: Signal, most: Duration) -> bool {
+        self.0.wait(signal, most)
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let nodes: u64 = arguments.next().ok_or("usage: crowd NODES [ENDPOINT]")?.parse()?;
+    let server = TcpStoreServer::bind("127.0.0.1", 0)?;
+    let endpoint = match arguments.next() {
+        Some(endpoint) => endpoint.parse()?,
+        None => Endpoint::new("127.0.0.1", server.port()),
+    };
+    let run_id = format!("crowd-{}", std::process::id());
+    let mut handlers = Vec::new();
+    for _ in 0..nodes {
+        let options =
+            TcpStoreOptions { timeout: Duration::from_secs(60), ..TcpStoreOptions::new(endpoint.clone()) };
+        let store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
+        let backend = Arc::new(Counting(C10dBackend::new(Arc::clone(&store), &run_id)?));
+        let settings = Settings::new(&run_id, nodes, nodes);
+        handlers.push(Arc::new(DynamicRendezvousHandler::new(backend, store, "127.0.0.1", settings)?));
+    }
+    let together = Arc::new(Barrier::new(nodes as usize + 1));
+    let joining: Vec<_> = handlers
+        .iter()
+        .map(|handler| {
+            let (handler, together) = (Arc::clone(handler), Arc::clone(&together));
+            std::thread::spawn(move || {
+                together.wait();
+                handler.next_rendezvous().map(|round| round.rank)
+            })
+        })
+        .collect();
+    together.wait();
+    let start = Instant::now();
+    let mut ranks = Vec::new();
+    for node in joining {
+        ranks.push(node.join().expect("no node panics")?);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    ranks.sort_unstable();
+    if ranks != (0..nodes).collect::<Vec<_>>() {
+        return Err("the ranks are not those from 0 on".into());
+    }
+    let writes = WRITES.load(Ordering::Relaxed);
+    println!("{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}}}");
+    // Leaving one by one is no part of it.
+    std::process::exit(0);
+}

@@ -1,0 +1,201 @@
+//! The `c10d` backend: the shared state under one key of a store. With it comes the store itself, hosted by one of the
+//! nodes.
+
+mod announcements;
+mod hosting;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys};
+use rallypoint_store::{Exchange, Store, StoreError};
+
+use crate::backend::{RendezvousBackend, Signal, Token, Written};
+use crate::error::{RendezvousError, Result};
+
+pub use hosting::{C10dStore, create_store};
+
+/// The state of one job in any store.
+pub struct C10dBackend {
+    store: Arc<dyn Store>,
+    run_id: String,
+    key: String,
+    limits: Limits,
+    /// What was seen last: to put it back if it vanishes.
+    last: Arc<Mutex<Token>>,
+}
+
+/// The key is there from the start; if it isn't, it was deleted, and waiting longer helps nobody.
+const PRESENT: Duration = Duration::from_secs(1);
+
+impl C10dBackend {
+    /// A backend over this store. Plants the mark of an empty state, as torch does.
+    pub fn new(store: Arc<dyn Store>, run_id: &str) -> Result<C10dBackend> {
+        if run_id.is_empty() {
+            return Err(RendezvousError::parameter("The run id must be a non-empty string."));
+        }
+        let backend = C10dBackend {
+            store,
+            run_id: run_id.into(),
+            key: keys::state(run_id),
+            limits: Limits::default(),
+            last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
+        };
+        backend.plant()?;
+        Ok(backend)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// This same backend, which waits for its store at most so long.
+    pub fn with_timeout(&self, most: Duration) -> C10dBackend {
+        let timeout = self.store.timeout();
+        let most = if timeout.is_zero() { most } else { most.min(timeout) };
+        C10dBackend {
+            store: Arc::from(self.store.with_timeout(most.max(Duration::from_millis(1)))),
+            run_id: self.run_id.clone(),
+            key: self.key.clone(),
+            limits: self.limits.clone(),
+            last: Arc::clone(&self.last),
+        }
+    }
+
+    /// The state key is absent: puts back what was there last. Another node may be faster.
+    fn plant(&self) -> Result<()> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.store.compare_set(&self.key, b"", &last).map(drop).map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: StoreError) -> RendezvousError {
+        RendezvousError::Connection { run_id: self.run_id.clone(), source }
+    }
+
+    /// What lies under the key, as bytes of a state.
+    fn decode(&self, value: Vec<u8>) -> Result<Option<(Vec<u8>, Token)>> {
+        if value == cell::NULL {
+            return Ok(None);
+        }
+        let bytes = cell::decode(&value, &self.limits)
+            .map_err(|source| RendezvousError::State { run_id: self.run_id.clone(), source })?;
+        // Only what reads is worth putting back.
+        let token = Token::from(value);
+        self.remember(&token);
+        Ok(Some((bytes, token)))
+    }
+
+    fn remember(&self, value: &Token) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(value);
+    }
+
+    fn key_of(&self, signal: Signal) -> String {
+        match signal {
+            Signal::Over(phase) => keys::phase_over(&self.run_id, phase),
+            Signal::Wanted { round } => keys::wanted(&self.run_id, round),
+        }
+    }
+}
+
+impl RendezvousBackend for C10dBackend {
+    fn name(&self) -> &str {
+        "c10d"
+    }
+
+    fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
+        let (start, timeout) = (Instant::now(), self.store.timeout());
+        let soon = if timeout.is_zero() { PRESENT } else { PRESENT.min(timeout) };
+        if let Ok(value) = self.store.with_timeout(soon).get(&self.key) {
+            return self.decode(value);
+        }
+        // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.
+        let rest = || match timeout {
+            Duration::ZERO => Duration::ZERO,
+            timeout => timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)),
+        };
+        loop {
+            match self.store.with_timeout(rest()).check(&[&self.key]) {
+                Ok(true) => break,
+                Ok(false) => self.plant()?,
+                Err(source) => return Err(self.failed(source)),
+            }
+        }
+        let value = self.store.with_timeout(rest()).get(&self.key);
+        self.decode(value.map_err(|source| self.failed(source))?)
+    }
+
+    fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
+        let expected = if token.is_empty() { cell::NULL } else { token };
+        let desired = cell::encode(state);
+        match self.store.compare_exchange(&self.key, expected, &desired) {
+            Ok(Exchange::Stored) => {
+                let token = Token::from(desired);
+                self.remember(&token);
+                Ok(Written { won: true, now: Some((state.to_vec(), token)) })
+            }
+            Ok(Exchange::Held(value)) => Ok(Written { won: false, now: self.decode(value)? }),
+            Ok(Exchange::Absent) => {
+                self.plant()?;
+                Ok(Written { won: false, now: self.state()? })
+            }
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        Some(Box::new(self.with_timeout(most)))
+    }
+
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+        let line = announcements::line(true, node);
+        self.store
+            .append(&keys::announced(&self.run_id, round), line.as_bytes())
+            .map(|()| true)
+            .map_err(|source| self.failed(source))
+    }
+
+    fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
+        let key = keys::announced(&self.run_id, round);
+        match self.store.check(&[&key]).and_then(|there| there.then(|| self.store.get(&key)).transpose()) {
+            Ok(Some(lines)) => Ok(announcements::read(&lines, &self.limits)),
+            Ok(None) => Ok(Vec::new()),
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
+        let lines: String = nodes.iter().map(|node| announcements::line(false, node)).collect();
+        self.store
+            .append(&keys::announced(&self.run_id, round), lines.as_bytes())
+            .map_err(|source| self.failed(source))
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Err(error) = self.store.set(&self.key_of(signal), b"1") {
+            tracing::debug!("could not wake the other nodes: {error}");
+        }
+    }
+
+    fn wait(&self, signal: Signal, most: Duration) -> bool {
+        let before = Instant::now();
+        match self.store.wait_for(&[&self.key_of(signal)], most) {
+            Ok(()) => true,
+            Err(_) => {
+                // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.
+                std::thread::sleep(most.saturating_sub(before.elapsed()).min(most));
+                false
+            }
+        }
+    }
+
+    fn forget(&self, round: u64) {
+        let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
+        let others = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
+        for key in phases.iter().chain(&others) {
+            // Not being able to tidy up hurts nobody.
+            let _ = self.store.delete_key(key);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Who hosts the store. Whoever can: a node that has the endpoint's address tries to bind its port, the first one gets it,
+//! and all others, on this machine or elsewhere, are its clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rallypoint_store::{Endpoint, FileStoreOptions, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use crate::endpoint::parse_rendezvous_endpoint;
+use crate::error::{RendezvousError, Result};
+use crate::machine::{is_loopback, is_this_machine, outward_address, place_to_listen};
+use crate::parameters::RendezvousParameters;
+use crate::settings::{StoreType, read_timeout, store_type};
+
+/// The port of an endpoint that names none.
+pub(super) const DEFAULT_PORT: u16 = 29400;
+
+/// The store of a rendezvous, and what was learnt when it was made.
+#[derive(Clone)]
+pub struct C10dStore {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Whether this process hosts it.
+    pub is_host: bool,
+    /// An address of this machine under which the other nodes can reach it.
+    pub reachable_as: String,
+}
+
+/// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
+pub fn create_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+    match store_type(parameters)? {
+        StoreType::Tcp => create_tcp_store(parameters),
+        StoreType::File => create_file_store(parameters),
+    }
+}
+
+fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+    let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
+    let told = parameters.get_as_bool("is_host")?;
+    let timeout = read_timeout(parameters)?;
+    let failed = |source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source };
+    let may_host = told.unwrap_or_else(|| is_this_machine(&endpoint.host));
+    if may_host {
+        match host(&endpoint, timeout) {
+            Ok(store) => {
+                tracing::info!(
+                    "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
+                    std::process::id(),
+                    Endpoint { host: endpoint.host.clone(), port: store.port() }
+                );
+                return Ok(C10dStore {
+                    store: Arc::new(store),
+                    is_host: true,
+                    reachable_as: name_of_host(&endpoint),
+                });
+            }
+            Err(source) if told == Some(true) => return Err(failed(source)),
+            // Somebody else on this machine has it, or the address is not ours after all.
+            Err(error) => tracing::debug!("this node does not host the store: {error}"),
+        }
+    }
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..options(endpoint.clone()) }).map_err(failed)?;
+    let reachable_as = match store.local_address() {
+        // Here the host is reached by a loopback address, but elsewhere by the name that was given.
+        Some(address) if address.ip().to_canonical().is_loopback() => name_of_host(&endpoint),
+        Some(address) => address.ip().to_canonical().to_string(),
+        None => outward_address().to_string(),
+    };
+    Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as })
+}
+
+fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
+    let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
+    TcpStore::open(TcpStoreOptions { is_master: true, multi_tenant: true, timeout, ..options(place) })
+}
+
+/// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
+fn options(endpoint: Endpoint) -> TcpStoreOptions {
+    let mut options = TcpStoreOptions::new(endpoint);
+    options.limits.reply_len = options.limits.reply_len.min(4 * options.limits.state_bytes);
+    options
+}
+
+/// What the nodes on other machines call the host: the endpoint's own name. If that means every machine itself, all nodes
+/// are on this one.
+fn name_of_host(endpoint: &Endpoint) -> String {
+    if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
+        "127.0.0.1".into()
+    } else {
+        endpoint.host.clone()
+    }
+}
+
+fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+    let path = match parameters.endpoint.trim() {
+        // Torch makes a file that only this process knows.
+        "" => {
+            let name = format!("rallypoint-{}-{}", std::process::id(), parameters.run_id.replace('/', "_"));
+            std::env::temp_dir().join(name)
+        }
+        path => path.into(),
+    };
+    let store = FileStoreOptions::new(&path).open();
+    let store =
+        store.map_err(|source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source })?;
+    Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as: outward_address().to_string() })
+}

@@ -1,0 +1,321 @@
+//! The dynamic rendezvous: nodes come and go, rounds form and re-form. What a node does next is decided in the core; here
+//! it is done, against a clock and a backend.
+
+mod bootstrap;
+mod driver;
+mod keep_alive;
+
+use std::process::id as process_id;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime};
+use rallypoint_store::{PrefixStore, Store};
+
+use crate::backend::{RendezvousBackend, Signal};
+use crate::c10d::{C10dBackend, create_store};
+use crate::error::{RendezvousError, Result};
+use crate::handler::{RendezvousHandler, RendezvousInfo};
+use crate::hosts::ExpectedHosts;
+use crate::parameters::RendezvousParameters;
+use crate::settings::settings;
+use bootstrap::Bootstrap;
+use driver::Driver;
+use keep_alive::KeepAlive;
+
+/// What a node that waits can tell about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Waiting<'a> {
+    /// What for, and what ends it.
+    pub reason: &'a Reason,
+    /// The state it saw last, if there was any.
+    pub state: Option<&'a State>,
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// How long it has waited.
+    pub waited: Duration,
+    /// Who was expected by name and is not here.
+    pub missing: Vec<String>,
+}
+
+/// Somebody who wants to know what a node waits for. Called each time it looks, which is about once a second.
+pub trait Observer: Send + Sync {
+    /// The node goes on waiting.
+    fn waiting(&self, waiting: &Waiting<'_>);
+}
+
+/// The clock by which a node stamps its heartbeats. Others see them; nobody compares them with a clock of their own.
+pub type WallClock = Arc<dyn Fn() -> WallTime + Send + Sync>;
+
+/// One node's handler of a dynamic rendezvous.
+pub struct DynamicRendezvousHandler {
+    driver: Arc<Driver>,
+    store: Arc<dyn Store>,
+    keep_alive: Mutex<Option<KeepAlive>>,
+    bootstrap: Mutex<Bootstrap>,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen of the round this node is in.
+#[derive(Default)]
+struct Seen {
+    /// The round it is in, and when the state was last looked at.
+    round: Option<u64>,
+    last: Option<(Instant, Arc<State>)>,
+    /// It has heard that somebody wants to be in the next one.
+    heard: bool,
+}
+
+/// A node asks for the state at most so often, as torch's does.
+const CACHE: Duration = Duration::from_secs(1);
+/// How long leaving may take.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Makes a handler as `parameters` ask for: a store, the backend over it, and this node.
+pub fn create_dynamic_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
+    Ok(Box::new(DynamicRendezvousHandler::create(parameters, None)?))
+}
+
+impl DynamicRendezvousHandler {
+    /// A handler with the `c10d` backend, watched by `observer`.
+    pub fn create(
+        parameters: &RendezvousParameters,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Result<DynamicRendezvousHandler> {
+        let settings = settings(parameters)?;
+        let expected = ExpectedHosts::of(parameters)?;
+        let made = create_store(parameters)?;
+        let backend = C10dBackend::new(Arc::clone(&made.store), &parameters.run_id)?;
+        let addr = parameters.local_addr.clone().unwrap_or(made.reachable_as);
+        let mut handler = DynamicRendezvousHandler::new(Arc::new(backend), made.store, &addr, settings)?;
+        let driver = Arc::get_mut(&mut handler.driver).expect("nobody else has it yet");
+        driver.observer = observer;
+        driver.expected = expected;
+        Ok(handler)
+    }
+
+    /// A handler over any backend. `store` is where the nodes of a round meet; `addr` is how the others reach this one.
+    pub fn new(
+        backend: Arc<dyn RendezvousBackend>,
+        store: Arc<dyn Store>,
+        addr: &str,
+        settings: Settings,
+    ) -> Result<DynamicRendezvousHandler> {
+        static HANDLERS: AtomicI64 = AtomicI64::new(0);
+        let wrong = settings.check();
+        if !wrong.is_empty() {
+            return Err(RendezvousError::Parameters(wrong));
+        }
+        let me = NodeDesc::new(addr, i64::from(process_id()), HANDLERS.fetch_add(1, Ordering::Relaxed));
+        Ok(DynamicRendezvousHandler {
+            driver: Arc::new(Driver::new(backend, Member::new(me, settings))),
+            store,
+            keep_alive: Mutex::default(),
+            bootstrap: Mutex::default(),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// The same with another clock than this machine's.
+    pub fn with_wall_clock(mut self, clock: WallClock) -> DynamicRendezvousHandler {
+        Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined").wall_clock = clock;
+        self
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeDesc {
+        &self.driver.me
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.driver.settings
+    }
+
+    fn run_id_owned(&self) -> String {
+        self.driver.settings.run_id.clone()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop_keep_alive(&self) {
+        drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn join(&self) -> Result<Arc<State>> {
+        let deadline = self.driver.now().after(self.driver.settings.join_timeout);
+        let run_id = self.run_id_owned();
+        for goal in [Goal::Exit, Goal::Join] {
+            match self.driver.pursue(goal, deadline)? {
+                End::Reached { .. } if goal == Goal::Exit => {}
+                End::Reached { state, .. } => return Ok(state),
+                End::Closed(reason) => return Err(RendezvousError::Closed { run_id, reason }),
+                End::Graceful(_) => return Err(RendezvousError::GracefulExit { run_id }),
+                End::Timeout(reason) => {
+                    let missing = self.driver.missing();
+                    return Err(RendezvousError::Timeout { run_id, reason, missing });
+                }
+            }
+        }
+        unreachable!("joining ends in one of these ways")
+    }
+
+    /// The state, at most a second old.
+    fn look(&self) -> Result<Arc<State>> {
+        if let Some((at, state)) = &self.seen().last
+            && at.elapsed() < CACHE
+        {
+            return Ok(Arc::clone(state));
+        }
+        let state = self.driver.look()?;
+        if self.driver.has_duty()
+            && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            keep_alive.hurry();
+        }
+        self.seen().last = Some((Instant::now(), Arc::clone(&state)));
+        Ok(state)
+    }
+}
+
+impl RendezvousHandler for DynamicRendezvousHandler {
+    fn backend(&self) -> &str {
+        self.driver.backend.name()
+    }
+
+    fn run_id(&self) -> &str {
+        &self.driver.settings.run_id
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo> {
+        let (me, run_id) = (self.node(), self.run_id());
+        tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
+        self.stop_keep_alive();
+        *self.seen() = Seen::default();
+        let joined = self.join();
+        if let Err(RendezvousError::Interrupted { .. }) = joined {
+            self.leave()?;
+        }
+        let state = joined?;
+        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(KeepAlive::start(Arc::clone(&self.driver)));
+        *self.seen() = Seen { round: Some(state.round), ..Seen::default() };
+        let participants: Vec<_> = state.participants.keys().cloned().collect();
+        let rank =
+            participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
+        let world_size = participants.len() as u64;
+        let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
+        let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
+        tracing::info!(
+            "The node '{me}' has joined round {} of the rendezvous '{run_id}' as rank {rank} in a world of size \
+             {world_size}.",
+            state.round
+        );
+        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
+        let bootstrap_store_info =
+            bootstrap.build(run_id, rank, &participants, &*store, self.use_agent_store())?;
+        Ok(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: state.round, participants })
+    }
+
+    fn is_closed(&self) -> Result<bool> {
+        Ok(self.look()?.closed)
+    }
+
+    fn set_closed(&self) -> Result<()> {
+        let limit = self.driver.settings.close_timeout;
+        match self.driver.pursue(Goal::Close, self.driver.now().after(limit))? {
+            End::Timeout(_) => Err(RendezvousError::TooLong {
+                run_id: self.run_id_owned(),
+                what: "closing",
+                limit,
+                setting: "close_timeout",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Also if this node was dropped: then it is this node that waits, and starting over is the way back.
+    fn num_nodes_waiting(&self) -> Result<u64> {
+        let state = self.look()?;
+        let waiting = state.wait_list.len() as u64;
+        let gone = self.seen().round.is_some_and(|round| {
+            !state.closed && (round != state.round || !state.participants.contains_key(self.node()))
+        });
+        if gone && !self.driver.dropped.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "The node '{}' of the rendezvous '{}': {}.",
+                self.node(),
+                self.run_id(),
+                Reason::Dropped
+            );
+        }
+        Ok(if gone { waiting.max(1) } else { waiting })
+    }
+
+    /// Unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+    fn use_agent_store(&self) -> bool {
+        std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
+    }
+
+    fn shutdown(&self) -> bool {
+        self.stop_keep_alive();
+        match self.set_closed() {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(
+                    "The node '{}' has failed to shutdown the rendezvous '{}': {error}",
+                    self.node(),
+                    self.run_id()
+                );
+                false
+            }
+        }
+    }
+
+    fn leave(&self) -> Result<()> {
+        self.stop_keep_alive();
+        *self.seen() = Seen::default();
+        match self.driver.pursue(Goal::Leave, self.driver.now().after(LEAVE))? {
+            End::Timeout(_) => Err(RendezvousError::TooLong {
+                run_id: self.run_id_owned(),
+                what: "leaving",
+                limit: LEAVE,
+                setting: "fixed",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn interrupt(&self) {
+        self.driver.interrupted.store(true, Ordering::SeqCst);
+    }
+
+    fn wait_for_change(&self, most: Duration) {
+        let (round, heard) = {
+            let seen = self.seen();
+            (seen.round, seen.heard)
+        };
+        match round {
+            Some(round) if !heard => {
+                if self.driver.wait(Signal::Wanted { round }, most) {
+                    let mut seen = self.seen();
+                    (seen.heard, seen.last) = (true, None);
+                }
+            }
+            _ => self.driver.sleep(most),
+        }
+    }
+}
+
+impl Drop for DynamicRendezvousHandler {
+    fn drop(&mut self) {
+        self.stop_keep_alive();
+    }
+}
+
+/// A flag that many threads may look at.
+type Flag = AtomicBool;

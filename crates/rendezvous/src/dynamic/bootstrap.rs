@@ -1,0 +1,99 @@
+//! Where the workers of a round find each other: at a store that the agent of rank 0 serves.
+//!
+//! Rank 0 says so in every round, and the others ask in every round. Torch's nodes do so in their first round only, which
+//! is why a node that comes later waits for an answer in vain; where rank 0 is one of those, what it said before is
+//! still true.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::NodeDesc;
+use rallypoint_store::{Store, StoreError, TcpStoreServer};
+
+use crate::error::{RendezvousError, Result};
+use crate::machine::{is_this_machine, place_to_listen};
+use crate::store_info::RendezvousStoreInfo;
+
+/// How long a rank 0 that has said it before may take to say it again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How long, if it did not do so last time.
+const HARDLY: Duration = Duration::from_millis(200);
+
+/// What a node remembers from round to round.
+#[derive(Default)]
+pub(super) struct Bootstrap {
+    /// The server of this node, from the first time it is rank 0 on.
+    server: Option<Arc<TcpStoreServer>>,
+    /// What the last rank 0 said, and which node that is.
+    said: Option<(NodeDesc, RendezvousStoreInfo)>,
+    /// It did not say so again.
+    silent: bool,
+}
+
+impl Bootstrap {
+    /// Publishes it, as rank 0, or reads it. With `serve` rank 0 has a server running there.
+    pub(super) fn build(
+        &mut self,
+        run_id: &str,
+        rank: u64,
+        participants: &[NodeDesc],
+        store: &dyn Store,
+        serve: bool,
+    ) -> Result<RendezvousStoreInfo> {
+        let first = &participants[0];
+        let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
+        if rank == 0 {
+            let port = match serve {
+                true => Some(self.serve(&first.addr).map_err(failed)?),
+                false => None,
+            };
+            let info = RendezvousStoreInfo::build(0, store, &first.addr, port).map_err(failed)?;
+            self.said = None;
+            return Ok(info);
+        }
+        let before = self.said.as_ref().filter(|(node, _)| node == first).map(|(_, info)| info.clone());
+        let patience = match (&before, self.silent) {
+            (None, _) => store.timeout(),
+            (Some(_), false) => AGAIN,
+            (Some(_), true) => HARDLY,
+        };
+        let info = match RendezvousStoreInfo::read(store, patience) {
+            Ok(info) => {
+                self.silent = false;
+                info
+            }
+            Err(StoreError::Timeout { waited, .. }) => match before {
+                Some(info) => {
+                    self.silent = true;
+                    tracing::debug!(
+                        "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
+                    );
+                    info
+                }
+                None => {
+                    return Err(RendezvousError::NoMaster {
+                        run_id: run_id.into(),
+                        rank_0: first.to_string(),
+                        waited,
+                    });
+                }
+            },
+            Err(source) => return Err(failed(source)),
+        };
+        self.said = Some((first.clone(), info.clone()));
+        Ok(info)
+    }
+
+    /// The port of this node's server, started if there is none.
+    fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
+        if let Some(server) = &self.server {
+            return Ok(server.port());
+        }
+        // An address that is ours only seen from outside, behind a translator say, can't be bound.
+        let host = if is_this_machine(addr) { place_to_listen(addr) } else { String::new() };
+        let server = TcpStoreServer::bind(&host, 0)?;
+        let port = server.port();
+        self.server = Some(Arc::new(server));
+        Ok(port)
+    }
+}

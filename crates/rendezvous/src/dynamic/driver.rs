@@ -1,0 +1,313 @@
+//! Carries out what the core says, step by step: reads, writes, pauses. It has the clocks, the backend and the randomness,
+//! and no opinions.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, pickle,
+};
+use rallypoint_store::StoreError;
+
+use super::{Flag, Observer, Waiting, WallClock};
+use crate::backend::{RendezvousBackend, Signal, Token};
+use crate::error::{RendezvousError, Result};
+use crate::hosts::ExpectedHosts;
+
+/// One node's way to its backend.
+pub(super) struct Driver {
+    pub(super) backend: Arc<dyn RendezvousBackend>,
+    pub(super) me: NodeDesc,
+    pub(super) settings: Settings,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) expected: ExpectedHosts,
+    pub(super) wall_clock: WallClock,
+    /// Somebody wants this node to stop waiting.
+    pub(super) interrupted: Flag,
+    /// The others have dropped this node, and it has said so.
+    pub(super) dropped: Flag,
+    /// Locked only while the core thinks, never while the backend is asked.
+    member: Mutex<Member>,
+    /// What was read last, so that what has not changed is not read twice.
+    read: Mutex<Option<(Token, Arc<State>)>>,
+    limits: Limits,
+    start: Instant,
+}
+
+/// How long a pause goes on before it is looked whether somebody wants this node to stop.
+const SLICE: Duration = Duration::from_millis(200);
+/// Shorter pauses are slept; waiting would cost more than it brings.
+const WORTH_WAITING: Duration = Duration::from_millis(20);
+/// How long a state that can't be read is looked at again before it is an error: it may be put right.
+const CORRUPT: Duration = Duration::from_secs(10);
+
+/// What to do about something that failed.
+enum Failure {
+    Again,
+    Fatal(RendezvousError),
+}
+
+impl Driver {
+    pub(super) fn new(backend: Arc<dyn RendezvousBackend>, member: Member) -> Driver {
+        Driver {
+            backend,
+            me: member.me.clone(),
+            settings: member.settings.clone(),
+            observer: None,
+            expected: ExpectedHosts::default(),
+            wall_clock: Arc::new(system_clock),
+            interrupted: Flag::new(false),
+            dropped: Flag::new(false),
+            member: Mutex::new(member),
+            read: Mutex::default(),
+            limits: Limits::default(),
+            start: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> MonoTime {
+        MonoTime::from_start(self.start.elapsed())
+    }
+
+    /// How long until the next heartbeat is due.
+    pub(super) fn until_heartbeat(&self) -> Duration {
+        let beat = self.member().beat;
+        let passed = beat.map_or(Duration::ZERO, |beat| self.now().since(beat));
+        self.settings.keep_alive_interval.saturating_sub(passed)
+    }
+
+    /// Whether there is something for this node to write while it is in a round.
+    pub(super) fn has_duty(&self) -> bool {
+        self.member().has_duty(self.now())
+    }
+
+    /// Who was expected by name and is not in the state that was read last.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.expected.missing(read.iter().flat_map(|(_, state)| state.members()))
+    }
+
+    /// Reads the state once.
+    pub(super) fn look(&self) -> Result<Arc<State>> {
+        let state = self.cell(&*self.backend)?.state.unwrap_or_default();
+        self.member().watch.observe(&state, self.now(), &self.settings);
+        Ok(state)
+    }
+
+    /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
+    pub(super) fn wait(&self, signal: Signal, most: Duration) -> bool {
+        self.in_slices(most, |slice| self.backend.wait(signal, slice))
+    }
+
+    /// Sleeps so long, or until it is interrupted.
+    pub(super) fn sleep(&self, most: Duration) {
+        self.in_slices(most, |slice| {
+            std::thread::sleep(slice);
+            false
+        });
+    }
+
+    fn in_slices(&self, most: Duration, wait: impl Fn(Duration) -> bool) -> bool {
+        let start = Instant::now();
+        loop {
+            let left = most.saturating_sub(start.elapsed());
+            if left.is_zero() || self.is_interrupted() {
+                return false;
+            }
+            if wait(left.min(SLICE)) {
+                return true;
+            }
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
+    }
+
+    /// Pursues a goal to its end.
+    pub(super) fn pursue(&self, goal: Goal, deadline: MonoTime) -> Result<End> {
+        let started = Instant::now();
+        let mut run = Run::new(goal, self.now(), deadline);
+        let mut step = run.start();
+        let mut corrupt_since = None;
+        let waits = matches!(goal, Goal::Join | Goal::Exit);
+        // What must be done by then must not wait longer for a store that is away.
+        let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
+        let backend = limited.as_deref().unwrap_or(&*self.backend);
+        loop {
+            if waits && self.is_interrupted() {
+                return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
+            }
+            let next = match step {
+                Step::Read => self.cell(backend).map(|cell| {
+                    let mut member = self.member();
+                    run.handle_cell(&mut member, cell, self.now(), (self.wall_clock)())
+                }),
+                Step::Announce { round } => self.announce(backend, &mut run, round),
+                Step::Write { token, state, retract } => self.write(backend, &mut run, token, state, retract),
+                Step::Pause { most, phase } => {
+                    self.report(&run, started);
+                    match most < WORTH_WAITING {
+                        true => std::thread::sleep(most),
+                        false => drop(self.wait(Signal::Over(phase), most)),
+                    }
+                    Ok(run.handle_pause(&self.member(), self.now()))
+                }
+                Step::End(end) => return Ok(end),
+            };
+            step = match next {
+                Ok(step) => {
+                    corrupt_since = None;
+                    step
+                }
+                Err(error) => match self.after(error, &mut corrupt_since, deadline) {
+                    Failure::Again => run.handle_failure(),
+                    Failure::Fatal(error) => return Err(error),
+                },
+            };
+        }
+    }
+
+    /// Whether something that failed is worth another try. The store has already tried as long as it may.
+    fn after(
+        &self,
+        error: RendezvousError,
+        corrupt_since: &mut Option<Instant>,
+        deadline: MonoTime,
+    ) -> Failure {
+        match &error {
+            // It may have happened or not; reading tells.
+            RendezvousError::Connection { source: StoreError::Indeterminate { .. }, .. } => Failure::Again,
+            RendezvousError::State { source, .. } => {
+                let since = corrupt_since.get_or_insert_with(|| {
+                    tracing::warn!(
+                        "the state of the rendezvous '{}' can't be read, waiting for it to be put right: {source}",
+                        self.settings.run_id
+                    );
+                    Instant::now()
+                });
+                if since.elapsed() >= CORRUPT || self.now() > deadline {
+                    return Failure::Fatal(error);
+                }
+                self.sleep(Duration::from_millis(500));
+                Failure::Again
+            }
+            _ => Failure::Fatal(error),
+        }
+    }
+
+    fn announce(&self, backend: &dyn RendezvousBackend, run: &mut Run, round: u64) -> Result<Step> {
+        let helped = backend.announce(round, &self.me)?;
+        // In this order: whoever is taken back is so before the state changes.
+        let cell = self.cell(backend)?;
+        let announced = if helped { backend.announced(round)? } else { Vec::new() };
+        let mut member = self.member();
+        Ok(run.handle_announced(&mut member, cell, announced, self.now(), (self.wall_clock)()))
+    }
+
+    fn write(
+        &self,
+        backend: &dyn RendezvousBackend,
+        run: &mut Run,
+        token: Token,
+        state: State,
+        retract: Option<(u64, Vec<NodeDesc>)>,
+    ) -> Result<Step> {
+        if let Some((round, nodes)) = retract {
+            backend.retract(round, &nodes)?;
+        }
+        let bytes = pickle::encode_checked(&state, &self.limits)
+            .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
+        let before = run.state().cloned().unwrap_or_default();
+        let written = backend.set_state(&bytes, &token)?;
+        let cell = match (written.won, written.now) {
+            (true, Some((_, token))) => {
+                let state = Arc::new(state);
+                self.tell(backend, &before, &state);
+                self.remember(&token, &state);
+                Cell { state: Some(state), token }
+            }
+            (_, now) => self.decode(now)?,
+        };
+        let mut member = self.member();
+        Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), (self.wall_clock)()))
+    }
+
+    /// After a write that won: wakes those whom it concerns, and says who was dropped.
+    fn tell(&self, backend: &dyn RendezvousBackend, before: &State, after: &State) {
+        let (was, is) = (Phase::of(before), Phase::of(after));
+        if let Some(phase) = was.filter(|_| was != is) {
+            backend.signal(Signal::Over(phase));
+            if is.is_none() {
+                backend.signal(Signal::Wanted { round: phase.round });
+            } else if phase.round >= 2 && !phase.complete {
+                backend.forget(phase.round - 2);
+            }
+        }
+        if after.complete && after.wait_list.contains(&self.me) && !before.wait_list.contains(&self.me) {
+            backend.signal(Signal::Wanted { round: after.round });
+        }
+        for node in before.last_heartbeats.keys().filter(|node| **node != self.me && !after.has(node)) {
+            tracing::warn!(
+                "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s \
+                 (keep_alive_interval × keep_alive_max_attempt).",
+                self.settings.run_id,
+                self.me,
+                self.settings.keep_alive_limit().as_secs_f64()
+            );
+        }
+    }
+
+    fn report(&self, run: &Run, started: Instant) {
+        if let Some(observer) = &self.observer {
+            observer.waiting(&Waiting {
+                reason: run.reason(),
+                state: run.state(),
+                settings: &self.settings,
+                waited: started.elapsed(),
+                missing: self.missing(),
+            });
+        }
+    }
+
+    fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
+        self.decode(backend.state()?)
+    }
+
+    fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {
+        let Some((bytes, token)) = read else { return Ok(Cell { state: None, token: Token::new() }) };
+        {
+            let known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, state)) = known.as_ref().filter(|(known, _)| *known == token) {
+                return Ok(Cell { state: Some(Arc::clone(state)), token });
+            }
+        }
+        let state = pickle::decode(&bytes, &self.limits)
+            .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
+        let state = Arc::new(state);
+        self.remember(&token, &state);
+        Ok(Cell { state: Some(state), token })
+    }
+
+    fn remember(&self, token: &Token, state: &Arc<State>) {
+        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some((token.clone(), Arc::clone(state)));
+    }
+
+    fn member(&self) -> MutexGuard<'_, Member> {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time by this machine's clock.
+fn system_clock() -> WallTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_unix(since).unwrap_or(WallTime::UNIX_EPOCH)
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,73 @@
+//! The thread that shows that this node is alive while its workers work. It ends when it is dropped.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, atomic::Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::{End, Goal, Reason};
+
+use super::driver::Driver;
+
+/// A running thread.
+pub(super) struct KeepAlive {
+    /// Something to do before it is due. Dropping it tells the thread to end.
+    duty: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KeepAlive {
+    pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
+        let (duty, duties) = channel();
+        let thread = std::thread::Builder::new()
+            .name("rdzv-keep-alive".into())
+            .spawn(move || {
+                let mut pause = driver.until_heartbeat();
+                while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
+                    beat(&driver);
+                    // Whatever came of it, not at once again.
+                    pause = driver.until_heartbeat().max(Duration::from_millis(100));
+                }
+            })
+            .expect("a thread can be started");
+        KeepAlive { duty: Some(duty), thread: Some(thread) }
+    }
+
+    /// Lets it do now what it would do later.
+    pub(super) fn hurry(&self) {
+        if let Some(duty) = &self.duty {
+            let _ = duty.send(());
+        }
+    }
+}
+
+impl Drop for KeepAlive {
+    fn drop(&mut self) {
+        self.duty.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One heartbeat. What goes wrong is said and tried again next time.
+fn beat(driver: &Driver) {
+    let (me, run_id) = (&driver.me, &driver.settings.run_id);
+    let deadline = driver.now().after(driver.settings.heartbeat_timeout);
+    match driver.pursue(Goal::KeepAlive, deadline) {
+        Ok(End::Reached { reason: reason @ Reason::Dropped, .. }) => {
+            if !driver.dropped.swap(true, Ordering::Relaxed) {
+                tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {reason}.");
+            }
+        }
+        Ok(End::Timeout(_)) => tracing::warn!(
+            "The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}' within {} s \
+             (heartbeat_timeout).",
+            driver.settings.heartbeat_timeout.as_secs_f64()
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(
+            "The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}': {error}"
+        ),
+    }
+}

@@ -1,0 +1,101 @@
+//! Endpoints as torch's rendezvous reads them, which is not quite how the store's tools do: a host alone is enough.
+
+use std::net::Ipv6Addr;
+
+use rallypoint_store::Endpoint;
+
+use crate::error::{RendezvousError, Result};
+
+/// Host and port of a rendezvous endpoint. An empty one is `localhost`; the port may be missing.
+///
+/// `::1` is read as the address it is, although torch takes its last `1` for a port.
+pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<Endpoint> {
+    let text = endpoint.trim();
+    if text.is_empty() {
+        return Ok(Endpoint::new("localhost", default_port));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        _ if text.starts_with('[') && text.ends_with(']') => (text, None),
+        _ if is_bare_address(text) => (text, None),
+        Some((host, port)) => (host, Some(port)),
+        None => (text, None),
+    };
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inner) => inner,
+        None => host,
+    };
+    let port = match port {
+        None => default_port,
+        Some(port) => Some(port)
+            .filter(|port| (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|port| port.parse().ok())
+            .ok_or_else(|| {
+                RendezvousError::parameter(format!(
+                    "The port number of the rendezvous endpoint '{text}' must be an integer between 0 and 65536."
+                ))
+            })?,
+    };
+    if host.is_empty() || !host.chars().all(|c| c.is_alphanumeric() || "_.:-".contains(c)) {
+        return Err(RendezvousError::parameter(format!(
+            "The hostname of the rendezvous endpoint '{text}' must be a dot-separated list of labels, an IPv4 address, \
+             or an IPv6 address."
+        )));
+    }
+    Ok(Endpoint { host: host.into(), port })
+}
+
+/// Whether this is an IPv6 address whose last part can't be meant as a port: `::1` is. `::1:29400` is an address too, but
+/// there torch's reading is what people mean.
+fn is_bare_address(text: &str) -> bool {
+    let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    is_address(text) && text.rsplit_once(':').is_none_or(|(host, _)| !is_address(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_torch_reads_them() {
+        for (text, host, port) in [
+            ("", "localhost", 123),
+            ("  ", "localhost", 123),
+            ("h", "h", 123),
+            ("h:65535", "h", 65535),
+            ("h:0", "h", 0),
+            ("h:01", "h", 1),
+            ("h:1\n", "h", 1),
+            ("h:1:2", "h:1", 2),
+            ("a_b", "a_b", 123),
+            ("é:1", "é", 1),
+            ("[::1]", "::1", 123),
+            ("[::1]:5", "::1", 5),
+            ("::1:5", "::1", 5),
+            ("10.0.0.1:29400", "10.0.0.1", 29400),
+        ] {
+            let endpoint = parse_rendezvous_endpoint(text, 123).unwrap();
+            assert_eq!((endpoint.host.as_str(), endpoint.port), (host, port), "{text:?}");
+        }
+    }
+
+    /// Torch takes the last part of these for a port.
+    #[test]
+    fn an_ipv6_address_without_brackets_is_an_address() {
+        for text in ["::1", "::", "2001:db8::7"] {
+            let endpoint = parse_rendezvous_endpoint(text, 123).unwrap();
+            assert_eq!(endpoint, Endpoint { host: text.into(), port: 123 });
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_says_which_part_is_wrong() {
+        for text in ["h:", "h:65536", "h:99999", "h:-1", "h: 1", "h:1x"] {
+            let error = parse_rendezvous_endpoint(text, 1).unwrap_err().to_string();
+            assert!(error.contains("The port number of the rendezvous endpoint"), "{text:?}: {error}");
+        }
+        for text in ["a b", "[", "[]", "[::1", "http://x:1", "/tmp/x", "[fe80::1%eth0]:1"] {
+            let error = parse_rendezvous_endpoint(text, 1).unwrap_err().to_string();
+            assert!(error.contains("The hostname of the rendezvous endpoint"), "{text:?}: {error}");
+        }
+    }
+}

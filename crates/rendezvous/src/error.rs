@@ -1,0 +1,171 @@
+//! Why a rendezvous failed, by what the caller can do about it. Torch's six errors, each with what torch leaves out.
+
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::{Reason, StateError};
+use rallypoint_store::StoreError;
+
+/// The result of a rendezvous operation.
+pub type Result<T, E = RendezvousError> = std::result::Result<T, E>;
+
+/// Why a rendezvous operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// The rendezvous has ended for good; torch's `RendezvousClosedError`.
+    #[error(
+        "the rendezvous {run_id:?} is closed: {reason}; a closed run id can't be used again, start with another one"
+    )]
+    Closed {
+        /// Which one.
+        run_id: String,
+        /// By whom and when, where that is known.
+        reason: Reason,
+    },
+    /// The time was up; torch's `RendezvousTimeoutError`.
+    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", not_here(.missing), remedy(.reason))]
+    Timeout {
+        /// Which one.
+        run_id: String,
+        /// What was waited for, who has come, which setting bounds it.
+        reason: Reason,
+        /// Those who were expected by name and are not here; empty if nobody was named.
+        missing: Vec<String>,
+    },
+    /// The store could not be made, reached or used; torch's `RendezvousConnectionError`.
+    #[error("the rendezvous {run_id:?} can't use its store: {source}")]
+    Connection {
+        /// Which one.
+        run_id: String,
+        /// What the store said.
+        #[source]
+        source: StoreError,
+    },
+    /// What lies in the store is no state; torch's `RendezvousStateError`.
+    #[error("the state of the rendezvous {run_id:?} is corrupt: {source}; it was left as it is")]
+    State {
+        /// Which one.
+        run_id: String,
+        /// What was found.
+        #[source]
+        source: StateError,
+    },
+    /// The rendezvous was closed while this node was a spare that nobody needed; torch's `RendezvousGracefulExitError`. Not
+    /// a failure.
+    #[error("the rendezvous {run_id:?} is closed, and this node was a spare that was not needed")]
+    GracefulExit {
+        /// Which one.
+        run_id: String,
+    },
+    /// This node was told to leave while it waited.
+    #[error("this node left the rendezvous {run_id:?} because it was told to")]
+    Interrupted {
+        /// Which one.
+        run_id: String,
+    },
+    /// Rank 0 of the round has not said where the workers' store is.
+    #[error(
+        "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s \
+         (read_timeout): it failed after it joined, or it runs a launcher that publishes them in its first round only \
+         (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes avoids that)",
+        .waited.as_secs()
+    )]
+    NoMaster {
+        /// Which one.
+        run_id: String,
+        /// Who is rank 0.
+        rank_0: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Something other than joining took too long.
+    #[error("{what} of the rendezvous {run_id:?} took longer than {} s ({setting})", .limit.as_secs_f64())]
+    TooLong {
+        /// Which one.
+        run_id: String,
+        /// What it was.
+        what: &'static str,
+        /// How long it may take.
+        limit: Duration,
+        /// The setting that says so.
+        setting: &'static str,
+    },
+    /// Not all nodes of a static rendezvous came.
+    #[error(
+        "the static rendezvous {run_id:?} timed out: {joined} of {world_size} nodes joined within {} s (timeout){}",
+        .waited.as_secs(), missing_ranks(.missing)
+    )]
+    StaticTimeout {
+        /// Which one.
+        run_id: String,
+        /// How many came.
+        joined: i64,
+        /// How many must.
+        world_size: u64,
+        /// The ranks nobody has claimed, as far as is known: nodes that run torch's launcher claim none.
+        missing: Vec<u64>,
+        /// How long it was waited for them.
+        waited: Duration,
+    },
+    /// Two nodes don't fit together: the same rank, or another number of nodes.
+    #[error("the static rendezvous {run_id:?} can't be: {conflict}")]
+    Conflict {
+        /// Which one.
+        run_id: String,
+        /// Who contradicts whom.
+        conflict: String,
+    },
+    /// What was asked for can't be: everything that is wrong with it.
+    #[error("{}", .0.join("\n"))]
+    Parameters(Vec<String>),
+    /// A backend gave another handler than was asked for.
+    #[error("The rendezvous backend '{found}' does not match the requested backend '{wanted}'.")]
+    BackendMismatch {
+        /// What the handler says it is.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// A backend of somebody else failed in its own way.
+    #[error("the rendezvous backend {backend:?} failed: {what}")]
+    Backend {
+        /// Its name.
+        backend: String,
+        /// What it said.
+        what: String,
+    },
+}
+
+impl RendezvousError {
+    /// One thing that is wrong with what was asked for.
+    pub(crate) fn parameter(what: impl Into<String>) -> RendezvousError {
+        RendezvousError::Parameters(vec![what.into()])
+    }
+}
+
+fn not_here(hosts: &[String]) -> String {
+    match hosts {
+        [] => String::new(),
+        hosts => format!("; not here: {}", hosts.join(", ")),
+    }
+}
+
+fn missing_ranks(ranks: &[u64]) -> String {
+    match ranks {
+        [] => String::new(),
+        ranks => {
+            let ranks: Vec<_> = ranks.iter().map(u64::to_string).collect();
+            format!("; no node said that it has rank {}", ranks.join(", "))
+        }
+    }
+}
+
+fn remedy(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::JoinTimeout { .. } => {
+            "; start the missing nodes with the same endpoint and run id, or allow more time with --rdzv-conf \
+             join_timeout=SECONDS, or fewer nodes with --nnodes MIN:MAX"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,308 @@
+//! The static rendezvous: ranks as the user gave them, rank 0 hosts, the others connect. There is one round, and nothing
+//! changes afterwards.
+//!
+//! Beyond what torch does, every node writes down who it takes itself for, so that two nodes that contradict each other
+//! are told so instead of waiting for somebody who never comes.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use crate::endpoint::parse_rendezvous_endpoint;
+use crate::error::{RendezvousError, Result};
+use crate::handler::{RendezvousHandler, RendezvousInfo};
+use crate::machine::{is_loopback, is_this_machine, place_to_listen};
+use crate::parameters::{RendezvousParameters, unknown_options};
+use crate::store_info::RendezvousStoreInfo;
+
+/// How long to wait for the others unless told otherwise.
+const TIMEOUT: i64 = 600;
+/// How long to look who else is there.
+const BESIDE: Duration = Duration::from_secs(2);
+/// How long a host stays after a contradiction, so that all hear of it.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often a node looks whether all have come, and whether somebody has complained.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One node of a static rendezvous.
+pub struct StaticRendezvousHandler {
+    run_id: String,
+    endpoint: Endpoint,
+    rank: u64,
+    world_size: u64,
+    timeout: Duration,
+    local_addr: Option<String>,
+    /// Tells this node from any other that has its rank.
+    nonce: u64,
+    store: Mutex<Option<Arc<dyn Store>>>,
+    interrupted: AtomicBool,
+}
+
+/// Makes a handler as `parameters` ask for. The option `rank` says which node this is.
+pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
+    Ok(Box::new(StaticRendezvousHandler::create(parameters)?))
+}
+
+impl StaticRendezvousHandler {
+    /// A handler as `parameters` ask for.
+    pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
+        let mut wrong = unknown_options(&parameters.config, &["rank", "timeout"]);
+        let mut take = |read: Result<Option<i64>>| {
+            read.unwrap_or_else(|error| {
+                wrong.push(error.to_string());
+                None
+            })
+        };
+        let rank = take(parameters.get_as_int("rank"));
+        let timeout = take(parameters.get_as_int("timeout")).unwrap_or(TIMEOUT);
+        let world_size = parameters.max_nodes;
+        match rank {
+            None if parameters.get("rank").is_none() => wrong.push(
+                "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request".to_owned(),
+            ),
+            None => {}
+            // Torch takes any rank, and then everybody waits for one that nobody has.
+            Some(rank) if rank < 0 || rank as u64 >= world_size => wrong.push(format!(
+                "the node rank {rank} is not one of the {world_size} nodes: it must be from 0 to {}",
+                world_size - 1
+            )),
+            Some(_) => {}
+        }
+        if timeout <= 0 {
+            wrong.push(format!("timeout ({timeout}) must be positive."));
+        }
+        let text = parameters.endpoint.trim();
+        if text.is_empty() {
+            wrong.push(
+                "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
+                    .to_owned(),
+            );
+        }
+        // No port can be missed by accident: it is looked for twice, with two defaults.
+        let endpoints = [1, 2].map(|port| parse_rendezvous_endpoint(text, port));
+        let endpoint = match endpoints {
+            [Ok(one), Ok(other)] if one == other && !text.is_empty() => Some(one),
+            [Ok(_), Ok(_)] if !text.is_empty() => {
+                wrong.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
+                None
+            }
+            [Err(error), _] => {
+                wrong.push(error.to_string());
+                None
+            }
+            _ => None,
+        };
+        match (endpoint, rank) {
+            (Some(endpoint), Some(rank)) if wrong.is_empty() => Ok(StaticRendezvousHandler {
+                run_id: parameters.run_id.clone(),
+                endpoint,
+                rank: rank as u64,
+                world_size,
+                timeout: Duration::from_secs(timeout as u64),
+                local_addr: parameters.local_addr.clone(),
+                nonce: RandomState::new().build_hasher().finish(),
+                store: Mutex::default(),
+                interrupted: AtomicBool::new(false),
+            }),
+            _ => Err(RendezvousError::Parameters(wrong)),
+        }
+    }
+
+    fn failed(&self, source: StoreError) -> RendezvousError {
+        RendezvousError::Connection { run_id: self.run_id.clone(), source }
+    }
+
+    fn conflict(&self, conflict: String) -> RendezvousError {
+        RendezvousError::Conflict { run_id: self.run_id.clone(), conflict }
+    }
+
+    /// Connects, or hosts, and meets the others.
+    fn meet(&self) -> Result<Arc<dyn Store>> {
+        let start = Instant::now();
+        let store = match self.open() {
+            Ok(store) => store,
+            Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
+            Err(source) => return Err(self.failed(source)),
+        };
+        let addr = self.local_addr.clone().or_else(|| {
+            let address = store.local_address().map(|address| address.ip().to_canonical());
+            address.map(|ip| ip.to_string())
+        });
+        let met = self.meet_at(&store, addr, start);
+        if self.rank == 0 && matches!(met, Err(RendezvousError::Conflict { .. })) {
+            // The others read the same from the store, which goes with this node.
+            std::thread::sleep(LINGER);
+        }
+        met.map(|()| Arc::new(store) as Arc<dyn Store>)
+    }
+
+    fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
+        let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
+        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
+        self.claim(&notes, "world", &self.world_size.to_string(), &me, |held, by| {
+            format!(
+                "node rank {} at {me} was started for {} nodes, but {by} for {held}; start all with the same --nnodes",
+                self.rank, self.world_size
+            )
+        })?;
+        let rank = format!("rank/{}", self.rank);
+        self.claim(&notes, &rank, &format!("{:016x}", self.nonce), &me, |_, by| {
+            format!(
+                "node rank {} was given twice: to {by} and to {me}; give each node a --node-rank of its own",
+                self.rank
+            )
+        })?;
+        let mut joined = store.count_worker().map_err(|source| self.failed(source))?;
+        while joined < self.world_size as i64 {
+            self.check_conflicts(&notes)?;
+            if self.interrupted.load(Ordering::SeqCst) {
+                return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
+            }
+            if start.elapsed() >= self.timeout {
+                return Err(self.too_few(&notes, joined, start.elapsed()));
+            }
+            std::thread::sleep(LOOK);
+            joined = store.workers().map_err(|source| self.failed(source))?;
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<TcpStore, StoreError> {
+        let host = match self.rank {
+            0 if is_loopback(&self.endpoint.host) || is_this_machine(&self.endpoint.host) => {
+                place_to_listen(&self.endpoint.host)
+            }
+            0 => String::new(),
+            _ => self.endpoint.host.clone(),
+        };
+        TcpStore::open(TcpStoreOptions {
+            is_master: self.rank == 0,
+            multi_tenant: true,
+            timeout: self.timeout,
+            ..TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
+        })
+    }
+
+    /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
+    /// taken.
+    fn open_beside(&self) -> Result<TcpStore> {
+        let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
+        let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
+        match TcpStore::open(options).and_then(|store| Ok((store.check(&[&rank_0])?, store))) {
+            Ok((true, store)) => Ok(store),
+            _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
+        }
+    }
+
+    /// Writes down what this node takes for true, unless another has written something else: then both are told.
+    fn claim(
+        &self,
+        notes: &PrefixStore,
+        key: &str,
+        claim: &str,
+        me: &str,
+        contradiction: impl Fn(&str, &str) -> String,
+    ) -> Result<()> {
+        let desired = format!("{claim}\n{me}");
+        let held = match notes.compare_exchange(key, b"", desired.as_bytes()).map_err(|e| self.failed(e))? {
+            Exchange::Stored => return Ok(()),
+            Exchange::Held(held) => String::from_utf8_lossy(&held).into_owned(),
+            Exchange::Absent => return Ok(()),
+        };
+        let (what, by) = held.split_once('\n').unwrap_or((&held, "another node"));
+        if what == claim {
+            return Ok(());
+        }
+        // Once all have met, who comes again is a node that was restarted; it takes the place of what it was.
+        if notes.check(&["met"]).map_err(|error| self.failed(error))? {
+            return notes.set(key, desired.as_bytes()).map_err(|error| self.failed(error));
+        }
+        let conflict = contradiction(what, by);
+        notes.set("conflict", conflict.as_bytes()).map_err(|error| self.failed(error))?;
+        Err(self.conflict(conflict))
+    }
+
+    fn check_conflicts(&self, notes: &PrefixStore) -> Result<()> {
+        match notes.check(&["conflict"]).map_err(|error| self.failed(error))? {
+            false => Ok(()),
+            true => {
+                let conflict = notes.get("conflict").map_err(|error| self.failed(error))?;
+                let conflict: String = String::from_utf8_lossy(&conflict).chars().take(500).collect();
+                Err(self.conflict(conflict))
+            }
+        }
+    }
+
+    fn too_few(&self, notes: &PrefixStore, joined: i64, waited: Duration) -> RendezvousError {
+        let is_missing = |rank: &u64| !notes.check(&[&format!("rank/{rank}")]).unwrap_or(false);
+        let missing: Vec<_> = (0..self.world_size).filter(is_missing).take(64).collect();
+        RendezvousError::StaticTimeout {
+            run_id: self.run_id.clone(),
+            joined,
+            world_size: self.world_size,
+            missing,
+            waited,
+        }
+    }
+}
+
+impl RendezvousHandler for StaticRendezvousHandler {
+    fn backend(&self) -> &str {
+        "static"
+    }
+
+    fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo> {
+        let mut held = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_none() {
+            let store = self.meet()?;
+            if self.rank == 0 {
+                let met = format!("rallypoint.static/{}/met", self.run_id);
+                store.set(&met, b"1").map_err(|source| self.failed(source))?;
+            }
+            *held = Some(store);
+        }
+        let store = Arc::clone(held.as_ref().expect("it was just made"));
+        Ok(RendezvousInfo {
+            store: Arc::new(PrefixStore::new(self.run_id.clone(), store)),
+            rank: self.rank,
+            world_size: self.world_size,
+            bootstrap_store_info: RendezvousStoreInfo {
+                master_addr: self.endpoint.host.clone(),
+                master_port: self.endpoint.port,
+            },
+            round: 0,
+            participants: Vec::new(),
+        })
+    }
+
+    fn is_closed(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn set_closed(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn use_agent_store(&self) -> bool {
+        true
+    }
+
+    fn shutdown(&self) -> bool {
+        true
+    }
+
+    fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+}

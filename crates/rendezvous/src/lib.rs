@@ -1,0 +1,55 @@
+//! Elastic rendezvous: the nodes of a training job find each other, get ranks, and re-form when some come or go, in one
+//! job with nodes that run torch's own `torch.distributed.elastic.rendezvous`.
+//!
+//! A [`RendezvousHandler`] is one node's part in it. [`RendezvousHandlerRegistry::create_handler`] makes one from
+//! [`RendezvousParameters`]; there are two kinds:
+//!
+//! | backend | nodes | ranks |
+//! |---|---|---|
+//! | `c10d` ([`DynamicRendezvousHandler`]) | between a minimum and a maximum, coming and going | given by each round |
+//! | `static` ([`StaticRendezvousHandler`]) | a fixed number | given by the user |
+//!
+//! ```
+//! use rallypoint_rendezvous::{RendezvousHandler, RendezvousParameters, rendezvous_handler_registry};
+//!
+//! // One node, so it need not wait for others. The endpoint is this machine's, so this node hosts the store.
+//! let parameters = RendezvousParameters::new("c10d", "localhost:0", "my-job", 1, 1)?;
+//! let handler = rendezvous_handler_registry().create_handler(&parameters)?;
+//! let round = handler.next_rendezvous()?;
+//! assert_eq!((round.rank, round.world_size), (0, 1));
+//! assert_eq!(handler.num_nodes_waiting()?, 0);
+//! handler.shutdown();
+//! # Ok::<(), rallypoint_rendezvous::RendezvousError>(())
+//! ```
+//!
+//! Errors ([`RendezvousError`]) have torch's kinds and say what torch leaves out: who joined, how many were needed, who
+//! closed it, which setting bounds it.
+
+mod backend;
+mod c10d;
+mod dynamic;
+mod endpoint;
+mod error;
+mod fixed;
+mod handler;
+mod hosts;
+mod machine;
+mod parameters;
+mod ranks;
+mod registry;
+mod settings;
+mod store_info;
+
+pub use backend::{RendezvousBackend, Signal, Token, Written};
+pub use c10d::{C10dBackend, C10dStore, create_store};
+pub use dynamic::{DynamicRendezvousHandler, Observer, Waiting, WallClock, create_dynamic_handler};
+pub use endpoint::parse_rendezvous_endpoint;
+pub use error::{RendezvousError, Result};
+pub use fixed::{StaticRendezvousHandler, create_static_handler};
+pub use handler::{RendezvousHandler, RendezvousInfo};
+pub use machine::is_this_machine;
+pub use parameters::{Config, ConfigValue, RendezvousParameters, parse_rendezvous_config};
+pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
+pub use ranks::{AssignedRanks, RoleInfo, assign_ranks};
+pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
+pub use store_info::RendezvousStoreInfo;

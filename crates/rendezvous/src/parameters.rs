@@ -1,0 +1,377 @@
+//! What a rendezvous is made from: names, numbers and options as people write them. Checked here; what an option means is
+//! the business of whoever reads it.
+
+use std::collections::BTreeMap;
+
+use crate::error::{RendezvousError, Result};
+
+/// The value of an option.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ConfigValue {
+    /// Python's `None`.
+    None,
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Another number.
+    Float(f64),
+    /// A text; what comes from a command line is always one.
+    Text(String),
+}
+
+impl From<&str> for ConfigValue {
+    fn from(text: &str) -> ConfigValue {
+        ConfigValue::Text(text.into())
+    }
+}
+
+impl From<i64> for ConfigValue {
+    fn from(number: i64) -> ConfigValue {
+        ConfigValue::Int(number)
+    }
+}
+
+impl From<bool> for ConfigValue {
+    fn from(value: bool) -> ConfigValue {
+        ConfigValue::Bool(value)
+    }
+}
+
+impl std::fmt::Display for ConfigValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ConfigValue::None => f.write_str("None"),
+            ConfigValue::Bool(value) => f.write_str(if *value { "True" } else { "False" }),
+            ConfigValue::Int(number) => number.fmt(f),
+            ConfigValue::Float(number) => number.fmt(f),
+            ConfigValue::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// The options of a rendezvous, by name.
+pub type Config = BTreeMap<String, ConfigValue>;
+
+/// What to make a [`RendezvousHandler`](crate::RendezvousHandler) from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RendezvousParameters {
+    /// The name of the backend.
+    pub backend: String,
+    /// Where the nodes meet; what that means is the backend's business.
+    pub endpoint: String,
+    /// Which job.
+    pub run_id: String,
+    /// A round needs at least so many nodes.
+    pub min_nodes: u64,
+    /// And has at most so many.
+    pub max_nodes: u64,
+    /// Under which address the others reach this node; found out if it isn't given.
+    pub local_addr: Option<String>,
+    /// Further options.
+    pub config: Config,
+}
+
+impl RendezvousParameters {
+    /// Checks what every backend asks for: a name, and numbers of nodes that fit together.
+    pub fn new(
+        backend: &str,
+        endpoint: &str,
+        run_id: &str,
+        min_nodes: u64,
+        max_nodes: u64,
+    ) -> Result<RendezvousParameters> {
+        let mut wrong = Vec::new();
+        if backend.is_empty() {
+            wrong.push(EMPTY_BACKEND.to_owned());
+        }
+        if min_nodes < 1 {
+            wrong.push(format!(
+                "The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
+            ));
+        }
+        if max_nodes < min_nodes {
+            wrong.push(format!(
+                "The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum \
+                 number of rendezvous nodes ({min_nodes})."
+            ));
+        }
+        if !wrong.is_empty() {
+            return Err(RendezvousError::Parameters(wrong));
+        }
+        Ok(RendezvousParameters {
+            backend: backend.into(),
+            endpoint: endpoint.into(),
+            run_id: run_id.into(),
+            min_nodes,
+            max_nodes,
+            local_addr: None,
+            config: Config::new(),
+        })
+    }
+
+    /// All that is wrong with these parameters for the backend they name, if it is one of ours.
+    pub fn check(&self) -> Vec<String> {
+        let checked = match self.backend.as_str() {
+            "c10d" => crate::settings::settings(self).err(),
+            "static" => crate::fixed::StaticRendezvousHandler::create(self).err(),
+            _ => None,
+        };
+        checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
+    }
+
+    /// The same with these options. One that is named like a parameter is refused, as it would be in Python.
+    pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
+        const NAMES: [&str; 7] =
+            ["self", "backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"];
+        let wrong: Vec<_> = config
+            .keys()
+            .filter(|key| NAMES.contains(&key.as_str()))
+            .map(|key| format!("got multiple values for keyword argument '{key}'"))
+            .collect();
+        if !wrong.is_empty() {
+            return Err(RendezvousError::Parameters(wrong));
+        }
+        self.config = config;
+        Ok(self)
+    }
+
+    /// The same with this address of this node.
+    pub fn with_local_addr(mut self, local_addr: Option<String>) -> RendezvousParameters {
+        self.local_addr = local_addr.filter(|addr| !addr.is_empty());
+        self
+    }
+
+    /// An option as it was given.
+    pub fn get(&self, key: &str) -> Option<&ConfigValue> {
+        self.config.get(key)
+    }
+
+    /// An option that is a truth value; `None` if it isn't given.
+    pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>> {
+        let value = match self.get(key) {
+            None | Some(ConfigValue::None) => return Ok(None),
+            Some(ConfigValue::Bool(value)) => Some(*value),
+            Some(ConfigValue::Int(1)) => Some(true),
+            Some(ConfigValue::Int(0)) => Some(false),
+            Some(ConfigValue::Text(text)) => match text.to_lowercase().as_str() {
+                "1" | "true" | "t" | "yes" | "y" => Some(true),
+                "0" | "false" | "f" | "no" | "n" => Some(false),
+                _ => None,
+            },
+            Some(_) => None,
+        };
+        value.map(Some).ok_or_else(|| wrong_value(key, "boolean"))
+    }
+
+    /// An option that is a whole number, read as Python's `int()` reads it; `None` if it isn't given.
+    pub fn get_as_int(&self, key: &str) -> Result<Option<i64>> {
+        let value = match self.get(key) {
+            None | Some(ConfigValue::None) => return Ok(None),
+            Some(ConfigValue::Bool(value)) => Some(i64::from(*value)),
+            Some(ConfigValue::Int(number)) => Some(*number),
+            Some(ConfigValue::Float(number)) => number.is_finite().then_some(number.trunc() as i64),
+            Some(ConfigValue::Text(text)) => python_int(text),
+        };
+        value.map(Some).ok_or_else(|| wrong_value(key, "integer"))
+    }
+}
+
+pub(crate) const EMPTY_BACKEND: &str = "The rendezvous backend name must be a non-empty string.";
+
+fn wrong_value(key: &str, kind: &str) -> RendezvousError {
+    RendezvousError::parameter(format!(
+        "The rendezvous configuration option '{key}' does not represent a valid {kind} value."
+    ))
+}
+
+/// As Python's `int(text)`: blanks around it, a sign, and single underscores between digits.
+pub(crate) fn python_int(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let well_formed =
+        digits.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    let plain: String = text.chars().filter(|c| *c != '_').collect();
+    well_formed.then(|| plain.parse().ok()).flatten()
+}
+
+/// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
+/// two equal keys wins.
+pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
+    let mut config = Config::new();
+    if text.trim().is_empty() {
+        return Ok(config);
+    }
+    for piece in text.trim().split(',') {
+        let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
+        let key = key.trim();
+        if key.is_empty() {
+            return Err(RendezvousError::parameter(
+                "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.",
+            ));
+        }
+        match value.map(str::trim).filter(|value| !value.is_empty()) {
+            Some(value) => config.insert(key.into(), value.into()),
+            None => {
+                return Err(RendezvousError::parameter(format!(
+                    "The rendezvous configuration option '{key}' must have a value specified."
+                )));
+            }
+        };
+    }
+    Ok(config)
+}
+
+/// Those of the options that a backend doesn't know, each with the one that was probably meant.
+pub(crate) fn unknown_options(config: &Config, known: &[&str]) -> Vec<String> {
+    config
+        .keys()
+        .filter(|key| !known.contains(&key.as_str()))
+        .map(|key| {
+            let nearest = known.iter().min_by_key(|name| distance(key, name));
+            let nearest = nearest.filter(|name| distance(key, name) <= 2 + key.len() / 3);
+            match nearest {
+                Some(name) => {
+                    format!("unknown rendezvous configuration option '{key}'; did you mean '{name}'?")
+                }
+                None => {
+                    format!("unknown rendezvous configuration option '{key}'; known are {}", known.join(", "))
+                }
+            }
+        })
+        .collect()
+}
+
+/// How many letters must be put in, taken out or replaced to make one word of the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(config: &[(&str, ConfigValue)]) -> RendezvousParameters {
+        let config = config.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        RendezvousParameters::new("c10d", "h:1", "run", 1, 2).unwrap().with_config(config).unwrap()
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once_in_torchs_words() {
+        let error = RendezvousParameters::new("", "", "", 0, 0).unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 2, "{error}");
+        assert!(error.contains("backend name must be a non-empty string."), "{error}");
+        assert!(
+            error.contains("The minimum number of rendezvous nodes (0) must be greater than zero."),
+            "{error}"
+        );
+        let error = RendezvousParameters::new("x", "", "", 3, 2).unwrap_err().to_string();
+        assert!(
+            error.starts_with("The maximum number of rendezvous nodes (2) must be greater than or equal"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_option_named_like_a_parameter_is_refused() {
+        let config = parse_rendezvous_config("run_id=x").unwrap();
+        let error = RendezvousParameters::new("x", "", "", 1, 1).unwrap().with_config(config).unwrap_err();
+        assert!(error.to_string().contains("multiple values for keyword argument 'run_id'"), "{error}");
+    }
+
+    #[test]
+    fn truth_values_are_read_as_torch_reads_them() {
+        for (value, read) in [
+            ("1".into(), Some(true)),
+            ("TRUE".into(), Some(true)),
+            ("t".into(), Some(true)),
+            ("Yes".into(), Some(true)),
+            ("y".into(), Some(true)),
+            ("0".into(), Some(false)),
+            ("false".into(), Some(false)),
+            ("F".into(), Some(false)),
+            ("no".into(), Some(false)),
+            ("n".into(), Some(false)),
+            (1.into(), Some(true)),
+            (0.into(), Some(false)),
+            (true.into(), Some(true)),
+            (2.into(), None),
+            (ConfigValue::Float(1.0), None),
+            ("on".into(), None),
+            ("".into(), None),
+            (" 1".into(), None),
+        ] {
+            let parameters = parameters(&[("k", value.clone())]);
+            match read {
+                Some(read) => assert_eq!(parameters.get_as_bool("k").unwrap(), Some(read), "{value:?}"),
+                None => assert_eq!(
+                    parameters.get_as_bool("k").unwrap_err().to_string(),
+                    "The rendezvous configuration option 'k' does not represent a valid boolean value.",
+                    "{value:?}"
+                ),
+            }
+        }
+        assert_eq!(parameters(&[]).get_as_bool("k").unwrap(), None);
+    }
+
+    #[test]
+    fn whole_numbers_are_read_as_pythons_int_reads_them() {
+        for (value, read) in [
+            (" 12 ".into(), Some(12)),
+            ("+1".into(), Some(1)),
+            ("-1".into(), Some(-1)),
+            ("1_000".into(), Some(1000)),
+            (true.into(), Some(1)),
+            (ConfigValue::Float(1.5), Some(1)),
+            ("1.0".into(), None),
+            ("0x10".into(), None),
+            ("".into(), None),
+            ("1__0".into(), None),
+            ("_1".into(), None),
+            ("- 1".into(), None),
+            ("+-1".into(), None),
+        ] {
+            let parameters = parameters(&[("k", value.clone())]);
+            match read {
+                Some(read) => assert_eq!(parameters.get_as_int("k").unwrap(), Some(read), "{value:?}"),
+                None => assert!(parameters.get_as_int("k").is_err(), "{value:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn options_are_read_from_a_line() {
+        let config = parse_rendezvous_config(" a = 1 ,b=x=y, a=2 ").unwrap();
+        assert_eq!(config.len(), 2);
+        assert_eq!((&config["a"], &config["b"]), (&"2".into(), &"x=y".into()));
+        assert!(parse_rendezvous_config("  ").unwrap().is_empty());
+        for (text, what) in
+            [("a=1,", "in format"), ("=1", "in format"), ("a", "'a' must have a value"), ("a= ", "'a' must")]
+        {
+            let error = parse_rendezvous_config(text).unwrap_err().to_string();
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_named_with_what_was_meant() {
+        let known = ["join_timeout", "last_call_timeout", "is_host"];
+        let config = parse_rendezvous_config("jion_timeout=1,isHost=1,colour=red,is_host=1").unwrap();
+        let unknown = unknown_options(&config, &known);
+        assert_eq!(unknown.len(), 3, "{unknown:?}");
+        assert!(unknown[0].contains("'colour'; known are join_timeout, last"), "{unknown:?}");
+        assert!(unknown[1].contains("'isHost'; did you mean 'is_host'?"), "{unknown:?}");
+        assert!(unknown[2].contains("'jion_timeout'; did you mean 'join_timeout'?"), "{unknown:?}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Which backends there are, by name. It makes handlers and knows nothing else of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use crate::dynamic::create_dynamic_handler;
+use crate::error::{RendezvousError, Result};
+use crate::fixed::create_static_handler;
+use crate::handler::RendezvousHandler;
+use crate::parameters::{EMPTY_BACKEND, RendezvousParameters};
+
+/// Makes a handler of one backend.
+pub type RendezvousHandlerCreator =
+    Arc<dyn Fn(&RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> + Send + Sync>;
+
+/// The backends there are. [`RendezvousHandlerRegistry::default`] has ours; others may be added.
+pub struct RendezvousHandlerRegistry {
+    creators: RwLock<BTreeMap<String, RendezvousHandlerCreator>>,
+}
+
+impl RendezvousHandlerRegistry {
+    /// One without any backend.
+    pub fn empty() -> RendezvousHandlerRegistry {
+        RendezvousHandlerRegistry { creators: RwLock::default() }
+    }
+
+    /// Adds a backend. Adding the same creator again changes nothing; another one for the same name is refused.
+    pub fn register(&self, backend: &str, creator: RendezvousHandlerCreator) -> Result<()> {
+        if backend.is_empty() {
+            return Err(RendezvousError::parameter(EMPTY_BACKEND));
+        }
+        let mut creators = self.creators.write().unwrap_or_else(PoisonError::into_inner);
+        match creators.get(backend) {
+            Some(current) if !Arc::ptr_eq(current, &creator) => Err(RendezvousError::parameter(format!(
+                "The rendezvous backend '{backend}' cannot be registered as it is already registered with another creator."
+            ))),
+            Some(_) => Ok(()),
+            None => {
+                creators.insert(backend.into(), creator);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a handler.
+    pub fn create_handler(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
+        let creator = {
+            let creators = self.creators.read().unwrap_or_else(PoisonError::into_inner);
+            creators.get(&parameters.backend).cloned().ok_or_else(|| {
+                let known: Vec<_> = creators.keys().map(String::as_str).collect();
+                RendezvousError::parameter(format!(
+                    "The rendezvous backend '{}' is not registered. Did you forget to call `register`? Registered are: {}",
+                    parameters.backend,
+                    known.join(", ")
+                ))
+            })?
+        };
+        let handler = creator(parameters)?;
+        match handler.backend() == parameters.backend {
+            true => Ok(handler),
+            false => Err(RendezvousError::BackendMismatch {
+                found: handler.backend().into(),
+                wanted: parameters.backend.clone(),
+            }),
+        }
+    }
+
+    /// The names of all backends.
+    pub fn backends(&self) -> Vec<String> {
+        self.creators.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+}
+
+/// With our own backends, `c10d` and `static`.
+impl Default for RendezvousHandlerRegistry {
+    fn default() -> RendezvousHandlerRegistry {
+        let registry = RendezvousHandlerRegistry::empty();
+        for (name, creator) in [
+            ("c10d", Arc::new(create_dynamic_handler) as RendezvousHandlerCreator),
+            ("static", Arc::new(create_static_handler) as RendezvousHandlerCreator),
+        ] {
+            registry.register(name, creator).expect("the names differ");
+        }
+        registry
+    }
+}
+
+/// The backends of this process.
+pub fn rendezvous_handler_registry() -> &'static RendezvousHandlerRegistry {
+    static REGISTRY: LazyLock<RendezvousHandlerRegistry> = LazyLock::new(RendezvousHandlerRegistry::default);
+    &REGISTRY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl RendezvousHandler for Nothing {
+        fn backend(&self) -> &str {
+            "nothing"
+        }
+        fn run_id(&self) -> &str {
+            "run"
+        }
+        fn next_rendezvous(&self) -> Result<crate::RendezvousInfo> {
+            Err(RendezvousError::GracefulExit { run_id: "run".into() })
+        }
+        fn is_closed(&self) -> Result<bool> {
+            Ok(false)
+        }
+        fn set_closed(&self) -> Result<()> {
+            Ok(())
+        }
+        fn num_nodes_waiting(&self) -> Result<u64> {
+            Ok(0)
+        }
+        fn shutdown(&self) -> bool {
+            true
+        }
+    }
+
+    fn creator() -> RendezvousHandlerCreator {
+        Arc::new(|_| Ok(Box::new(Nothing)))
+    }
+
+    fn parameters(backend: &str) -> RendezvousParameters {
+        RendezvousParameters::new(backend, "", "run", 1, 1).unwrap()
+    }
+
+    #[test]
+    fn a_backend_of_somebody_else_can_be_registered_and_used() {
+        let registry = RendezvousHandlerRegistry::default();
+        registry.register("nothing", creator()).unwrap();
+        assert_eq!(registry.backends(), ["c10d", "nothing", "static"]);
+        assert_eq!(registry.create_handler(&parameters("nothing")).unwrap().run_id(), "run");
+    }
+
+    #[test]
+    fn a_second_creator_of_one_name_is_refused_and_the_same_again_is_not() {
+        let registry = RendezvousHandlerRegistry::empty();
+        let first = creator();
+        registry.register("x", Arc::clone(&first)).unwrap();
+        registry.register("x", first).unwrap();
+        let error = registry.register("x", creator()).unwrap_err().to_string();
+        assert!(error.contains("'x' cannot be registered"), "{error}");
+        assert!(registry.register("", creator()).unwrap_err().to_string().contains("non-empty"));
+    }
+
+    #[test]
+    fn an_unknown_backend_says_which_there_are() {
+        let error = RendezvousHandlerRegistry::default().create_handler(&parameters("etcd")).err().unwrap();
+        assert!(error.to_string().contains("'etcd' is not registered"), "{error}");
+        assert!(error.to_string().contains("c10d, static"), "{error}");
+    }
+
+    #[test]
+    fn a_handler_of_another_backend_is_refused() {
+        let registry = RendezvousHandlerRegistry::empty();
+        registry.register("other", creator()).unwrap();
+        let error = registry.create_handler(&parameters("other")).err().unwrap().to_string();
+        assert_eq!(error, "The rendezvous backend 'nothing' does not match the requested backend 'other'.");
+    }
+}

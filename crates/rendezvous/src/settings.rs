@@ -1,0 +1,195 @@
+//! The dynamic rendezvous' settings out of its parameters, all checked at once.
+
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::Settings;
+
+use crate::endpoint::parse_rendezvous_endpoint;
+use crate::error::{RendezvousError, Result};
+use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
+
+/// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
+/// `rank` in for every backend.
+pub(crate) const KNOWN: [&str; 13] = [
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "cas_backoff_max_seconds",
+    "store_type",
+    "is_host",
+    "read_timeout",
+    "expected_hosts",
+    "timeout",
+    "rank",
+];
+
+/// The settings that `parameters` ask for; everything that is wrong with them, if anything is.
+pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
+    let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
+    let mut wrong = unknown_options(&parameters.config, &KNOWN);
+    for (key, place, must_be_positive) in [
+        ("join_timeout", &mut settings.join_timeout, true),
+        ("last_call_timeout", &mut settings.last_call_timeout, true),
+        ("close_timeout", &mut settings.close_timeout, true),
+        ("heartbeat_timeout", &mut settings.heartbeat_timeout, true),
+        ("keep_alive_interval", &mut settings.keep_alive_interval, false),
+    ] {
+        match parameters.get_as_int(key) {
+            Ok(None) => {}
+            Ok(Some(seconds)) => match u64::try_from(seconds).ok().filter(|s| *s > 0) {
+                Some(seconds) => *place = Duration::from_secs(seconds),
+                None if must_be_positive => {
+                    let name = key.trim_end_matches("_timeout");
+                    wrong.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
+                }
+                // Torch accepts it and takes everybody for dead.
+                None => wrong.push(format!("{key} ({seconds}) must be positive.")),
+            },
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    match parameters.get_as_int("keep_alive_max_attempt") {
+        Ok(None) => {}
+        Ok(Some(attempts)) => match u32::try_from(attempts).ok().filter(|attempts| *attempts > 0) {
+            Some(attempts) => settings.keep_alive_max_attempt = attempts,
+            None => wrong.push(format!("keep_alive_max_attempt ({attempts}) must be positive.")),
+        },
+        Err(error) => wrong.push(error.to_string()),
+    }
+    wrong.extend(check_backoff(parameters));
+    wrong.extend(check_store(parameters));
+    wrong.extend(settings.check());
+    if wrong.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(wrong)) }
+}
+
+/// What is wrong with what is said of the store.
+fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
+    let mut wrong: Vec<RendezvousError> = Vec::new();
+    wrong.extend(parameters.get_as_bool("is_host").err());
+    wrong.extend(read_timeout(parameters).err());
+    match store_type(parameters) {
+        Ok(StoreType::Tcp) => wrong.extend(parse_rendezvous_endpoint(&parameters.endpoint, 0).err()),
+        Ok(StoreType::File) => {}
+        Err(error) => wrong.push(error),
+    }
+    wrong.iter().map(RendezvousError::to_string).collect()
+}
+
+/// Where the state lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreType {
+    /// With a server.
+    Tcp,
+    /// In a file.
+    File,
+}
+
+/// The option `store_type`.
+pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType> {
+    let given = parameters.get("store_type").map_or_else(|| "tcp".to_owned(), ConfigValue::to_string);
+    match given.trim().to_lowercase().as_str() {
+        "tcp" => Ok(StoreType::Tcp),
+        "file" => Ok(StoreType::File),
+        _ => {
+            Err(RendezvousError::parameter("Invalid store type given. Currently only supports file and tcp."))
+        }
+    }
+}
+
+/// The option `read_timeout`: how long the store waits for anything.
+pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration> {
+    let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| RendezvousError::parameter("The read timeout must be a positive integer."))
+}
+
+/// Ours backs off by itself, so the value is checked as torch checks it, and that is all.
+fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
+    let key = "cas_backoff_max_seconds";
+    let (shown, seconds) = match parameters.get(key)? {
+        ConfigValue::Int(number) => (number.to_string(), Some(*number as f64)),
+        ConfigValue::Float(number) => (number.to_string(), Some(*number)),
+        ConfigValue::Text(text) => (format!("'{text}'"), text.trim().parse::<f64>().ok()),
+        other => (other.to_string(), None),
+    };
+    match seconds {
+        None => Some(format!("{key}({shown}) is not a valid float value.")),
+        Some(seconds) if !seconds.is_finite() || seconds < 0.0 => {
+            Some(format!("{key} ({seconds}) must be finite and non-negative."))
+        }
+        Some(_) => None,
+    }
+}
+
+/// So many seconds as Python prints a `timedelta`.
+fn timedelta(seconds: i64) -> String {
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let time = format!("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    match days {
+        0 => time,
+        1 | -1 => format!("{days} day, {time}"),
+        _ => format!("{days} days, {time}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::parse_rendezvous_config;
+
+    fn read(config: &str) -> Result<Settings> {
+        let parameters = RendezvousParameters::new("c10d", "h", "run", 1, 2).unwrap();
+        settings(&parameters.with_config(parse_rendezvous_config(config).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn settings_are_torchs_unless_told_otherwise() {
+        assert_eq!(read("").unwrap(), Settings::new("run", 1, 2));
+        let settings = read(
+            "join_timeout=7,last_call_timeout=1,close_timeout=2,heartbeat_timeout=3,keep_alive_interval=4,\
+             keep_alive_max_attempt=5,cas_backoff_max_seconds=0.5,timeout=900,rank=0,is_host=1",
+        )
+        .unwrap();
+        assert_eq!(settings.join_timeout, Duration::from_secs(7));
+        assert_eq!(settings.keep_alive_limit(), Duration::from_secs(20));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let error = read(
+            "join_timeout=0,close_timeout=-1,heartbeat_timeout=x,last_cal_timeout=3,keep_alive_interval=0,is_host=x,\
+             read_timeout=0,store_type=x",
+        );
+        let error = error.unwrap_err().to_string();
+        for part in [
+            "The join timeout (0:00:00) must be positive.",
+            "The close timeout (-1 day, 23:59:59) must be positive.",
+            "'heartbeat_timeout' does not represent a valid integer value.",
+            "did you mean 'last_call_timeout'?",
+            "keep_alive_interval (0) must be positive.",
+            "'is_host' does not represent a valid boolean value.",
+            "The read timeout must be a positive integer.",
+            "Invalid store type given. Currently only supports file and tcp.",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_backoff_is_checked_as_torch_checks_it() {
+        for (value, what) in [
+            ("x", "cas_backoff_max_seconds('x') is not a valid float value."),
+            ("-1", "must be finite and non-negative."),
+            ("inf", "must be finite and non-negative."),
+            ("nan", "must be finite and non-negative."),
+        ] {
+            let error = read(&format!("cas_backoff_max_seconds={value}")).unwrap_err().to_string();
+            assert!(error.contains(what), "{value}: {error}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Where the workers' store is: rank 0 says so in the store of the round, the others read it.
+
+use std::time::Duration;
+
+use rallypoint_store::{Result, Store, StoreError, free_port};
+
+/// The address and port of the store that the workers of a round use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RendezvousStoreInfo {
+    /// The host, as the workers are to reach it.
+    pub master_addr: String,
+    /// The port.
+    pub master_port: u16,
+}
+
+impl RendezvousStoreInfo {
+    /// The key under which rank 0 publishes the address.
+    pub const MASTER_ADDR_KEY: &str = "MASTER_ADDR";
+    /// The key under which it publishes the port.
+    pub const MASTER_PORT_KEY: &str = "MASTER_PORT";
+
+    /// Rank 0 publishes its address and port (a free one if none is given); everybody reads both, waiting for them as
+    /// long as the store does.
+    pub fn build(
+        rank: u64,
+        store: &dyn Store,
+        local_addr: &str,
+        server_port: Option<u16>,
+    ) -> Result<RendezvousStoreInfo> {
+        if rank == 0 {
+            let port = server_port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
+            RendezvousStoreInfo { master_addr: local_addr.into(), master_port: port }.publish(store)?;
+        }
+        RendezvousStoreInfo::read(store, store.timeout())
+    }
+
+    /// Says to all who share `store` that this is it.
+    pub fn publish(&self, store: &dyn Store) -> Result<()> {
+        // The address first, as torch does: who finds the port must find the address.
+        store.set(Self::MASTER_ADDR_KEY, self.master_addr.as_bytes())?;
+        store.set(Self::MASTER_PORT_KEY, self.master_port.to_string().as_bytes())
+    }
+
+    /// What was published, waiting for it at most for so long.
+    pub fn read(store: &dyn Store, timeout: Duration) -> Result<RendezvousStoreInfo> {
+        let store = store.with_timeout(timeout);
+        let addr = store.get(Self::MASTER_ADDR_KEY)?;
+        let port = store.get(Self::MASTER_PORT_KEY)?;
+        let wrong = |what: &str, found: &[u8]| {
+            let found: String = String::from_utf8_lossy(found).chars().take(64).collect();
+            StoreError::InvalidArgument(format!("rank 0 published {found:?} as its {what}"))
+        };
+        // It goes into the environment of processes, so it must be what it is said to be.
+        let master_addr = std::str::from_utf8(&addr)
+            .ok()
+            .filter(|addr| {
+                !addr.is_empty()
+                    && addr.len() <= 255
+                    && addr.chars().all(|c| !c.is_whitespace() && !c.is_control())
+            })
+            .ok_or_else(|| wrong("address", &addr))?;
+        let master_port = std::str::from_utf8(&port)
+            .ok()
+            .and_then(|port| port.trim().parse().ok())
+            .ok_or_else(|| wrong("port", &port))?;
+        Ok(RendezvousStoreInfo { master_addr: master_addr.into(), master_port })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rallypoint_store::HashStore;
+
+    use super::*;
+
+    #[test]
+    fn rank_0_publishes_and_all_read_the_same() {
+        let store = HashStore::new();
+        let first = RendezvousStoreInfo::build(0, &store, "10.0.0.1", Some(29500)).unwrap();
+        let second = RendezvousStoreInfo::build(1, &store, "10.0.0.2", None).unwrap();
+        assert_eq!(first, second);
+        assert_eq!((first.master_addr.as_str(), first.master_port), ("10.0.0.1", 29500));
+        assert_eq!(store.get("MASTER_PORT").unwrap(), b"29500");
+    }
+
+    #[test]
+    fn a_port_is_found_where_none_is_given() {
+        let store = HashStore::new();
+        assert_ne!(RendezvousStoreInfo::build(0, &store, "h", None).unwrap().master_port, 0);
+    }
+
+    #[test]
+    fn what_is_no_address_or_port_is_refused() {
+        for (addr, port) in [("", "1"), ("a b", "1"), ("a\n", "1"), ("h", "x"), ("h", "65536"), ("h", "")] {
+            let store = HashStore::new();
+            store.set("MASTER_ADDR", addr.as_bytes()).unwrap();
+            store.set("MASTER_PORT", port.as_bytes()).unwrap();
+            let error = RendezvousStoreInfo::read(&store, Duration::from_secs(1)).unwrap_err().to_string();
+            assert!(error.contains("rank 0 published"), "{addr:?} {port:?}: {error}");
+        }
+    }
+}

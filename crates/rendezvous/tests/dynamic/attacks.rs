@@ -1,0 +1,107 @@
+//! Whatever lies under the state's key, a node executes nothing, and ends with an error that says what was found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::cell;
+use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
+use rallypoint_store::{HashStore, Store, StoreError};
+
+use crate::nodes::Job;
+
+/// What a node says to these bytes.
+fn met_with(value: &[u8]) -> String {
+    let mut job = Job::new(1, 1);
+    // It would wait for the state to be put right.
+    job.settings.join_timeout = Duration::from_millis(600);
+    // Our server would not take it.
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let node = job.node_over(&store);
+    store.set("torch.rendezvous.job", value).unwrap();
+    let error = node.next_rendezvous().unwrap_err();
+    assert!(matches!(error, RendezvousError::State { .. }), "{error}");
+    // Nothing was written over it.
+    assert_eq!(store.get("torch.rendezvous.job").unwrap(), value);
+    error.to_string()
+}
+
+#[test]
+fn junk_is_a_state_error() {
+    for value in [&b"!!!"[..], b"", b"AAAA", b"gAQ=", &[0xff; 1000]] {
+        let text = met_with(value);
+        assert!(text.contains("is corrupt"), "{text}");
+    }
+}
+
+#[test]
+fn a_pickle_that_runs_a_command_is_refused_by_name() {
+    let marker = tempfile::tempdir().unwrap();
+    let marker = marker.path().join("executed");
+    // As Python pickles an object whose __reduce__ is (os.system, (command,)).
+    let command = format!("touch {}", marker.display());
+    let mut pickle =
+        b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c"
+            .to_vec();
+    pickle.push(command.len() as u8);
+    pickle.extend_from_slice(command.as_bytes());
+    pickle.extend_from_slice(b"\x94\x85\x94R\x94.");
+    let frame = (pickle.len() - 11) as u64;
+    pickle[3..11].copy_from_slice(&frame.to_le_bytes());
+    let text = met_with(&cell::encode(&pickle));
+    assert!(text.contains("posix.system"), "{text}");
+    assert!(!marker.exists());
+}
+
+#[test]
+fn a_pickled_number_is_a_state_error() {
+    let text = met_with(&cell::encode(b"\x80\x04K\x05."));
+    assert!(text.contains("is corrupt"), "{text}");
+}
+
+#[test]
+fn a_state_that_is_too_large_is_refused_before_it_is_read() {
+    let text = met_with(&vec![b'A'; 7 << 20]);
+    assert!(text.contains("limit"), "{text}");
+}
+
+#[test]
+fn announcements_of_strangers_let_nobody_in_who_is_not_there_and_break_nothing() {
+    let mut job = Job::new(1, 2);
+    job.settings.last_call_timeout = Duration::from_millis(200);
+    let node = job.node();
+    let store = job.store();
+    store.set("rallypoint.rendezvous/job/announced/0", b"\xff\xfe nonsense\n+ x y\n").unwrap();
+    assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
+}
+
+#[test]
+fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
+    let job = Job::new(1, 1);
+    let (node, store) = (job.node(), job.store());
+    let key = "torch.rendezvous.job";
+    for value in [&b"!!!"[..], b"", &cell::encode(b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02ls\x85R.")]
+    {
+        let held = store.get(key).unwrap();
+        for refused in [
+            store.set(key, value).unwrap_err(),
+            store.compare_set(key, &held, value).unwrap_err(),
+            store.multi_set(&[("k", b"v"), (key, value)]).unwrap_err(),
+        ] {
+            assert!(
+                matches!(
+                    refused,
+                    StoreError::Refused { .. }
+                        | StoreError::Indeterminate { .. }
+                        | StoreError::ConnectionLost { .. }
+                ),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(store.get(key).unwrap(), held);
+        assert!(!store.check(&["k"]).unwrap());
+    }
+    store.append(key, b"AAAA").unwrap_err();
+    // Whoever lost may say anything: it changes nothing.
+    assert_eq!(store.compare_set(key, b"something else", b"!!!").unwrap(), cell::NULL);
+    assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
+}

@@ -1,0 +1,50 @@
+//! Clocks that are wrong. With torch's nodes, twenty seconds are enough for two worlds in one round; the interop tests
+//! show that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rallypoint_rendezvous::RendezvousHandler;
+
+use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+
+const HOUR: i64 = 3600;
+
+fn off_by(seconds: i64) -> Arc<AtomicI64> {
+    Arc::new(AtomicI64::new(seconds))
+}
+
+#[test]
+fn nodes_with_clocks_an_hour_apart_agree_round_after_round() {
+    let job = Job::new(3, 3);
+    let nodes: Vec<_> = [-HOUR, 0, HOUR].map(|seconds| job.node_off_by(off_by(seconds))).into();
+    for round in 0..3 {
+        let joined = join_all(&nodes);
+        assert_agree(&joined);
+        assert_eq!(joined[0].round, round);
+    }
+}
+
+#[test]
+fn clocks_that_jump_while_a_round_is_under_way_drop_nobody() {
+    let mut job = Job::new(2, 2);
+    // Torch would take a node for dead after 1.2 s by its wall clock.
+    job.settings.keep_alive_interval = Duration::from_millis(400);
+    let clocks = [off_by(0), off_by(0)];
+    let nodes: Vec<_> = clocks.iter().map(|clock| job.node_off_by(Arc::clone(clock))).collect();
+    let before = join_all(&nodes);
+    for jump in [20, -HOUR, HOUR, -20] {
+        clocks[0].store(jump, Ordering::Relaxed);
+        clocks[1].store(-jump, Ordering::Relaxed);
+        // Two heartbeats of each with the new time.
+        let writes = job.writes();
+        eventually("both show that they live", Duration::from_secs(20), || job.writes() >= writes + 4);
+        assert!(nodes.iter().all(|node| node.num_nodes_waiting().unwrap() == 0));
+    }
+    let first = join(&nodes[0]);
+    eventually("it is heard", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    let after = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
+    assert_agree(&after);
+    assert_eq!(after[0].round, before[0].round + 1);
+}

@@ -1,0 +1,177 @@
+//! Nodes that die, stores that forget.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
+use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
+
+use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+
+fn quick(min_nodes: u64, max_nodes: u64) -> Job {
+    let mut job = Job::new(min_nodes, max_nodes);
+    job.settings.keep_alive_interval = Duration::from_millis(300);
+    job.settings.last_call_timeout = Duration::from_millis(300);
+    job
+}
+
+#[test]
+fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
+    let job = quick(2, 2);
+    let mut nodes = job.nodes(2);
+    join_all(&nodes);
+    let spare = job.node();
+    let waiting = join(&spare);
+    // It is gone without a word: only its heartbeats end.
+    drop(nodes.remove(0));
+    eventually("the spare waits", Duration::from_secs(10), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    let left = nodes[0].next_rendezvous().unwrap();
+    assert_agree(&[left, waiting.join().unwrap().unwrap()]);
+}
+
+/// Trap T2: a torch node that was dropped goes on and never finds out.
+#[test]
+fn a_node_that_was_dropped_finds_out_and_comes_back() {
+    let job = quick(1, 2);
+    let nodes = job.nodes(2);
+    let before = join_all(&nodes);
+    // Somebody takes the first for dead, as one with a wrong clock might.
+    let store = job.store();
+    let state = rallypoint_core::rendezvous::cell::read(
+        &store.get("torch.rendezvous.job").unwrap(),
+        &rallypoint_store::Limits::default(),
+    );
+    let mut state = state.unwrap().unwrap();
+    state.participants.remove(nodes[0].node());
+    state.last_heartbeats.remove(nodes[0].node());
+    let value =
+        rallypoint_core::rendezvous::cell::write(&state, &rallypoint_store::Limits::default()).unwrap();
+    store.set("torch.rendezvous.job", &value).unwrap();
+    eventually("it finds out", Duration::from_secs(5), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    let first = join(&nodes[0]);
+    eventually("the other hears of it", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    let second = nodes[1].next_rendezvous().unwrap();
+    let after = [first.join().unwrap().unwrap(), second];
+    assert_agree(&after);
+    assert!(after[0].round > before[0].round);
+}
+
+#[test]
+fn a_state_that_was_deleted_is_put_back() {
+    let job = quick(2, 2);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    job.store().delete_key("torch.rendezvous.job").unwrap();
+    assert_eq!(nodes[0].num_nodes_waiting().unwrap(), 0);
+    assert!(!nodes[1].is_closed().unwrap());
+    let first = join(&nodes[0]);
+    eventually("it is heard", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    let second = nodes[1].next_rendezvous().unwrap();
+    let after = [first.join().unwrap().unwrap(), second];
+    assert_agree(&after);
+    assert_eq!(after[0].round, 1);
+}
+
+#[test]
+fn a_store_that_is_gone_is_an_error_that_names_it() {
+    let job = quick(1, 1);
+    let store = job.store();
+    store.set_timeout(Duration::from_millis(500));
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    node.next_rendezvous().unwrap();
+    let port = job.server.port();
+    drop(job);
+    // What was just read is believed for a second.
+    eventually("it is noticed", Duration::from_secs(5), || node.num_nodes_waiting().is_err());
+    let error = node.num_nodes_waiting().unwrap_err();
+    assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(!node.shutdown());
+}
+
+#[test]
+fn the_state_comes_back_and_a_node_goes_on() {
+    let job = quick(2, 2);
+    // Our server would not take it.
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let nodes = [0, 1].map(|_| job.node_over(&store));
+    store.set("torch.rendezvous.job", b"!!!").unwrap();
+    let waiting = join(&nodes[0]);
+    std::thread::sleep(Duration::from_millis(700));
+    // Somebody puts it right.
+    store.set("torch.rendezvous.job", rallypoint_core::rendezvous::cell::NULL).unwrap();
+    let other = nodes[1].next_rendezvous().unwrap();
+    assert_agree(&[waiting.join().unwrap().unwrap(), other]);
+}
+
+/// Torch's node is silent for as long as its client is: minutes.
+#[test]
+fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
+    let job = quick(1, 1);
+    let proxy = Frozen::before(&job);
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let timeout = Duration::from_secs(2);
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    node.next_rendezvous().unwrap();
+    proxy.freeze();
+    eventually("what was read is forgotten", Duration::from_secs(10), || {
+        let start = Instant::now();
+        let failed = node.num_nodes_waiting().is_err();
+        assert!(
+            start.elapsed() < timeout + timeout / 20 + Duration::from_millis(200),
+            "{:?}",
+            start.elapsed()
+        );
+        failed
+    });
+    let start = Instant::now();
+    node.leave().unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// A way to a server that can be frozen: nothing passes any more, and no connection is closed.
+struct Frozen {
+    port: u16,
+    frozen: Arc<AtomicBool>,
+}
+
+impl Frozen {
+    fn before(job: &Job) -> Frozen {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, server) = (listener.local_addr().unwrap().port(), job.server.port());
+        let frozen = Arc::<AtomicBool>::default();
+        let flag = Arc::clone(&frozen);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let flag = Arc::clone(&flag);
+                    std::thread::spawn(move || pass(from, to, &flag));
+                }
+            }
+        });
+        Frozen { port, frozen }
+    }
+
+    fn freeze(&self) {
+        self.frozen.store(true, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
+    let mut bytes = [0; 64 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        // It stays open for as long as the test runs.
+        while frozen.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if to.write_all(&bytes[..len]).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Nodes of a job, and what is counted of their backend.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rallypoint_rendezvous::{
+    C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousBackend, RendezvousHandler, RendezvousInfo,
+    Result, Settings, Signal, Token, WallTime, Written,
+};
+use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+/// A job on a server of its own.
+pub(crate) struct Job {
+    pub(crate) server: TcpStoreServer,
+    pub(crate) settings: Settings,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// What the backends of a job were asked.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) reads: AtomicUsize,
+    pub(crate) writes: AtomicUsize,
+}
+
+/// A backend that counts.
+struct Counted {
+    inner: C10dBackend,
+    counts: Arc<Counts>,
+}
+
+impl RendezvousBackend for Counted {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.state()
+    }
+    fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.set_state(state, token)
+    }
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+        self.inner.announce(round, node)
+    }
+    fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
+        self.inner.announced(round)
+    }
+    fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
+        self.inner.retract(round, nodes)
+    }
+    fn signal(&self, signal: Signal) {
+        self.inner.signal(signal);
+    }
+    fn wait(&self, signal: Signal, most: Duration) -> bool {
+        self.inner.wait(signal, most)
+    }
+    fn forget(&self, round: u64) {
+        self.inner.forget(round);
+    }
+    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let inner = self.inner.with_timeout(most);
+        Some(Box::new(Counted { inner, counts: Arc::clone(&self.counts) }))
+    }
+}
+
+impl Job {
+    pub(crate) fn new(min_nodes: u64, max_nodes: u64) -> Job {
+        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        let mut settings = Settings::new("job", min_nodes, max_nodes);
+        settings.join_timeout = Duration::from_secs(60);
+        Job { server, settings, counts: Arc::default() }
+    }
+
+    /// How many compare-and-sets there were so far.
+    pub(crate) fn writes(&self) -> usize {
+        self.counts.writes.load(Ordering::Relaxed)
+    }
+
+    /// A client of the job's store.
+    pub(crate) fn store(&self) -> TcpStore {
+        let endpoint = Endpoint::new("127.0.0.1", self.server.port());
+        TcpStore::open(TcpStoreOptions { timeout: Duration::from_secs(20), ..TcpStoreOptions::new(endpoint) })
+            .unwrap()
+    }
+
+    pub(crate) fn node(&self) -> Arc<DynamicRendezvousHandler> {
+        self.node_with(self.settings.clone())
+    }
+
+    pub(crate) fn node_with(&self, settings: Settings) -> Arc<DynamicRendezvousHandler> {
+        Arc::new(self.handler(settings))
+    }
+
+    /// A node whose clock is off by so many seconds, which may change.
+    pub(crate) fn node_off_by(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
+        let clock = move || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+            WallTime::from_micros(now + seconds.load(Ordering::Relaxed) * 1_000_000).unwrap()
+        };
+        Arc::new(self.handler(self.settings.clone()).with_wall_clock(Arc::new(clock)))
+    }
+
+    /// A node whose state lies elsewhere.
+    pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
+        let backend = Arc::new(C10dBackend::new(Arc::clone(store), &self.settings.run_id).unwrap());
+        let settings = self.settings.clone();
+        Arc::new(DynamicRendezvousHandler::new(backend, Arc::clone(store), "127.0.0.1", settings).unwrap())
+    }
+
+    fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
+        let store: Arc<dyn Store> = Arc::new(self.store());
+        let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
+        let backend = Counted { inner, counts: Arc::clone(&self.counts) };
+        DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap()
+    }
+
+    pub(crate) fn nodes(&self, count: usize) -> Vec<Arc<DynamicRendezvousHandler>> {
+        (0..count).map(|_| self.node()).collect()
+    }
+}
+
+/// Lets a node join in a thread of its own.
+pub(crate) fn join(node: &Arc<DynamicRendezvousHandler>) -> JoinHandle<Result<RendezvousInfo>> {
+    let node = Arc::clone(node);
+    std::thread::spawn(move || node.next_rendezvous())
+}
+
+/// Lets these nodes join at once; what they got.
+pub(crate) fn join_all(nodes: &[Arc<DynamicRendezvousHandler>]) -> Vec<RendezvousInfo> {
+    let joining: Vec<_> = nodes.iter().map(join).collect();
+    joining.into_iter().map(|node| node.join().unwrap().unwrap()).collect()
+}
+
+/// All got one round, with the ranks from 0 on, and one place for their workers.
+pub(crate) fn assert_agree(rounds: &[RendezvousInfo]) {
+    let first = &rounds[0];
+    let mut ranks: Vec<_> = rounds.iter().map(|info| info.rank).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, (0..rounds.len() as u64).collect::<Vec<_>>());
+    for info in rounds {
+        assert_eq!(info.world_size, rounds.len() as u64);
+        assert_eq!(info.round, first.round);
+        assert_eq!(info.participants, first.participants);
+        assert_eq!(info.bootstrap_store_info, first.bootstrap_store_info);
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, within: Duration, is_so: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < within, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    start.elapsed()
+}

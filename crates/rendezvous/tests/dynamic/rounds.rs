@@ -1,0 +1,207 @@
+//! Rounds form and re-form.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
+use rallypoint_store::{Store, TcpStore};
+
+use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn two_nodes_meet_at_once() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    let start = Instant::now();
+    assert_agree(&join_all(&nodes));
+    // Torch needs a second: its nodes look once a second.
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_round_has_a_store_of_its_own_and_a_store_for_its_workers() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    let rounds = join_all(&nodes);
+    rounds[0].store.set("k", b"v").unwrap();
+    assert_eq!(rounds[1].store.get("k").unwrap(), b"v");
+    assert!(job.store().check(&["torch.rendezvous.job.0/k"]).unwrap());
+    let place = &rounds[1].bootstrap_store_info;
+    let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+    worker.set("w", b"1").unwrap();
+    assert_eq!(worker.get("w").unwrap(), b"1");
+}
+
+#[test]
+fn many_nodes_at_once_cost_few_compare_and_sets() {
+    const N: usize = 64;
+    let job = Job::new(N as u64, N as u64);
+    let nodes = job.nodes(N);
+    assert_agree(&join_all(&nodes));
+    let writes = job.counts.writes.load(Ordering::Relaxed);
+    assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
+}
+
+#[test]
+fn more_nodes_than_the_least_are_let_in_until_the_last_call_is_over() {
+    let mut job = Job::new(1, 4);
+    job.settings.last_call_timeout = Duration::from_secs(1);
+    let start = Instant::now();
+    assert_agree(&join_all(&job.nodes(3)));
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(4), "{took:?}");
+}
+
+/// Trap T1: torch's newcomer waits for an address that nobody publishes, or gets another one than the others.
+#[test]
+fn a_node_that_comes_later_gets_the_same_master_as_those_that_were_there() {
+    let mut job = Job::new(1, 4);
+    job.settings.last_call_timeout = Duration::from_secs(1);
+    let mut nodes = job.nodes(2);
+    let first = join_all(&nodes);
+    assert_eq!(nodes[0].num_nodes_waiting().unwrap(), 0);
+    let late = job.node();
+    let joining = join(&late);
+    // The others hear of it without looking.
+    let start = Instant::now();
+    nodes[0].wait_for_change(SOON);
+    nodes[1].wait_for_change(SOON);
+    assert!(start.elapsed() < SOON / 2, "{:?}", start.elapsed());
+    assert!(nodes.iter().all(|node| node.num_nodes_waiting().unwrap() == 1));
+    let mut second = join_all(&nodes);
+    second.push(joining.join().unwrap().unwrap());
+    assert_agree(&second);
+    assert_eq!(second[0].round, first[0].round + 1);
+    nodes.push(late);
+    // And once more, so that rank 0 has published in each round.
+    assert_agree(&join_all(&nodes));
+}
+
+#[test]
+fn nodes_start_over_within_milliseconds() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    let start = Instant::now();
+    let first = join(&nodes[0]);
+    nodes[1].wait_for_change(SOON);
+    assert_eq!(nodes[1].num_nodes_waiting().unwrap(), 1);
+    let second = nodes[1].next_rendezvous().unwrap();
+    assert_agree(&[first.join().unwrap().unwrap(), second]);
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_node_too_many_stands_by_and_ends_well_when_the_job_does() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    let spare = job.node();
+    let waiting = join(&spare);
+    eventually("the spare is on the list", SOON, || spare.num_nodes_waiting().is_ok_and(|n| n == 0));
+    assert!(nodes[0].shutdown());
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(
+        matches!(error, RendezvousError::GracefulExit { .. } | RendezvousError::Closed { .. }),
+        "{error}"
+    );
+    assert!(nodes[1].is_closed().unwrap());
+}
+
+#[test]
+fn a_spare_takes_the_place_of_one_that_leaves() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    let spare = job.node();
+    let waiting = join(&spare);
+    std::thread::sleep(Duration::from_millis(100));
+    nodes[0].leave().unwrap();
+    // The one that is left hears that somebody waits, and starts over.
+    eventually("somebody waits", SOON, || {
+        nodes[1].wait_for_change(Duration::from_millis(100));
+        nodes[1].num_nodes_waiting().unwrap() > 0
+    });
+    let left = nodes[1].next_rendezvous().unwrap();
+    assert_agree(&[left, waiting.join().unwrap().unwrap()]);
+}
+
+#[test]
+fn who_leaves_closes_nothing_for_the_others() {
+    let mut job = Job::new(1, 2);
+    job.settings.last_call_timeout = Duration::from_millis(300);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    nodes[0].leave().unwrap();
+    assert!(!nodes[1].is_closed().unwrap());
+    let alone = nodes[1].next_rendezvous().unwrap();
+    assert_eq!((alone.rank, alone.world_size, alone.round), (0, 1, 1));
+}
+
+#[test]
+fn a_closed_rendezvous_says_who_closed_it_and_stays_closed() {
+    let job = Job::new(1, 1);
+    let first = job.node();
+    first.next_rendezvous().unwrap();
+    first.set_closed().unwrap();
+    let error = job.node().next_rendezvous().unwrap_err();
+    assert!(matches!(error, RendezvousError::Closed { .. }));
+    let text = error.to_string();
+    let pid = format!("pid {}", std::process::id());
+    assert!(text.contains("127.0.0.1") && text.contains(&pid) && text.contains("at 20"), "{text}");
+}
+
+#[test]
+fn a_time_out_says_who_came_how_many_must_and_which_setting_it_is() {
+    let mut job = Job::new(3, 3);
+    job.settings.join_timeout = Duration::from_secs(1);
+    let mut patient = job.settings.clone();
+    patient.join_timeout = Duration::from_secs(3);
+    let (first, second) = (job.node(), job.node_with(patient));
+    let (first, second) = (join(&first), join(&second));
+    let text = first.join().unwrap().unwrap_err().to_string();
+    assert!(text.contains("2 of at least 3 nodes joined within 1 s (join_timeout)"), "{text}");
+    assert!(text.contains(&format!("127.0.0.1 (pid {})", std::process::id())), "{text}");
+    assert!(text.contains("--rdzv-conf join_timeout=SECONDS"), "{text}");
+    // The first has withdrawn, so the second is alone.
+    let text = second.join().unwrap().unwrap_err().to_string();
+    assert!(text.contains("1 of at least 3 nodes joined within 3 s"), "{text}");
+}
+
+#[test]
+fn who_is_told_to_stop_waiting_is_out_at_once() {
+    let job = Job::new(2, 2);
+    let node = job.node();
+    let waiting = join(&node);
+    let store = job.store();
+    let is_in = || {
+        let other = job.node();
+        drop(other);
+        let value = store.get("torch.rendezvous.job").unwrap();
+        String::from_utf8_lossy(&value).len() > 300
+    };
+    eventually("it waits", SOON, is_in);
+    let start = Instant::now();
+    node.interrupt();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    // Nobody is left of it: two others make a round by themselves.
+    assert_agree(&join_all(&job.nodes(2)));
+}
+
+#[test]
+fn those_who_wait_read_the_state_at_most_twice_a_second() {
+    let mut job = Job::new(3, 3);
+    job.settings.join_timeout = Duration::from_secs(4);
+    let nodes = job.nodes(2);
+    let waiting: Vec<_> = nodes.iter().map(join).collect();
+    for node in waiting {
+        node.join().unwrap().unwrap_err();
+    }
+    let reads = job.counts.reads.load(Ordering::Relaxed);
+    // Four seconds, two nodes, and a few reads to come and to go.
+    assert!(reads <= 2 * 2 * 4 + 8, "{reads} reads");
+}

@@ -1,0 +1,172 @@
+//! The static rendezvous: ranks as given, and contradictions told instead of waited out.
+
+use std::net::TcpListener;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{
+    RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters, Result,
+    StaticRendezvousHandler, parse_rendezvous_config,
+};
+use rallypoint_store::{Listen, Store, TcpStoreServer};
+
+/// Nodes of one job. The store's port is held by a socket that does not listen, so that nobody else is given it.
+struct Job {
+    port: u16,
+}
+
+impl Job {
+    fn new() -> Job {
+        // Rank 0 listens there a moment later; nobody is likely to be given the same port meanwhile.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Job { port }
+    }
+
+    fn parameters(&self, rank: &str, nodes: u64) -> RendezvousParameters {
+        let endpoint = format!("127.0.0.1:{}", self.port);
+        let config = parse_rendezvous_config(&format!("rank={rank},timeout=10")).unwrap();
+        RendezvousParameters::new("static", &endpoint, "job", 1, nodes).unwrap().with_config(config).unwrap()
+    }
+
+    fn node(&self, rank: u64, nodes: u64) -> StaticRendezvousHandler {
+        StaticRendezvousHandler::create(&self.parameters(&rank.to_string(), nodes)).unwrap()
+    }
+
+    fn join(&self, rank: u64, nodes: u64) -> JoinHandle<Result<RendezvousInfo>> {
+        let node = self.node(rank, nodes);
+        std::thread::spawn(move || {
+            let joined = node.next_rendezvous();
+            // The store goes with the node that hosts it.
+            if joined.is_ok() {
+                std::mem::forget(node);
+            }
+            joined
+        })
+    }
+}
+
+fn joined(node: JoinHandle<Result<RendezvousInfo>>) -> Result<RendezvousInfo> {
+    node.join().unwrap()
+}
+
+#[test]
+fn nodes_get_the_ranks_they_were_given_and_share_a_store() {
+    let job = Job::new();
+    let nodes = [2, 0, 1].map(|rank| job.join(rank, 3));
+    let rounds = nodes.map(|node| joined(node).unwrap());
+    assert_eq!(rounds.each_ref().map(|info| (info.rank, info.world_size)), [(2, 3), (0, 3), (1, 3)]);
+    rounds[0].store.set("k", b"v").unwrap();
+    assert_eq!(rounds[2].store.get("k").unwrap(), b"v");
+    assert_eq!(rounds[1].bootstrap_store_info.master_port, job.port);
+}
+
+#[test]
+fn a_rank_given_twice_is_an_error_that_names_both() {
+    let job = Job::new();
+    let start = Instant::now();
+    let nodes = [0, 1, 1].map(|rank| job.join(rank, 3));
+    for node in nodes {
+        let error = joined(node).unwrap_err();
+        assert!(matches!(error, RendezvousError::Conflict { .. }), "{error}");
+        let text = error.to_string();
+        let me = format!("127.0.0.1 (pid {})", std::process::id());
+        assert!(text.contains("node rank 1 was given twice"), "{text}");
+        assert_eq!(text.matches(&me).count(), 2, "{text}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn numbers_of_nodes_that_differ_are_an_error_that_names_both() {
+    let job = Job::new();
+    for error in [job.join(0, 3), job.join(1, 2)].map(|node| joined(node).unwrap_err().to_string()) {
+        assert!(error.contains(" nodes, but 127.0.0.1 (pid"), "{error}");
+        assert!(error.contains('2') && error.contains('3') && error.contains("same --nnodes"), "{error}");
+    }
+}
+
+#[test]
+fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
+    let job = Job::new();
+    let host = job.join(0, 2);
+    // Once the first one has written down who it is.
+    let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
+    client.wait_for(&["rallypoint.static/job/rank/0"], Duration::from_secs(10)).unwrap();
+    let script = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
+        .env("PORT", job.port.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&script.stdout).into_owned();
+    assert!(said.contains("node rank 0 was given twice"), "{said}");
+    assert!(joined(host).unwrap_err().to_string().contains("given twice"));
+}
+
+#[test]
+#[ignore = "is another process of the test above"]
+fn rank_0_in_a_process_of_its_own() {
+    let Some(port) = std::env::var("PORT").ok().and_then(|port| port.parse().ok()) else { return };
+    println!("{}", Job { port }.node(0, 2).next_rendezvous().unwrap_err());
+}
+
+#[test]
+fn a_port_that_is_taken_by_something_else_says_so() {
+    let job = Job::new();
+    let _other = TcpStoreServer::start(rallypoint_store::ServerOptions {
+        listen: vec![Listen::at("127.0.0.1", job.port)],
+        limits: None,
+    })
+    .unwrap();
+    // Not through the server that the stores of one process share.
+    let script = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
+        .env("PORT", job.port.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&script.stdout).into_owned();
+    assert!(said.contains("address already in use"), "{said}");
+}
+
+#[test]
+fn who_waits_in_vain_says_which_ranks_are_missing() {
+    let job = Job::new();
+    let mut parameters = job.parameters("0", 4);
+    parameters.config.insert("timeout".into(), 1.into());
+    let host = StaticRendezvousHandler::create(&parameters).unwrap();
+    let host = std::thread::spawn(move || host.next_rendezvous());
+    let _second = job.join(2, 4);
+    let error = joined(host).unwrap_err().to_string();
+    assert!(error.contains("2 of 4 nodes joined within 1 s"), "{error}");
+    assert!(error.contains("has rank 1, 3"), "{error}");
+}
+
+#[test]
+fn a_node_that_was_restarted_after_all_have_met_takes_its_place_again() {
+    let job = Job::new();
+    let host = job.join(0, 2);
+    joined(job.join(1, 2)).unwrap();
+    joined(host).unwrap();
+    let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    // As if by another process.
+    client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
+    assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_said_at_once() {
+    let job = Job::new();
+    let parameters = RendezvousParameters::new("static", "h", "job", 1, 2).unwrap();
+    let error = StaticRendezvousHandler::create(&parameters).err().unwrap().to_string();
+    assert!(error.contains("rank is absent in RendezvousParameters.Try add --node-rank"), "{error}");
+    assert!(error.contains("Port is absent in endpoint: h. Try launching with --master-port"), "{error}");
+    let parameters = RendezvousParameters::new("static", " ", "job", 1, 2).unwrap();
+    let error = StaticRendezvousHandler::create(&parameters).err().unwrap().to_string();
+    assert!(error.contains("endpoint is absent in RendezvousParameters"), "{error}");
+    for rank in ["2", "-1"] {
+        let error = StaticRendezvousHandler::create(&job.parameters(rank, 2)).err().unwrap().to_string();
+        assert!(error.contains("must be from 0 to 1"), "{error}");
+    }
+    let error = StaticRendezvousHandler::create(&job.parameters("x", 2)).err().unwrap().to_string();
+    assert!(error.contains("'rank' does not represent a valid integer"), "{error}");
+}

@@ -1,0 +1,149 @@
+"""Nodes of a rendezvous: torch's own handlers, each in a thread of this process, and ours, each a `rallypoint join`."""
+
+import json
+import queue
+import signal
+import subprocess
+import threading
+from datetime import timedelta
+
+import torch.distributed as dist
+from clock import DEADLINE
+from servers import binary
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+JOIN = 60
+"""Seconds to get into a round; all wait for all."""
+
+
+class Round:
+    """What a node got from a round, in one form for both kinds."""
+
+    def __init__(self, number, rank, world_size, master):
+        self.number, self.rank, self.world_size, self.master = number, rank, world_size, master
+
+    def __repr__(self):
+        return f"round {self.number}: {self.rank} of {self.world_size}, {self.master}"
+
+
+class TorchNode:
+    """Torch's DynamicRendezvousHandler over a client of its own."""
+
+    def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN, **config):
+        self.store = dist.TCPStore(
+            server.host, server.port, is_master=False, timeout=timedelta(seconds=read_timeout), wait_for_workers=False
+        )
+        backend = C10dRendezvousBackend(self.store, run_id)
+        parameters = RendezvousParameters(
+            "c10d", f"{server.host}:{server.port}", run_id, *nodes, local_addr=addr, join_timeout=JOIN, **config
+        )
+        self.handler = create_handler(self.store, backend, parameters)
+
+    def start(self):
+        """Begins to join; `joined` waits for it."""
+        self._result = queue.Queue()
+        threading.Thread(target=self._join, daemon=True).start()
+        return self
+
+    def _join(self):
+        try:
+            info = self.handler.next_rendezvous()
+            place = info.bootstrap_store_info
+            number = self.handler._state_holder.state.round
+            self._result.put(Round(number, info.rank, info.world_size, (place.master_addr, place.master_port)))
+        except BaseException as error:
+            self._result.put(error)
+
+    def joined(self, within=JOIN):
+        result = self._result.get(timeout=within)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def waiting(self):
+        return self.handler.num_nodes_waiting()
+
+    def close(self):
+        self.handler.shutdown()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Its heartbeats must end with the test.
+        self.handler._stop_heartbeats()
+
+
+class OurNode:
+    """`rallypoint join`, as a user starts it."""
+
+    def __init__(self, server, run_id, nodes, addr="127.0.0.1", command=(), backend="c10d", **config):
+        endpoint = server if isinstance(server, str) else f"{server.host}:{server.port}"
+        config = {"join_timeout": JOIN, **config}
+        if backend == "c10d":
+            config = {"is_host": 0, **config}
+        else:
+            del config["join_timeout"]
+        self.process = subprocess.Popen(
+            [
+                *(binary(), "join", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id),
+                *("--nnodes", "{}:{}".format(*nodes), "--local-addr", addr),
+                *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in config.items())),
+                *(("--", *command) if command else ()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._lines = queue.Queue()
+        self.log = []
+        for stream, take in ((self.process.stdout, self._lines.put), (self.process.stderr, self.log.append)):
+            threading.Thread(target=self._read, args=(stream, take), daemon=True).start()
+
+    @staticmethod
+    def _read(stream, take):
+        for line in stream:
+            take(line)
+        take("")
+
+    def start(self):
+        return self
+
+    def line(self, within=JOIN):
+        """The next line of its output; empty at the end."""
+        try:
+            return self._lines.get(timeout=within)
+        except queue.Empty:
+            raise TimeoutError("".join(self.log)) from None
+
+    def joined(self, within=JOIN):
+        line = self.line(within)
+        assert line, f"it ended with {self.process.wait(DEADLINE)}: {''.join(self.log)}"
+        info = json.loads(line)
+        return Round(info["round"], info["rank"], info["world_size"], (info["master_addr"], info["master_port"]))
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def ended(self, within=DEADLINE):
+        """Its exit code."""
+        return self.process.wait(within)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def assert_agree(rounds, masters=True):
+    """All are in one round, with the ranks from 0 on, and look for the master at one place."""
+    assert sorted(one.rank for one in rounds) == list(range(len(rounds))), rounds
+    assert {one.world_size for one in rounds} == {len(rounds)}, rounds
+    assert len({one.number for one in rounds}) == 1, rounds
+    if masters:
+        assert len({one.master for one in rounds}) == 1, rounds

@@ -1,0 +1,128 @@
+"""One rendezvous, nodes of both kinds: torch's handlers and `rallypoint join` agree on rounds, ranks and masters."""
+
+import contextlib
+import time
+
+import pytest
+from nodes import OurNode, TorchNode, assert_agree
+from servers import OurServer, TorchServer
+
+SERVERS = {"ours": OurServer, "torch's": TorchServer}
+
+
+@pytest.fixture(params=SERVERS)
+def server(request):
+    server = SERVERS[request.param]()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def nodes(server):
+    """Makes nodes that end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(kind, count, *arguments, **options):
+            return [stack.enter_context(kind(server, *arguments, **options)) for _ in range(count)]
+
+        yield make
+
+
+def until(condition, within=20):
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_eight_of_each_kind_agree(nodes):
+    all_nodes = nodes(TorchNode, 8, "job", (16, 16)) + nodes(OurNode, 8, "job", (16, 16))
+    rounds = [node.joined() for node in [node.start() for node in all_nodes]]
+    assert_agree(rounds)
+
+
+def test_a_late_node_waits_and_all_start_over_then_it_is_closed(nodes, monkeypatch):
+    # Otherwise torch's rank 0 publishes its address in its first round only, and a newcomer waits in vain (trap T1).
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    options = {"last_call_timeout": 1}
+    torchs = nodes(TorchNode, 3, "job", (4, 7), **options)
+    ours = nodes(OurNode, 2, "job", (4, 7), **options)
+    first = [node.joined() for node in [node.start() for node in torchs + ours]]
+    assert_agree(first)
+    assert {one.number for one in first} == {0}
+    # One of ours comes late; it is put on the wait list, and torch's nodes see it there.
+    ours += nodes(OurNode, 1, "job", (4, 7), **options)
+    for node in torchs:
+        until(lambda node=node: node.waiting() > 0)
+        node.start()
+    second = [node.joined() for node in torchs + ours]
+    assert_agree(second)
+    assert {one.number for one in second} == {1}
+    assert {one.world_size for one in second} == {6}
+    # One of torch's closes it; ours end, and nobody can join any more.
+    torchs[0].close()
+    assert [node.ended() for node in ours] == [0, 0, 0]
+    [late] = nodes(OurNode, 1, "job", (1, 7))
+    assert late.ended() == 3
+    assert "is closed" in "".join(late.log)
+
+
+def test_a_late_torch_node_is_let_in_by_ours(nodes):
+    """Ours publish the master in every round, so where rank 0 is one of ours torch's newcomer finds it."""
+    options = {"last_call_timeout": 1}
+    ours = nodes(OurNode, 2, "job", (1, 3), addr="127.0.0.1", **options)
+    assert_agree([node.joined() for node in ours])
+    [late] = nodes(TorchNode, 1, "job", (1, 3), addr="127.0.0.2", **options)
+    late.start()
+    rounds = [late.joined(), *(node.joined() for node in ours)]
+    assert_agree(rounds)
+    assert late._result.empty() and rounds[0].rank == 2
+
+
+def test_a_late_torch_node_is_not_let_in_by_torchs(nodes):
+    """Trap T1: rank 0 publishes its address in its first round only, and the newcomer waits for it in vain."""
+    options = {"last_call_timeout": 1, "read_timeout": 4}
+    [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
+    assert first.start().joined().world_size == 1
+    [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
+    late.start()
+    until(lambda: first.waiting() == 1)
+    assert first.start().joined().world_size == 2
+    with pytest.raises(Exception, match="MASTER_ADDR"):
+        late.joined()
+
+
+def test_ours_that_comes_late_to_torchs_says_what_it_waits_for(nodes):
+    options = {"last_call_timeout": 1, "read_timeout": 4}
+    [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
+    assert first.start().joined().world_size == 1
+    [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
+    until(lambda: first.waiting() == 1)
+    assert first.start().joined().world_size == 2
+    assert late.ended() == 1
+    assert "has not published MASTER_ADDR and MASTER_PORT" in "".join(late.log)
+
+
+def test_old_nodes_of_ours_go_on_with_torchs_rank_0_that_does_not_publish_again(nodes):
+    options = {"last_call_timeout": 1}
+    [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.1", **options)
+    [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.2", **options)
+    first = [torchs.start().joined(), ours.joined()]
+    assert_agree(first)
+    # Torch's workers have failed, say: it starts over, and ours with it.
+    torchs.start()
+    second = [torchs.joined(), ours.joined()]
+    assert_agree(second)
+    assert second[0].number == 1 and second[0].master == first[0].master
+
+
+def test_one_that_leaves_closes_nothing_and_the_others_start_over(nodes):
+    options = {"last_call_timeout": 1}
+    ours = nodes(OurNode, 2, "job", (1, 3), **options)
+    [torchs] = nodes(TorchNode, 1, "job", (1, 3), **options)
+    torchs.start()
+    assert_agree([node.joined() for node in [torchs, *ours]])
+    ours[0].signal()
+    assert ours[0].ended() == 0
+    torchs.start()
+    assert_agree([torchs.joined(), ours[1].joined()], masters=False)

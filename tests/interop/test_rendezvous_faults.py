@@ -1,0 +1,141 @@
+"""Where torch's rendezvous is wrong, slow or unsafe and ours is not, side by side."""
+
+import base64
+import contextlib
+import datetime
+import os
+import pickle
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+from nodes import OurNode, TorchNode, assert_agree
+from servers import OurServer, TorchServer
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+
+@pytest.fixture
+def server():
+    server = OurServer()
+    yield server
+    if server.process.poll() is None:
+        server.stop()
+
+
+class SkewedNode(TorchNode):
+    """A torch node whose clock is off, seen from its own threads."""
+
+    offsets = threading.local()
+
+    def __init__(self, *arguments, offset, **options):
+        super().__init__(*arguments, **options)
+        self.offset = offset
+
+    def _join(self):
+        SkewedNode.offsets.seconds = self.offset
+        super()._join()
+
+
+class SkewedTime(datetime.datetime):
+    """Gives plain times, so that what is pickled is what torch pickles."""
+
+    @classmethod
+    def now(cls, tz=None):
+        offset = getattr(SkewedNode.offsets, "seconds", 0)
+        return datetime.datetime.now(tz) + datetime.timedelta(seconds=offset)
+
+
+def test_twenty_seconds_of_skew_give_torchs_nodes_two_worlds(server, monkeypatch):
+    """Ours agree with clocks an hour apart: see the Rust tests of the rendezvous, and the simulator."""
+    monkeypatch.setattr(dynamic_rendezvous, "datetime", SkewedTime)
+    with (
+        SkewedNode(server, "job", (1, 2), offset=0, last_call_timeout=2) as first,
+        SkewedNode(server, "job", (1, 2), offset=20, last_call_timeout=2) as second,
+    ):
+        rounds = []
+        for node in (first.start(), second.start()):
+            with contextlib.suppress(Exception):
+                rounds.append(node.joined())
+        with pytest.raises(AssertionError):
+            assert len(rounds) == 2
+            assert_agree(rounds)
+
+
+class Malicious:
+    """What anybody who reaches the store's port can put there."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (self.marker,)
+
+
+@pytest.fixture
+def attack(tmp_path):
+    """Puts an object under the state's key that makes a folder when it is unpickled."""
+    marker = tmp_path / "executed"
+    value = base64.b64encode(pickle.dumps(Malicious(str(marker))))
+
+    def run(server):
+        store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+        store.set("torch.rendezvous.job", value)
+        return marker
+
+    return run
+
+
+def test_a_malicious_state_is_executed_by_torch(attack):
+    torchs = TorchServer()
+    marker = attack(torchs)
+    with TorchNode(torchs, "job", (1, 1)) as node, pytest.raises(Exception):
+        node.start().joined()
+    assert marker.exists()
+    torchs.stop()
+
+
+def test_a_malicious_state_is_refused_by_name_by_ours(attack):
+    torchs = TorchServer()
+    marker = attack(torchs)
+    with OurNode(torchs, "job", (1, 1), join_timeout=2) as node:
+        assert node.ended() == 1
+        assert "mkdir" in "".join(node.log)
+    assert not marker.exists()
+    torchs.stop()
+
+
+def test_our_server_keeps_a_malicious_state_from_torchs_nodes_too(server, attack):
+    with TorchNode(server, "job", (2, 2)) as victim:
+        victim.start()
+        # Torch's `set` waits for no answer, so the attacker hears nothing of it; but it is closed, and logged.
+        for _ in range(5):
+            marker = attack(server)
+        with OurNode(server, "job", (2, 2)) as other:
+            assert_agree([victim.joined(), other.joined()])
+    assert not marker.exists()
+    server.stop()
+    assert "not the state of a rendezvous" in server.log
+
+
+def most_memory(process):
+    """The most memory a process ever had, in KiB, as long as it lives."""
+    most = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{process.pid}/status") as status:
+            figures = dict(line.split(":", 1) for line in status)
+            most = max(most, int(figures.get("VmHWM", "0 kB").split()[0]))
+        time.sleep(0.005)
+    return most
+
+
+@pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
+def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
+    # Torch's other server takes no more than 8 MiB, and ours none of it.
+    torchs = TorchServer(libuv=False)
+    torchs.store.set("torch.rendezvous.job", b"gASV" * (size // 4))
+    with OurNode(torchs, "job", (1, 1), join_timeout=3) as node:
+        most = most_memory(node.process)
+    assert node.process.returncode in (1, 5), node.log
+    assert 1024 < most < 64 * 1024, most
+    torchs.stop()

@@ -1,0 +1,152 @@
+"""Real `torchrun` and `rallypoint join` as nodes of one job; and what each does when it is told to stop."""
+
+import base64
+import pathlib
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+from nodes import OurNode, TorchNode
+from servers import OurServer
+
+SLOW = 100
+"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+
+TELL = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
+
+
+@pytest.fixture
+def port():
+    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+class Torchrun:
+    """`torchrun` with one worker that is a command."""
+
+    def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", **config):
+        self.process = subprocess.Popen(
+            [
+                *(pathlib.Path(sys.executable).parent / "torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
+                *("--rdzv-id", run_id, "--nnodes", "{}:{}".format(*nodes), "--nproc-per-node", "1"),
+                *("--local-addr", addr, "--monitor-interval", "0.1", "--no-python"),
+                *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in config.items())),
+                *command,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ended(self):
+        self.out, self.err = self.process.communicate(timeout=SLOW)
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def told(text):
+    [line] = [line for line in text.splitlines() if "told " in line]
+    return line.partition("told ")[2].split()
+
+
+@pytest.mark.parametrize("host", ["torchrun", "ours"])
+def test_one_torchrun_and_one_of_ours_make_a_job_whoever_hosts_the_store(port, host):
+    endpoint = f"127.0.0.1:{port}"
+    hosts = {"torchrun": int(host == "torchrun"), "ours": int(host == "ours")}
+    command = ("sh", "-c", TELL)
+    with (
+        Torchrun(endpoint, "job", (2, 2), *command, is_host=hosts["torchrun"]) as torchs,
+        OurNode(endpoint, "job", (2, 2), command=command, is_host=hosts["ours"], read_timeout=SLOW) as ours,
+    ):
+        assert ours.joined(SLOW).world_size == 2
+        mine = told(ours.line(SLOW))
+        assert torchs.ended() == 0, torchs.err
+        assert ours.ended() == 0, ours.log
+        theirs = told(torchs.out)
+    # Group rank and rank are one each; the rest is the same for both.
+    assert {mine[0], theirs[0]} == {"0", "1"} and {mine[2], theirs[2]} == {"0", "1"}
+    assert (mine[1], *mine[3:]) == (theirs[1], *theirs[3:])
+    assert (mine[1], mine[3]) == ("2", "2")
+
+
+def lists(server, run_id):
+    """The lists of nodes in the state."""
+    store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+    key = f"torch.rendezvous.{run_id}"
+    if not store.check([key]) or (value := store.get(key)) == b"Y2FuaW1hZGFt":
+        return set(), set(), False
+    state = pickle.loads(base64.b64decode(value))
+    return set(state.participants), state.redundancy_list, state.closed
+
+
+def until(condition):
+    deadline = time.monotonic() + SLOW
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ours_told_to_stop_while_it_waits_is_out_at_once_and_closes_nothing(number):
+    server = OurServer()
+    with OurNode(server, "job", (2, 2)) as ours:
+        until(lambda: len(lists(server, "job")[0]) == 1)
+        start = time.monotonic()
+        ours.signal(number)
+        assert ours.ended() == 128 + number
+        assert time.monotonic() - start < 2
+    participants, _, closed = lists(server, "job")
+    assert (participants, closed) == (set(), False)
+    server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_torchs_told_to_stop_while_it_waits_stays_listed_or_closes_it_for_all(number):
+    """Trap T11."""
+    server = OurServer()
+    with Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", is_host=0) as torchs:
+        until(lambda: len(lists(server, "job")[0]) == 1)
+        torchs.process.send_signal(number)
+        assert torchs.ended() != 0
+    participants, _, closed = lists(server, "job")
+    assert (len(participants), closed) == (1, number == signal.SIGINT)
+    server.stop()
+
+
+def test_a_spare_that_was_not_needed_ends_well_with_us_and_fails_with_torch():
+    """Trap T12."""
+    server = OurServer()
+    endpoint = f"{server.host}:{server.port}"
+    with OurNode(server, "job", (1, 1)) as working:
+        assert working.joined().world_size == 1
+        with OurNode(server, "job", (1, 1)) as ours, Torchrun(endpoint, "job", (1, 1), "true", is_host=0) as torchs:
+            until(lambda: len(lists(server, "job")[1]) == 2)
+            closer = threading.Thread(target=close, args=(server, "job"))
+            closer.start()
+            assert ours.ended(SLOW) == 0, ours.log
+            assert torchs.ended() == 1
+            assert "'NoneType' object has no attribute 'is_failed'" in torchs.err
+            closer.join()
+    server.stop()
+
+
+def close(server, run_id):
+    """Ends the job as a node that has finished does."""
+    with TorchNode(server, run_id, (1, 1)) as node:
+        node.close()
