@@ -74,6 +74,11 @@ impl Checks {
         }
     }
 
+    /// How long a node may be silent, reckoned here: the core's own reckoning is what is checked.
+    pub(crate) fn silence(&self) -> Duration {
+        self.settings.keep_alive_interval * self.settings.keep_alive_max_attempt
+    }
+
     /// After a write.
     pub(crate) fn written(
         &mut self,
@@ -159,7 +164,7 @@ impl Checks {
         writer: &NodeDesc,
         at: Duration,
     ) -> Result<(), Violation> {
-        let limit = self.settings.keep_alive_limit().mul_f64(1.0 / 1.011);
+        let limit = self.silence().mul_f64(1.0 / 1.011);
         for gone in before.last_heartbeats.keys().filter(|node| *node != writer && !after.has(node)) {
             let silent = at - self.changed.get(gone).copied().unwrap_or(at);
             hold!(

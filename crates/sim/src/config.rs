@@ -41,6 +41,8 @@ pub struct Config {
     pub thorough: bool,
     /// How long all must stay well once they are, for the run to end.
     pub steady: Duration,
+    /// How many compare-and-sets there may be until all are well.
+    pub most_writes: u64,
     /// Whether to print every event.
     pub trace: bool,
 }
@@ -69,6 +71,7 @@ impl Config {
             codec: random.one_in(4),
             thorough: true,
             steady: Duration::from_secs(20),
+            most_writes: u64::MAX,
             trace: false,
         };
         match random.one_in(4) {
@@ -97,6 +100,7 @@ impl Config {
             codec: false,
             thorough: nodes <= 1_000,
             steady: Duration::ZERO,
+            most_writes: 3 * nodes,
             trace: false,
         }
     }

@@ -147,17 +147,19 @@ impl Node {
         self.life.stage != Stage::Gone
     }
 
-    /// Takes note of what it wants next, under a number.
-    pub(crate) fn note(&mut self, want: &Want, number: u64, now: Duration) {
+    /// Takes note of what it wants next, under a number; whether that is to join.
+    pub(crate) fn note(&mut self, want: &Want, number: u64, now: Duration) -> bool {
         self.waiting_for = number;
         self.asking = matches!(want, Want::Send(_));
         let exiting = self.life.stage == Stage::Exiting;
-        if exiting && !self.exiting {
+        let starts = exiting && !self.exiting;
+        if starts {
             (self.joining, self.was_spare) = (now, false);
         }
         self.exiting = exiting;
         let is_working = matches!(self.life.stage, Stage::Working { .. });
         self.working = is_working.then(|| self.working.unwrap_or(now));
+        starts
     }
 
     /// Whether it is about to be or to stay in a round.

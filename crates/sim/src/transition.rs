@@ -27,6 +27,10 @@ impl Checks {
         writer: &NodeDesc,
         at: Duration,
     ) -> Result<(), Violation> {
+        let full = after.participants.len() as u64 == self.settings.max_nodes;
+        let begun = after.complete && (!before.complete || after.round > before.round);
+        let idle = !begun || !full || after.wait_list.is_empty();
+        hold!(at, "R12", idle, "{writer} completed a full round for which {:?} wait", after.wait_list);
         let newest = before.last_heartbeats.values().max();
         for (node, heartbeat) in &after.last_heartbeats {
             let (old, was) = (place(before, node), before.last_heartbeats.get(node));
@@ -48,7 +52,14 @@ impl Checks {
             } else {
                 // Ranks are given out when the round is completed.
                 let ranked = after.complete && !before.complete && old.0.is_some() && new.0.is_some();
-                hold!(at, "R8", ranked || old == new, "{writer} moved {node} from {old:?} to {new:?}");
+                let spare =
+                    after.complete && full && old == (None, true, false) && new == (None, false, true);
+                hold!(
+                    at,
+                    "R8",
+                    ranked || spare || old == new,
+                    "{writer} moved {node} from {old:?} to {new:?}"
+                );
             }
             let kept = if taken_in { newest < Some(heartbeat) } else { was == Some(heartbeat) };
             hold!(at, "R8", kept, "{writer} changed the heartbeat of {node} from {was:?} to {heartbeat}");

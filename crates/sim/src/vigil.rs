@@ -140,6 +140,28 @@ impl World {
         Ok(())
     }
 
+    /// R13: nobody is still on its way into a round long after its time to join is up.
+    pub(crate) fn look_for_joined(&mut self, node: usize, since: Duration) -> Result<(), Violation> {
+        let known = &self.nodes[node];
+        let still = known.joining == since && known.working.is_none() && self.is_fit(known, since);
+        hold!(self.now, "R13", !still || known.was_spare, "{} tries to join since {since:?}", known.me);
+        self.summary.looked[4] += 1;
+        Ok(())
+    }
+
+    /// R14: of many who come at once, few have to write.
+    pub(crate) fn check_writes(&self) -> Result<(), Violation> {
+        let (writes, most) = (self.store.writes, self.config.most_writes);
+        hold!(
+            self.now,
+            "R14",
+            writes <= most,
+            "{writes} writes for {} nodes, at most {most}",
+            self.config.nodes
+        );
+        Ok(())
+    }
+
     pub(crate) fn plan_look_for_dead(&mut self, node: usize, died: Duration) {
         self.plan(Duration::from_secs(5), Event::LookForDead { node, died });
     }
@@ -154,7 +176,7 @@ impl World {
         if state.has(&me) && !state.closed {
             let checks = &self.jobs[job].checks;
             let silent = checks.changed.get(&me).map_or(died, |changed| died.max(*changed));
-            let most = self.allow(checks.settings.keep_alive_limit() + 2 * POLL, 24);
+            let most = self.allow(checks.silence() + 2 * POLL, 24);
             let witness = self
                 .nodes
                 .iter()
@@ -192,7 +214,7 @@ impl World {
     fn up(&self, job: usize) -> impl Iterator<Item = &Node> {
         // A torch node that was put out, or takes itself for dead, works on and never notices.
         let (state, checks) = (self.state(job), &self.jobs[job].checks);
-        let limit = self.allow(checks.settings.keep_alive_limit(), 0);
+        let limit = self.allow(checks.silence(), 0);
         let lost = move |node: &Node| {
             let silent = || checks.changed.get(&node.me).is_none_or(|changed| self.now - *changed > limit);
             node.is_torch && node.working.is_some() && (!state.has(&node.me) || silent())

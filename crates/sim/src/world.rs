@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{Phase, Settings, State, keys};
+use rallypoint_core::rendezvous::{Phase, ROLLBACK, Settings, State, keys};
 
 use crate::check::{Checks, Violation, Writer};
 use crate::config::{Config, Summary};
@@ -34,6 +34,8 @@ pub(crate) enum Event {
     LookForDead { node: usize, died: Duration },
     /// Who works must have seen that somebody waits since then.
     LookForWaiting { job: usize, since: Duration },
+    /// A node that wanted to join must have done so or given up.
+    LookForJoined { node: usize, since: Duration },
     /// A round must have been found.
     LookForRound { job: usize },
 }
@@ -154,6 +156,7 @@ impl World {
             {
                 self.summary.healed = Some(self.now);
                 self.summary.writes_to_heal = self.store.writes;
+                self.check_writes()?;
             }
             self.unsettled = false;
         }
@@ -224,6 +227,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::LookForDead { node, died } => self.look_for_dead(node, died),
             Event::LookForWaiting { job, since } => self.look_for_waiting(job, since),
+            Event::LookForJoined { node, since } => self.look_for_joined(node, since),
             Event::LookForRound { job } => self.look_for_round(job),
             Event::Reply { .. } | Event::NoReply { .. } | Event::Timer { .. } => unreachable!("for a node"),
         }
@@ -287,7 +291,11 @@ impl World {
     pub(crate) fn grant(&mut self, node: usize, (want, report): Next) -> Result<(), Violation> {
         self.numbered += 1;
         let (number, sent) = (self.numbered, self.now);
-        self.nodes[node].note(&want, number, sent);
+        if self.nodes[node].note(&want, number, sent) {
+            // By the slowest clock.
+            let most = (self.config.join_timeout + ROLLBACK + Duration::from_secs(1)).mul_f64(1.011);
+            self.plan(most, Event::LookForJoined { node, since: sent });
+        }
         match want {
             Want::Nothing => {}
             Want::Sleep(time) => self.plan(time, Event::Timer { node, number }),

@@ -36,7 +36,7 @@ pub fn apply(
                 }
             }
             if next.participants.len() as u64 >= settings.max_nodes {
-                next.complete_with();
+                next.complete(settings.max_nodes);
             }
         }
         Change::AddToWaitList => {
@@ -52,7 +52,7 @@ pub fn apply(
             // So that the state differs even if this node was only about to be let in: see `Step::Write::retract`.
             next.count_leaver();
         }
-        Change::MarkComplete => next.complete_with(),
+        Change::MarkComplete => next.complete(settings.max_nodes),
         Change::MarkClosed => next.close_by(me, view.wall),
     }
     if next.has(me) {

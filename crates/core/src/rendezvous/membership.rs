@@ -73,7 +73,13 @@ impl State {
     }
 
     /// Ends the open round: ranks in the order of the nodes.
-    pub(super) fn complete_with(&mut self) {
+    ///
+    /// If it is full, whoever waits is a spare from now on. Left on the wait list until they see it themselves, they
+    /// would make the round start over, and with many of them again and again.
+    pub(super) fn complete(&mut self, max_nodes: u64) {
+        if self.participants.len() as u64 >= max_nodes {
+            self.redundancy_list.append(&mut self.wait_list);
+        }
         self.complete = true;
         self.deadline = None;
         for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {

@@ -157,6 +157,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
 const MOST_DEFERRALS: u32 = 4;
 /// Between two that wait for the same one ahead of them.
 const STAGGER: Duration = Duration::from_millis(1);
+const MOST_STAGGERED: usize = 256;
 /// No pause is shorter, however soon something is due.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
@@ -196,7 +197,6 @@ impl Run {
 
     /// The state was read.
     pub fn handle_cell(&mut self, member: &mut Member, cell: Cell, now: MonoTime, wall: WallTime) -> Step {
-        self.announced = Arc::default();
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
@@ -212,13 +212,15 @@ impl Run {
     ) -> Step {
         self.announced = announced.into();
         self.take(member, cell, now);
-        self.next(member, now, wall)
+        let step = self.next(member, now, wall);
+        // It goes with this state and no other; and it may be long.
+        self.announced = Arc::default();
+        step
     }
 
     /// Something failed on the way to the store; what was asked for may or may not have happened.
     pub fn handle_failure(&mut self) -> Step {
         self.writing = None;
-        self.announced = Arc::default();
         Step::Read
     }
 
@@ -234,7 +236,6 @@ impl Run {
     ) -> Step {
         let written = self.writing.take();
         self.take(member, cell, now);
-        self.announced = Arc::default();
         if won {
             self.losses = 0;
             if let Some((change, at)) = written {
@@ -330,15 +331,14 @@ impl Run {
             Decision::Write(Change::AddToParticipants)
                 if !view.is_overdue(&state) && self.goes_later(&state, &member.me) =>
             {
-                let ahead = self.ahead(&state, &member.me).count() as u32;
+                let ahead = self.ahead(&state, &member.me).take(MOST_STAGGERED).count() as u32;
                 self.deferred = match self.deferred {
                     (round, times) if round == state.round => (round, times + 1),
                     _ => (state.round, 1),
                 };
                 // As long as those ahead need, who are as far from the store; then one after the other.
                 let took = now.since(self.announcing).clamp(FIRST_PAUSE, LONGEST_PAUSE / 4);
-                let most = took + (STAGGER * ahead).min(LONGEST_PAUSE / 4);
-                Step::Pause { most, phase: self.phase() }
+                Step::Pause { most: took + STAGGER * ahead, phase: self.phase() }
             }
             Decision::Write(change) => {
                 let next = apply(change, raw, &view, &dead, &self.announced);
@@ -356,10 +356,11 @@ impl Run {
         }
     }
 
-    /// Who has announced itself before this node and is not in the round yet.
-    fn ahead<'a>(&'a self, state: &'a State, me: &'a NodeDesc) -> impl Iterator<Item = &'a NodeDesc> {
-        let before = self.announced.iter().take_while(move |node| *node != me);
-        before.filter(|node| !state.participants.contains_key(node))
+    /// Who has announced itself before this node and is not in the round yet; the last one first, because those who came
+    /// early are mostly in it.
+    fn ahead<'a>(&'a self, state: &'a State, me: &NodeDesc) -> impl Iterator<Item = &'a NodeDesc> {
+        let place = self.announced.iter().position(|node| node == me).unwrap_or_default();
+        self.announced[..place].iter().rev().filter(|node| !state.participants.contains_key(node))
     }
 
     /// Whether to let others go first, but not for ever: whoever is first in line lets the others in along with itself, so
