@@ -21,6 +21,8 @@ mod node;
 pub mod pickle;
 mod reason;
 mod run;
+#[cfg(test)]
+mod scene;
 mod settings;
 mod state;
 mod time;
