@@ -6,7 +6,7 @@ How to run, from the root of the repository:
     "$(scripts/torch-venv)/bin/python" -m pytest -n 2 tests/interop
 
 `scripts/torch-venv` makes an environment with torch and pytest once and prints where it is. The binary is
-`$RALLYPOINT_BIN`, else `target/release/rallypoint`, else `target/debug/rallypoint`.
+`$RALLYPOINT_BIN`, else the newest build in `target`.
 
 Where torch's client talks to our server, the expected outcome is not written down: the same scenario is played on
 torch's own server in the same run, and results, error types and messages must be equal (`stage.on_both`). Where we

@@ -29,15 +29,18 @@ class Round:
 
 
 class TorchNode:
-    """Torch's DynamicRendezvousHandler over a client of its own."""
+    """Torch's DynamicRendezvousHandler over a client of its own, or over a file."""
 
     def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN, **config):
-        self.store = dist.TCPStore(
-            server.host, server.port, is_master=False, timeout=timedelta(seconds=read_timeout), wait_for_workers=False
-        )
+        if isinstance(server, str):
+            self.store = dist.FileStore(server)
+        else:
+            self.store = dist.TCPStore(
+                server.host, server.port, is_master=False, timeout=timedelta(seconds=read_timeout), wait_for_workers=False
+            )
         backend = C10dRendezvousBackend(self.store, run_id)
         parameters = RendezvousParameters(
-            "c10d", f"{server.host}:{server.port}", run_id, *nodes, local_addr=addr, join_timeout=JOIN, **config
+            "c10d", str(server), run_id, *nodes, local_addr=addr, join_timeout=JOIN, **config
         )
         self.handler = create_handler(self.store, backend, parameters)
 

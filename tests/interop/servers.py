@@ -17,9 +17,9 @@ def binary():
     if named:
         return named
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    for profile in ("release", "debug"):
-        if (found := target / profile / "rallypoint").exists():
-            return str(found)
+    built = [target / profile / "rallypoint" for profile in ("release", "interop", "debug")]
+    if built := [path for path in built if path.exists()]:
+        return str(max(built, key=lambda path: path.stat().st_mtime))
     raise FileNotFoundError("no rallypoint binary: build it with `cargo build --release`, or set RALLYPOINT_BIN")
 
 

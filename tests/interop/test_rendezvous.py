@@ -126,3 +126,17 @@ def test_one_that_leaves_closes_nothing_and_the_others_start_over(nodes):
     assert ours[0].ended() == 0
     torchs.start()
     assert_agree([torchs.joined(), ours[1].joined()], masters=False)
+
+
+def test_both_kinds_meet_in_one_file(tmp_path):
+    path = str(tmp_path / "meeting")
+    # Torch makes the file for all to read and write; ours asks for one of its own.
+    (tmp_path / "meeting").touch(mode=0o600)
+    with (
+        TorchNode(path, "job", (4, 4)) as first,
+        TorchNode(path, "job", (4, 4)) as second,
+        OurNode(path, "job", (4, 4), store_type="file") as third,
+        OurNode(path, "job", (4, 4), store_type="file") as fourth,
+    ):
+        rounds = [node.joined() for node in [node.start() for node in (first, second, third, fourth)]]
+        assert_agree(rounds)

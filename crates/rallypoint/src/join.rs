@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters,
-    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    AssignedRanks, DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo,
+    RendezvousParameters, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
 };
 use rallypoint_store::StoreError;
 use serde_json::json;
@@ -181,12 +181,9 @@ impl Node {
             Err(code) => return code,
         };
         let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
-        let ranks = match assign_ranks(&*round.store, &mine, round.world_size) {
+        let ranks = match self.assign(&round, mine, signalled) {
             Ok(ranks) => ranks,
-            Err(source) => {
-                let run_id = self.handler.run_id().to_owned();
-                return complain(&RendezvousError::Connection { run_id, source });
-            }
+            Err(code) => return code,
         };
         let environment = command::environment(&*self.handler, &round, &ranks);
         let mut child = match command::start(program, arguments, &environment) {
@@ -219,6 +216,34 @@ impl Node {
             }
         }
         ExitCode::from(code)
+    }
+
+    /// Learns the ranks of this node's workers, unless a signal comes first.
+    fn assign(
+        &self,
+        round: &RendezvousInfo,
+        mine: RoleInfo,
+        signalled: &Receiver<i32>,
+    ) -> Result<AssignedRanks, ExitCode> {
+        let (store, world_size) = (Arc::clone(&round.store), round.world_size);
+        let (send, assigned) = channel();
+        std::thread::spawn(move || send.send(assign_ranks(&*store, &mine, world_size)));
+        loop {
+            match assigned.recv_timeout(Duration::from_millis(20)) {
+                Ok(Ok(ranks)) => return Ok(ranks),
+                Ok(Err(source)) => {
+                    let run_id = self.handler.run_id().to_owned();
+                    return Err(complain(&RendezvousError::Connection { run_id, source }));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(ExitCode::FAILURE),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Ok(signal) = signalled.try_recv() {
+                        let _ = self.handler.leave();
+                        return Err(ExitCode::from(128 + signal as u8));
+                    }
+                }
+            }
+        }
     }
 
     /// The command has succeeded here: waits until it has everywhere, because one of the nodes hosts the store. The last one

@@ -156,7 +156,11 @@ impl DynamicRendezvousHandler {
                 End::Closed(reason) => return Err(RendezvousError::Closed { run_id, reason }),
                 End::Graceful(_) => return Err(RendezvousError::GracefulExit { run_id }),
                 End::Timeout(reason) => {
-                    let missing = self.driver.missing();
+                    // As it was before this node withdrew.
+                    let missing = match &reason {
+                        Reason::JoinTimeout { here, .. } => self.driver.expected.missing(here.iter()),
+                        _ => Vec::new(),
+                    };
                     return Err(RendezvousError::Timeout { run_id, reason, missing });
                 }
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rallypoint_core::rendezvous::NodeDesc;
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::endpoint::parse_rendezvous_endpoint;
@@ -156,10 +157,20 @@ impl StaticRendezvousHandler {
             )
         })?;
         let mut joined = store.count_worker().map_err(|source| self.failed(source))?;
+        let mut said = None;
         while joined < self.world_size as i64 {
             self.check_conflicts(&notes)?;
             if self.interrupted.load(Ordering::SeqCst) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
+            }
+            if said != Some(joined) {
+                said = Some(joined);
+                tracing::info!(
+                    "waiting in the static rendezvous '{}': {joined} of {} nodes are here; gives up in {} s (timeout)",
+                    self.run_id,
+                    self.world_size,
+                    self.timeout.saturating_sub(start.elapsed()).as_secs_f64().ceil()
+                );
             }
             if start.elapsed() >= self.timeout {
                 return Err(self.too_few(&notes, joined, start.elapsed()));
@@ -236,6 +247,24 @@ impl StaticRendezvousHandler {
         }
     }
 
+    /// Who has which rank, where all have said so; nodes that run torch's launcher don't.
+    fn participants(&self, store: &Arc<dyn Store>) -> Result<Vec<NodeDesc>> {
+        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::clone(store));
+        let keys: Vec<_> = (0..self.world_size).map(|rank| format!("rank/{rank}")).collect();
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        let read = || match notes.check(&keys)? {
+            true => notes.multi_get(&keys),
+            false => Ok(Vec::new()),
+        };
+        let claims = read().map_err(|source| self.failed(source))?;
+        let node = |claim: &Vec<u8>| {
+            let text = std::str::from_utf8(claim).ok()?;
+            let (addr, pid) = text.split_once('\n')?.1.strip_suffix(')')?.rsplit_once(" (pid ")?;
+            Some(NodeDesc::new(addr, pid.parse().ok()?, 0))
+        };
+        Ok(claims.iter().map(node).collect::<Option<_>>().unwrap_or_default())
+    }
+
     fn too_few(&self, notes: &PrefixStore, joined: i64, waited: Duration) -> RendezvousError {
         let is_missing = |rank: &u64| !notes.check(&[&format!("rank/{rank}")]).unwrap_or(false);
         let missing: Vec<_> = (0..self.world_size).filter(is_missing).take(64).collect();
@@ -269,6 +298,7 @@ impl RendezvousHandler for StaticRendezvousHandler {
             *held = Some(store);
         }
         let store = Arc::clone(held.as_ref().expect("it was just made"));
+        let participants = self.participants(&store)?;
         Ok(RendezvousInfo {
             store: Arc::new(PrefixStore::new(self.run_id.clone(), store)),
             rank: self.rank,
@@ -278,7 +308,7 @@ impl RendezvousHandler for StaticRendezvousHandler {
                 master_port: self.endpoint.port,
             },
             round: 0,
-            participants: Vec::new(),
+            participants,
         })
     }
 

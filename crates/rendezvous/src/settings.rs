@@ -6,6 +6,7 @@ use rallypoint_core::rendezvous::Settings;
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
+use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
 
 /// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
@@ -61,6 +62,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     }
     wrong.extend(check_backoff(parameters));
     wrong.extend(check_store(parameters));
+    wrong.extend(ExpectedHosts::of(parameters).err().map(|error| error.to_string()));
     wrong.extend(settings.check());
     if wrong.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(wrong)) }
 }
@@ -163,7 +165,7 @@ mod tests {
     fn everything_that_is_wrong_is_said_at_once() {
         let error = read(
             "join_timeout=0,close_timeout=-1,heartbeat_timeout=x,last_cal_timeout=3,keep_alive_interval=0,is_host=x,\
-             read_timeout=0,store_type=x",
+             read_timeout=0,store_type=x,expected_hosts=n[",
         );
         let error = error.unwrap_err().to_string();
         for part in [
@@ -175,6 +177,7 @@ mod tests {
             "'is_host' does not represent a valid boolean value.",
             "The read timeout must be a positive integer.",
             "Invalid store type given. Currently only supports file and tcp.",
+            "expected_hosts=n[ is no list of hosts",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }

@@ -58,6 +58,8 @@ fn nodes_get_the_ranks_they_were_given_and_share_a_store() {
     rounds[0].store.set("k", b"v").unwrap();
     assert_eq!(rounds[2].store.get("k").unwrap(), b"v");
     assert_eq!(rounds[1].bootstrap_store_info.master_port, job.port);
+    assert_eq!(rounds[1].participants.len(), 3);
+    assert_eq!(&*rounds[0].participants[0].addr, "127.0.0.1");
 }
 
 #[test]

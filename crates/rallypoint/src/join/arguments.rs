@@ -8,7 +8,7 @@ use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, parse_rendezv
 ///
 /// Once it has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
 /// participants. Without a command it then stays in the rendezvous until a signal, joining again (and printing another
-/// line) when nodes come or go. With a command it runs that as this node's one worker, with GROUP_RANK,
+/// line) when other nodes want to come in. With a command it runs that as this node's one worker, with GROUP_RANK,
 /// GROUP_WORLD_SIZE, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID and
 /// TORCHELASTIC_USE_AGENT_STORE set, and ends with its exit code.
 #[derive(Debug, Args)]

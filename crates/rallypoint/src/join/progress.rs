@@ -50,7 +50,8 @@ impl Observer for Progress {
         let (what, until) = (what(waiting), until(waiting));
         match &self.bar {
             Some(bar) => {
-                bar.set_message(format!("{}: {what}{until}", self.run_id));
+                // What ends the wait first: a narrow terminal cuts the rest.
+                bar.set_message(format!("{}: {}{until}{}", self.run_id, reason(waiting), who(waiting)));
                 bar.tick();
             }
             None => {
@@ -66,12 +67,20 @@ impl Observer for Progress {
 
 /// What is waited for and who is here; it changes when something happens.
 fn what(waiting: &Waiting<'_>) -> String {
-    let reason = match waiting.reason {
+    format!("{}{}", reason(waiting), who(waiting))
+}
+
+fn reason(waiting: &Waiting<'_>) -> String {
+    match waiting.reason {
         Reason::LastCall { have, most, .. } => {
             format!("{have} of at most {most} nodes are here, last call for more")
         }
         reason => reason.to_string(),
-    };
+    }
+}
+
+/// Who is here, and who is not.
+fn who(waiting: &Waiting<'_>) -> String {
     let here: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
     let mut names: Vec<_> = here
@@ -90,7 +99,7 @@ fn what(waiting: &Waiting<'_>) -> String {
         }
         missing => format!("; not here: {}", missing.join(", ")),
     };
-    format!("{reason}{names}{missing}")
+    format!("{names}{missing}")
 }
 
 /// What ends the wait, and when.

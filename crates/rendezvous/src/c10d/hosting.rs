@@ -1,6 +1,7 @@
 //! Who hosts the store. Whoever can: a node that has the endpoint's address tries to bind its port, the first one gets it,
 //! and all others, on this machine or elsewhere, are its clients.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,8 +96,8 @@ fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path = match parameters.endpoint.trim() {
         // Torch makes a file that only this process knows.
         "" => {
-            let name = format!("rallypoint-{}-{}", std::process::id(), parameters.run_id.replace('/', "_"));
-            std::env::temp_dir().join(name)
+            let random = RandomState::new().build_hasher().finish();
+            std::env::temp_dir().join(format!("rallypoint-{}-{random:016x}", std::process::id()))
         }
         path => path.into(),
     };

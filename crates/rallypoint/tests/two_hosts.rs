@@ -1,0 +1,88 @@
+//! `rallypoint join` on two machines, as far as the network is concerned: what a node calls itself can be reached from
+//! the other. It takes root, iproute2 and util-linux; without them there is nothing to test.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+const RALLYPOINT: &str = env!("CARGO_BIN_EXE_rallypoint");
+
+/// A network of its own. It lives as long as the process that has it, which ends by itself.
+struct Host(Child);
+
+impl Host {
+    fn new() -> Option<Host> {
+        let possible = Command::new("unshare").args(["--net", "true"]).output();
+        if !possible.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let mut holder = Command::new("unshare");
+        holder.args(["--net", "sh", "-c", "echo ready; exec sleep 100"]);
+        let mut holder = holder.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().ok()?;
+        BufReader::new(holder.stdout.as_mut()?).read_line(&mut String::new()).ok()?;
+        Some(Host(holder))
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &self.0.id().to_string()]).args(line.split(' '));
+        command
+    }
+
+    fn run(&self, line: &str) -> bool {
+        self.command(line).output().is_ok_and(|output| output.status.success())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two hosts and a cable between them.
+fn two_hosts() -> Option<[Host; 2]> {
+    let hosts = [Host::new()?, Host::new()?];
+    let [one, two] = &hosts;
+    let cable = format!("ip link add eth0 type veth peer name eth0 netns {}", two.0.id());
+    let possible = one.run(&cable)
+        && hosts.iter().zip(1..).all(|(host, n)| {
+            host.run(&format!("ip address add 10.77.0.{n}/24 dev eth0"))
+                && host.run("ip link set eth0 up")
+                && host.run("ip link set lo up")
+        });
+    possible.then_some(hosts)
+}
+
+#[test]
+fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
+    let Some(hosts) = two_hosts() else {
+        return println!("skipped: no networks of their own here (it takes root, iproute2 and util-linux)");
+    };
+    // The endpoint is the first host's, then the second's: rank 0 goes by the address, so it hosts once and once not.
+    for endpoint in ["10.77.0.1:29400", "10.77.0.2:29400"] {
+        let line = format!("{RALLYPOINT} join --rdzv-endpoint {endpoint} --rdzv-id job --nnodes 2");
+        let start = |host: &Host| {
+            let mut command = host.command(&line);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let mut nodes = [start(&hosts[0]), start(&hosts[1])];
+        let joined = nodes.each_mut().map(|node| {
+            let mut line = String::new();
+            BufReader::new(node.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            serde_json::from_str::<Value>(&line).unwrap()
+        });
+        for (host, round) in hosts.iter().zip(&joined) {
+            assert_eq!(round["master_addr"], "10.77.0.1", "{round}");
+            assert_eq!(round["master_port"], joined[0]["master_port"]);
+            let ping = format!("{RALLYPOINT} store -e 10.77.0.1:{} ping", round["master_port"]);
+            assert!(host.run(&ping), "{ping}");
+        }
+        for mut node in nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+}
