@@ -406,3 +406,6 @@ impl Run {
         POLL.min(call).min(time).min(beat).max(SHORTEST_WAIT)
     }
 }
+
+#[cfg(test)]
+mod tests;
