@@ -1,6 +1,9 @@
 //! One node on its way, step by step: what it does next when it is told this or that.
 
+use bytes::Bytes;
+
 use super::super::scene::{at, complete, node, nodes, open, wall};
+use super::super::settings::Settings;
 use super::*;
 
 /// Node `b` of a job of two to three nodes, towards a goal.
