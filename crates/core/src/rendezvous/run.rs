@@ -139,7 +139,12 @@ impl Run {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.losses.min(8)).min(LONGEST_PAUSE);
         let most = pause / 4 + pause.mul_f64((random % 4096) as f64 / 4096.0 * 0.75);
         // What the winner wrote may be all that was wanted.
-        match self.next(member, now, wall) {
+        let step = self.next(member, now, wall);
+        // A heartbeat is tried again at once, every other time: what it is to replace is at hand and will not be any newer
+        // after a pause and another read. Far from the store it would else be overtaken again and again, and be missed.
+        let is_heartbeat = matches!(self.writing, Some((Change::KeepAlive, _)));
+        match step {
+            Step::Write { .. } if is_heartbeat && self.losses % 2 == 1 => step,
             Step::Write { .. } | Step::Announce { .. } => Step::Pause { most, phase: self.phase() },
             other => other,
         }

@@ -135,6 +135,19 @@ fn after_a_lost_write_it_pauses_longer_each_time_and_writes_less_than_twenty_tim
 }
 
 #[test]
+fn a_heartbeat_that_was_lost_is_tried_again_at_once_every_other_time() {
+    let mut way = Way::to(Goal::KeepAlive);
+    let round = complete(&["a", "b"]);
+    written(way.read(&round));
+    for _ in 0..3 {
+        written(way.lost_to(&round, 0));
+        assert!(matches!(way.lost_to(&round, 0), Step::Pause { .. }));
+        assert_eq!(way.paused(), Step::Read);
+        written(way.read(&round));
+    }
+}
+
+#[test]
 fn what_the_winner_wrote_may_be_all_that_was_wanted() {
     let mut way = Way::to(Goal::Join);
     way.read(&open(&["a"]));
