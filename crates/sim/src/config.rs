@@ -87,7 +87,10 @@ impl Config {
         match random.one_in(16) {
             true => {
                 let trouble = Duration::from_secs(random.between(2, 20));
-                Config { churn: true, trouble, fault_every: random.between(10, 200), ..config }
+                let (min_nodes, max_nodes) =
+                    if random.one_in(2) { (min_nodes, config.max_nodes) } else { (16, 16) };
+                let (fault_every, late) = (random.between(10, 200), 5);
+                Config { churn: true, min_nodes, max_nodes, trouble, fault_every, late, lost: 0, ..config }
             }
             false => config,
         }

@@ -90,6 +90,7 @@ impl World {
     pub(crate) fn fault(&mut self) -> Result<(), Violation> {
         self.plan_fault();
         let node = self.random.between(0, self.nodes.len() as u64) as usize;
+        let node = if self.config.churn { self.outside().unwrap_or(node) } else { node };
         let what = match self.config.churn {
             true => [4, 6][self.random.between(0, 2) as usize],
             false => self.random.between(0, 9),
@@ -144,6 +145,15 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A node that has asked to be let in, isn't yet, and does nothing at the moment: whoever lets it in may be under way.
+    fn outside(&mut self) -> Option<usize> {
+        let outside = |node: &Node| {
+            node.life.stage == Stage::Joining && !node.asking && !self.state(node.job).has(&node.me)
+        };
+        let found: Vec<_> = (0..self.nodes.len()).filter(|node| outside(&self.nodes[*node])).collect();
+        (!found.is_empty()).then(|| found[self.random.between(0, found.len() as u64) as usize])
     }
 
     /// The store can't be reached for a while. Nobody can show that it lives, and nobody can see it.

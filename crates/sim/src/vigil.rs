@@ -91,7 +91,7 @@ impl World {
             let well = self.now.saturating_sub(node.trouble) > Duration::from_secs(40)
                 && node.paused_until.is_none();
             // Where messages take a second, others may be quicker for as long as that.
-            let well = well && (self.config.late == 0 || node.lost < 5);
+            let well = well && (self.config.late == 0 || node.lost < 4);
             let stays = matches!(node.life.stage, Stage::Joining | Stage::Working { .. });
             if well && stays && self.config.lost == 0 && !writer.is_torch && !node.is_torch {
                 return Err(
@@ -108,7 +108,8 @@ impl World {
         let silent_since = checks.changed.get(&node.me).copied().unwrap_or_default();
         let unseen = |away: &Range<Duration>| {
             let time = away.end.min(self.now).saturating_sub(away.start.max(silent_since));
-            time.saturating_sub(checks.settings.keep_alive_interval)
+            // What was on its way when it went may have come for a while.
+            time.saturating_sub(checks.settings.keep_alive_interval + Duration::from_secs(4))
         };
         let seen = self.now - silent_since - self.away.iter().map(unseen).sum::<Duration>();
         let enough = writer.is_torch || seen >= checks.silence().mul_f64(1.0 / 1.011);
