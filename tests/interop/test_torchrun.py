@@ -85,6 +85,26 @@ def test_one_torchrun_and_one_of_ours_make_a_job_whoever_hosts_the_store(port, h
     assert (mine[1], mine[3]) == ("2", "2")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_static_job_of_one_torchrun_and_one_of_ours(port, rank):
+    torchrun = [
+        *(pathlib.Path(sys.executable).parent / "torchrun", "--nnodes", "2", "--node-rank", str(1 - rank)),
+        *("--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "1", "--no-python", "sh", "-c", TELL),
+    ]
+    ours = OurNode(
+        f"127.0.0.1:{port}", "none", (2, 2), command=("sh", "-c", TELL), backend="static", rank=rank, timeout=SLOW
+    )
+    with ours:
+        torchs = subprocess.run(torchrun, capture_output=True, text=True, timeout=SLOW, stdin=subprocess.DEVNULL)
+        assert torchs.returncode == 0, torchs.stderr
+        assert ours.joined(SLOW).rank == rank
+        mine, theirs = told(ours.line(SLOW)), told(torchs.stdout)
+        assert ours.ended(SLOW) == 0, ours.log
+    shared = ["127.0.0.1", str(port)]
+    assert mine == [str(rank), "2", str(rank), "2", *shared]
+    assert theirs == [str(1 - rank), "2", str(1 - rank), "2", *shared]
+
+
 def lists(server, run_id):
     """The lists of nodes in the state."""
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)

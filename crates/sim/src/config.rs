@@ -27,6 +27,8 @@ pub struct Config {
     pub lost: u64,
     /// One fault on a node in so many milliseconds; 0 for none.
     pub fault_every: u64,
+    /// Whether all that happens is that nodes come, and leave again soon after.
+    pub churn: bool,
     /// How far wall clocks may be off, in seconds.
     pub skew: u64,
     /// Whether somebody closes the rendezvous.
@@ -41,6 +43,8 @@ pub struct Config {
     pub thorough: bool,
     /// How long all must stay well once they are, for the run to end.
     pub steady: Duration,
+    /// How often, once all are well, the workers of one node fail, so that all start over.
+    pub restarts: u64,
     /// How many compare-and-sets there may be until all are well.
     pub most_writes: u64,
     /// Whether to print every event.
@@ -64,6 +68,7 @@ impl Config {
             late: [0, 0, 50, 10][random.between(0, 4) as usize],
             lost: [0, 0, 100, 20][random.between(0, 4) as usize],
             fault_every: [0, 30_000, 10_000, 3_000][random.between(0, 4) as usize],
+            churn: false,
             skew: [0, 20, 3_600][random.between(0, 3) as usize],
             closes: random.one_in(10),
             torch: 0,
@@ -71,11 +76,22 @@ impl Config {
             codec: random.one_in(4),
             thorough: true,
             steady: Duration::from_secs(20),
+            restarts: 0,
             most_writes: u64::MAX,
             trace: false,
         };
-        match random.one_in(4) {
+        let config = match random.one_in(4) {
             true => Config { torch: random.between(2, 5), lost: 0, skew: 4, ..config },
+            false => config,
+        };
+        match random.one_in(16) {
+            true => {
+                let trouble = Duration::from_secs(random.between(2, 20));
+                let (min_nodes, max_nodes) =
+                    if random.one_in(2) { (min_nodes, config.max_nodes) } else { (16, 16) };
+                let (fault_every, late) = (random.between(10, 200), 5);
+                Config { churn: true, min_nodes, max_nodes, trouble, fault_every, late, lost: 0, ..config }
+            }
             false => config,
         }
     }
@@ -93,6 +109,7 @@ impl Config {
             late: 0,
             lost: 0,
             fault_every: 0,
+            churn: false,
             skew: 3_600,
             closes: false,
             torch: 0,
@@ -100,6 +117,7 @@ impl Config {
             codec: false,
             thorough: nodes <= 1_000,
             steady: Duration::ZERO,
+            restarts: 0,
             most_writes: 3 * nodes,
             trace: false,
         }
@@ -121,7 +139,7 @@ pub struct Summary {
     pub losses: u64,
     /// When the first round was complete.
     pub first_round: Option<Duration>,
-    /// Compare-and-sets until everybody who can be was in one round after the faults had ended.
+    /// Compare-and-sets until (for the last time) everybody who can be was in one round after the faults had ended.
     pub writes_to_heal: u64,
     /// When that was.
     pub healed: Option<Duration>,

@@ -11,14 +11,21 @@ use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
 
+/// How long after the store is back a node may not have noticed it.
+const AFTER: Duration = Duration::from_secs(4);
+
 impl World {
     /// Whether messages are lost or late now.
     pub(crate) fn is_troubled(&self) -> bool {
         self.now < self.config.trouble
     }
 
+    fn is_away(&self) -> bool {
+        self.away.last().is_some_and(|away| away.contains(&self.now))
+    }
+
     pub(crate) fn is_lost(&mut self) -> bool {
-        self.config.lost > 0 && self.is_troubled() && self.random.one_in(self.config.lost)
+        self.is_away() || self.config.lost > 0 && self.is_troubled() && self.random.one_in(self.config.lost)
     }
 
     pub(crate) fn latency(&mut self) -> Duration {
@@ -49,7 +56,7 @@ impl World {
             waiting_for: 0,
             asking: false,
             paused_until: None,
-            trouble: self.now + delay,
+            trouble: self.away.last().map_or(self.now, |away| away.end + AFTER).max(self.now) + delay,
             died: None,
             exiting: false,
             working: None,
@@ -83,7 +90,12 @@ impl World {
     pub(crate) fn fault(&mut self) -> Result<(), Violation> {
         self.plan_fault();
         let node = self.random.between(0, self.nodes.len() as u64) as usize;
-        let what = self.random.between(0, 8);
+        let node = if self.config.churn { self.outside().unwrap_or(node) } else { node };
+        let what = match self.config.churn {
+            true => [4, 6][self.random.between(0, 2) as usize],
+            false => self.random.between(0, 9),
+        };
+        let most = if self.config.churn { 80 } else { 24 };
         if !self.nodes[node].is_up() {
             return Ok(());
         }
@@ -99,9 +111,9 @@ impl World {
             }
             1 => {
                 let pause = Duration::from_millis(self.random.between(100, 40_000));
-                let until = self.nodes[node].paused_until.max(Some(self.now + pause));
-                (self.nodes[node].paused_until, self.nodes[node].trouble) =
-                    (until, until.unwrap_or(self.now));
+                let known = &mut self.nodes[node];
+                known.paused_until = known.paused_until.max(Some(self.now + pause));
+                known.trouble = known.trouble.max(self.now + pause);
                 self.peace = self.peace.max(self.now + pause);
                 self.plan(pause, Event::Resume { node });
             }
@@ -113,7 +125,7 @@ impl World {
             3 if matches!(self.nodes[node].life.stage, Stage::Working { .. }) => {
                 return self.start_join(node);
             }
-            4 if up > self.config.min_nodes => {
+            4 if up > self.config.min_nodes || self.config.churn => {
                 let known = &mut self.nodes[node];
                 // What it was about may still happen after it has left.
                 known.overtaken |= known.asking;
@@ -127,11 +139,31 @@ impl World {
                 let next = known.mind.close(&mut known.life, self.now);
                 return self.grant(node, next);
             }
-            6 if self.nodes.len() < 24 => self.add_node(job, Duration::ZERO),
+            6 if self.nodes.len() < most => self.add_node(job, Duration::ZERO),
             7 => self.restart(node),
+            8 if self.config.torch == 0 && !self.is_away() && self.random.one_in(4) => self.leave_store(),
             _ => {}
         }
         Ok(())
+    }
+
+    /// A node that has asked to be let in, isn't yet, and does nothing at the moment: whoever lets it in may be under way.
+    fn outside(&mut self) -> Option<usize> {
+        let outside = |node: &Node| {
+            node.life.stage == Stage::Joining && !node.asking && !self.state(node.job).has(&node.me)
+        };
+        let found: Vec<_> = (0..self.nodes.len()).filter(|node| outside(&self.nodes[*node])).collect();
+        (!found.is_empty()).then(|| found[self.random.between(0, found.len() as u64) as usize])
+    }
+
+    /// The store can't be reached for a while. Nobody can show that it lives, and nobody can see it.
+    fn leave_store(&mut self) {
+        let end = self.now + Duration::from_millis(self.random.between(2_000, 30_000));
+        self.away.push(self.now..end);
+        for node in &mut self.nodes {
+            node.trouble = node.trouble.max(end + AFTER);
+        }
+        self.peace = self.peace.max(end + AFTER);
     }
 
     fn kill(&mut self, node: usize) {
@@ -148,7 +180,8 @@ impl World {
         let mind = self.mind(job, me.clone(), is_torch);
         let known = &mut self.nodes[node];
         (known.life.stage, known.life.pausing, known.mind) = (Stage::Gone, None, mind);
-        (known.waiting_for, known.overtaken, known.trouble) = (0, true, self.now + delay);
+        (known.waiting_for, known.overtaken) = (0, true);
+        known.trouble = known.trouble.max(self.now + delay);
         (known.exiting, known.working, known.paused_until) = (false, None, None);
         self.peace = self.peace.max(self.now + delay);
         self.plan(delay, Event::Start { node });

@@ -1,5 +1,6 @@
 //! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO, on all processors. `rallypoint-sim SEED` runs one and prints
-//! every event. `rallypoint-sim crowd NODES` lets so many come at once.
+//! every event. `rallypoint-sim crowd NODES [RESTARTS]` lets so many come at once,
+//! and start over so often.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -14,10 +15,10 @@ fn main() -> ExitCode {
         [seed] if number(seed).is_some() => {
             show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
-        [word, nodes] if word == "crowd" => show(&Config {
-            trace: std::env::var_os("TRACE").is_some(),
-            ..Config::crowd(1, number(nodes).unwrap_or(1_000))
-        }),
+        [word, nodes, restarts @ ..] if word == "crowd" => {
+            let restarts = restarts.first().and_then(number).unwrap_or(0);
+            show(&Config { restarts, ..Config::crowd(1, number(nodes).unwrap_or(1_000)) })
+        }
         [from, to] => match (number(from), number(to)) {
             (Some(from), Some(to)) => run_all(from, to),
             _ => return usage(),
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES");
+    eprintln!("usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES [RESTARTS]");
     ExitCode::from(2)
 }
 

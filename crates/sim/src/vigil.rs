@@ -1,6 +1,7 @@
 //! The invariants that need time, or more than one rendezvous: who must have been put out, seen or let in by when, and
 //! that all ends well. Each counts how often it looked at something that it could have found wrong.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{POLL, ROLLBACK, State};
@@ -86,10 +87,11 @@ impl World {
                 continue;
             }
             self.summary.looked[0] += 1;
+            self.check_seen(node, writer)?;
             let well = self.now.saturating_sub(node.trouble) > Duration::from_secs(40)
                 && node.paused_until.is_none();
             // Where messages take a second, others may be quicker for as long as that.
-            let well = well && (self.config.late == 0 || node.lost < 5);
+            let well = well && (self.config.late == 0 || node.lost < 4);
             let stays = matches!(node.life.stage, Stage::Joining | Stage::Working { .. });
             if well && stays && self.config.lost == 0 && !writer.is_torch && !node.is_torch {
                 return Err(
@@ -97,6 +99,21 @@ impl World {
                 );
             }
         }
+        Ok(())
+    }
+
+    /// R9: time in which the store was away, and nobody could look, counts for no more than one interval.
+    fn check_seen(&self, node: &Node, writer: Writer<'_>) -> Result<(), Violation> {
+        let checks = &self.jobs[node.job].checks;
+        let silent_since = checks.changed.get(&node.me).copied().unwrap_or_default();
+        let unseen = |away: &Range<Duration>| {
+            let time = away.end.min(self.now).saturating_sub(away.start.max(silent_since));
+            // What was on its way when it went may have come for a while.
+            time.saturating_sub(checks.settings.keep_alive_interval + Duration::from_secs(4))
+        };
+        let seen = self.now - silent_since - self.away.iter().map(unseen).sum::<Duration>();
+        let enough = writer.is_torch || seen >= checks.silence().mul_f64(1.0 / 1.011);
+        hold!(self.now, "R9", enough, "{} put out {}, having looked for {seen:?} only", writer.node, node.me);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{Phase, ROLLBACK, Settings, State, keys};
@@ -88,6 +89,8 @@ pub(crate) struct World {
     pub(crate) next_pid: i64,
     /// When the last of the faults is over, pauses included.
     pub(crate) peace: Duration,
+    /// When the store could not be reached.
+    pub(crate) away: Vec<Range<Duration>>,
     /// Whether all may have become well with what happened last.
     unsettled: bool,
 }
@@ -126,6 +129,7 @@ impl World {
             summary: Summary::default(),
             next_pid: 100,
             peace: config.trouble,
+            away: Vec::new(),
             unsettled: false,
             config: config.clone(),
         }
@@ -157,6 +161,11 @@ impl World {
                 self.summary.healed = Some(self.now);
                 self.summary.writes_to_heal = self.store.writes;
                 self.check_writes()?;
+                if self.config.restarts > 0 {
+                    self.config.restarts -= 1;
+                    (self.summary.healed, self.config.most_writes) = (None, u64::MAX);
+                    self.start_join(0)?;
+                }
             }
             self.unsettled = false;
         }
@@ -198,7 +207,7 @@ impl World {
                 known.mind.handle_reply(&mut known.life, reply, random, self.now)
             }
             Event::NoReply { .. } => {
-                (known.trouble, known.overtaken) = (self.now, true);
+                (known.trouble, known.overtaken) = (known.trouble.max(self.now), true);
                 known.mind.handle_no_reply(&mut known.life, self.now)
             }
             _ => known.mind.handle_timer(&mut known.life, self.now),

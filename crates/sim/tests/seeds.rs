@@ -67,6 +67,15 @@ fn many_who_come_at_once_need_few_writes() {
     }
 }
 
+/// Leaving is one write for each, and all want to leave at once: none of a thousand may try more than twenty times in a
+/// second, which each run checks.
+#[test]
+fn a_thousand_who_start_over_at_once_do_not_crowd_each_other_out() {
+    let summary = run(&Config { restarts: 1, thorough: false, ..Config::crowd(4, 1_000) }).unwrap();
+    assert_eq!((summary.rounds, summary.joins), (2, 2_000), "{summary:?}");
+    assert!(summary.healed.unwrap().as_secs_f64() < 30.0, "{summary:?}");
+}
+
 /// Also where nobody is near the store, and the first in line is as slow as all others.
 #[test]
 fn many_who_come_at_once_from_far_away_need_few_writes() {

@@ -73,3 +73,6 @@ fn stamp(state: &State, view: &View<'_>) -> WallTime {
     let after = state.newest().and_then(|newest| newest.checked_add(Duration::from_micros(1)));
     after.map_or(view.wall, |after| view.wall.max(after))
 }
+
+#[cfg(test)]
+mod tests;

@@ -230,3 +230,6 @@ fn close(state: &State, view: &View<'_>) -> (Decision, Reason) {
         (false, false) => (Decision::Write(Change::MarkClosed), Reason::Leaving),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,3 +147,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,127 +5,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::apply::apply;
 use super::decide::{Change, Decision, Goal, View, decide};
+use super::member::Member;
 use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::reason::Reason;
-use super::settings::Settings;
 use super::state::State;
+use super::step::{Cell, End, Phase, Step};
 use super::time::WallTime;
-use super::watch::Watch;
-
-/// A node as it lives through many rounds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Who it is.
-    pub me: NodeDesc,
-    /// What it was told.
-    pub settings: Settings,
-    /// What it has seen.
-    pub watch: Watch,
-    /// When its heartbeat was last written.
-    pub beat: Option<MonoTime>,
-    /// The round it has announced itself for, as long as that may stand.
-    pub announcement: Option<u64>,
-}
-
-impl Member {
-    /// A node that has seen nothing yet.
-    pub fn new(me: NodeDesc, settings: Settings) -> Member {
-        Member { me, settings, watch: Watch::default(), beat: None, announcement: None }
-    }
-
-    /// Whether a run towards [`Goal::KeepAlive`] would write: its heartbeat is due, or somebody is dead.
-    ///
-    /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
-    pub fn has_duty(&self, now: MonoTime) -> bool {
-        self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
-            || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
-    }
-
-    /// Whether others may still let it in because of its announcement, given the state at hand.
-    fn may_be_let_in(&self, state: &State) -> bool {
-        self.announcement.is_some_and(|round| round > state.round || round == state.round && !state.complete)
-    }
-}
-
-/// The shared state as it was read, and what a write must find unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell {
-    /// What was there; `None` before anybody has written.
-    pub state: Option<Arc<State>>,
-    /// What to compare with.
-    pub token: Bytes,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Read the state: [`Run::handle_cell`].
-    Read,
-    /// Let the others know that this node wants to be in that round, then read the state and who else wants to:
-    /// [`Run::handle_announced`].
-    Announce {
-        /// The round.
-        round: u64,
-    },
-    /// Write the state if nobody else has: [`Run::handle_written`].
-    Write {
-        /// What must be there.
-        token: Bytes,
-        /// What is to be there.
-        state: State,
-        /// Announcements of that round to be taken back *before* the write: whoever read them before has also read a
-        /// state that this write replaces, and can't act on them any more.
-        retract: Option<(u64, Vec<NodeDesc>)>,
-    },
-    /// Do nothing for so long at most, or until the phase is over; then [`Run::handle_pause`].
-    Pause {
-        /// How long.
-        most: Duration,
-        /// What is being waited for to end.
-        phase: Phase,
-    },
-    /// It is over.
-    End(End),
-}
-
-/// A stretch of the rendezvous' life: a round that is open, or one that is complete. Whoever ends it tells the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Phase {
-    /// The round.
-    pub round: u64,
-    /// Whether it is complete.
-    pub complete: bool,
-}
-
-impl Phase {
-    /// The phase of a state; `None` once it is closed.
-    pub fn of(state: &State) -> Option<Phase> {
-        (!state.closed).then_some(Phase { round: state.round, complete: state.complete })
-    }
-}
-
-/// How it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
-    /// The goal is reached: the state as it was read or written then.
-    Reached {
-        /// The state.
-        state: Arc<State>,
-        /// Why it is reached.
-        reason: Reason,
-    },
-    /// The rendezvous is closed.
-    Closed(Reason),
-    /// The rendezvous is closed and this node was a spare.
-    Graceful(Reason),
-    /// The time is up.
-    Timeout(Reason),
-}
 
 /// A node on its way to a goal.
 #[derive(Debug)]
@@ -251,7 +139,12 @@ impl Run {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.losses.min(8)).min(LONGEST_PAUSE);
         let most = pause / 4 + pause.mul_f64((random % 4096) as f64 / 4096.0 * 0.75);
         // What the winner wrote may be all that was wanted.
-        match self.next(member, now, wall) {
+        let step = self.next(member, now, wall);
+        // A heartbeat is tried again at once, every other time: what it is to replace is at hand and will not be any newer
+        // after a pause and another read. Far from the store it would else be overtaken again and again, and be missed.
+        let is_heartbeat = matches!(self.writing, Some((Change::KeepAlive, _)));
+        match step {
+            Step::Write { .. } if is_heartbeat && self.losses % 2 == 1 => step,
             Step::Write { .. } | Step::Announce { .. } => Step::Pause { most, phase: self.phase() },
             other => other,
         }
@@ -406,3 +299,6 @@ impl Run {
         POLL.min(call).min(time).min(beat).max(SHORTEST_WAIT)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,3 +91,6 @@ impl Watch {
         self.last_call.map(|(_, _, since)| self.looked - since)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What each change makes of a state.
+
+use super::super::scene::{Scene, complete, node, nodes, open, wall};
+use super::*;
+
+fn applied(change: Change, state: &State) -> State {
+    apply(change, state, &Scene::new().view(), &[], &[])
+}
+
+fn ranks(state: &State) -> Vec<(String, i64)> {
+    state.participants.iter().map(|(node, rank)| (node.addr.to_string(), *rank)).collect()
+}
+
+#[test]
+fn the_last_call_starts_with_the_node_that_makes_it_enough() {
+    assert_eq!(applied(Change::AddToParticipants, &State::default()).deadline, None, "one of two");
+    let enough = applied(Change::AddToParticipants, &open(&["a"]));
+    assert_eq!(enough.deadline, wall(60).checked_add(Duration::from_secs(30)));
+}
+
+#[test]
+fn the_last_call_is_not_extended_by_whoever_comes_later() {
+    let settings = super::super::settings::Settings::new("job", 2, 9);
+    let scene = Scene { settings, ..Scene::new() };
+    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &scene.view(), &[], &[]);
+    assert_eq!(later.deadline, Some(wall(30)));
+}
+
+#[test]
+fn the_last_call_ends_when_there_are_too_few() {
+    let fewer = applied(Change::Withdraw, &open(&["a", "b"]).called());
+    assert_eq!(fewer.deadline, None);
+    let dead =
+        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Scene::new().view(), &nodes(["a"]), &[]);
+    assert_eq!(dead.deadline, None);
+}
+
+#[test]
+fn the_node_that_makes_it_full_completes_it_and_ranks_are_in_the_order_of_the_nodes() {
+    let full = applied(Change::AddToParticipants, &open(&["c", "a"]));
+    assert!(full.complete);
+    assert_eq!(full.deadline, None);
+    assert_eq!(ranks(&full), [("a".into(), 0), ("b".into(), 1), ("c".into(), 2)]);
+    assert_eq!(full.world_size(), 3);
+}
+
+#[test]
+fn those_who_asked_are_let_in_along_up_to_max() {
+    let asked = nodes(["d", "c", "e", "f"]);
+    let state = apply(Change::AddToParticipants, &State::default(), &Scene::new().view(), &[], &asked);
+    assert_eq!(ranks(&state), [("b".into(), 0), ("c".into(), 1), ("d".into(), 2)]);
+    assert!(state.complete);
+}
+
+#[test]
+fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_heartbeat() {
+    let state = open(&["a"]).waiting("b").waiting("c");
+    let settings = super::super::settings::Settings::new("job", 2, 9);
+    let scene = Scene { settings, ..Scene::new() };
+    let next = apply(Change::AddToParticipants, &state.spare("d"), &scene.view(), &[], &nodes(["c", "d"]));
+    assert_eq!(next.participants.len(), 4);
+    assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
+    assert_eq!(next.last_heartbeats[&node("c")], wall(60));
+    assert_eq!(next.last_heartbeats[&node("a")], wall(0), "who was in it is left alone");
+}
+
+#[test]
+fn the_dead_are_not_let_in_even_if_they_asked() {
+    let dead = nodes(["c"]);
+    let next = apply(Change::AddToParticipants, &open(&["a"]), &Scene::new().view(), &dead, &dead);
+    assert_eq!(ranks(&next), [("a".into(), 0), ("b".into(), 0)]);
+}
+
+#[test]
+fn a_round_that_is_full_makes_spares_of_those_who_wait() {
+    let full = applied(Change::AddToParticipants, &open(&["a", "c"]).waiting("d"));
+    assert!(full.wait_list.is_empty());
+    assert_eq!(full.redundancy_list, [node("d")].into());
+    let not_full = applied(Change::MarkComplete, &open(&["a", "b"]).waiting("d"));
+    assert_eq!(not_full.wait_list, [node("d")].into(), "there is room for it in the next");
+}
+
+#[test]
+fn with_the_last_node_a_complete_round_ends_and_the_next_opens() {
+    let one_left = applied(Change::Withdraw, &complete(&["a", "b"]));
+    assert!(one_left.complete);
+    assert_eq!(one_left.round, 0);
+    let none_left = applied(Change::Withdraw, &complete(&["b"]));
+    assert!(!none_left.complete);
+    assert_eq!(none_left.round, 1);
+}
+
+#[test]
+fn a_withdrawal_changes_the_state_even_if_the_node_was_in_no_list() {
+    let state = open(&["a"]);
+    assert_ne!(applied(Change::Withdraw, &state), state);
+}
+
+#[test]
+fn a_heartbeat_is_after_all_that_were_ever_there_and_never_the_same() {
+    let mut state = open(&["a", "b"]);
+    state.last_heartbeats.insert(node("a"), wall(3_600));
+    let tick = Duration::from_micros(1);
+    let ahead = wall(3_600).checked_add(tick).unwrap();
+    let beaten = applied(Change::KeepAlive, &state);
+    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "`a` has a clock that is an hour ahead");
+    let gone = applied(Change::Withdraw, &beaten);
+    let back = applied(Change::AddToParticipants, &gone);
+    assert!(back.last_heartbeats[&node("b")] > ahead, "nobody may take it for what it was before");
+    let alone = apply(Change::KeepAlive, &back, &Scene::new().view(), &nodes(["a"]), &[]);
+    assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
+}
+
+#[test]
+fn only_ones_own_heartbeat_is_written() {
+    let beaten = applied(Change::KeepAlive, &open(&["a", "b"]));
+    assert_eq!(beaten.last_heartbeats[&node("a")], wall(0));
+    assert_eq!(beaten.last_heartbeats[&node("b")], wall(60));
+}
+
+#[test]
+fn closing_says_by_whom_and_leaves_the_rest() {
+    let closed = applied(Change::MarkClosed, &open(&["a"]));
+    assert!(closed.closed);
+    assert!(closed.closed_by().unwrap().starts_with("b (pid 1) at "));
+    assert_eq!(closed.participants, open(&["a"]).participants);
+}
+
+#[test]
+fn a_node_is_in_one_list_at_a_time() {
+    let waits = applied(Change::AddToWaitList, &complete(&["a"]).spare("b"));
+    assert_eq!((waits.wait_list.len(), waits.redundancy_list.len()), (1, 0));
+    let stands_by = applied(Change::AddToRedundancyList, &complete(&["a"]).waiting("b"));
+    assert_eq!((stands_by.wait_list.len(), stands_by.redundancy_list.len()), (0, 1));
+}

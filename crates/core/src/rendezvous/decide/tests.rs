@@ -1,0 +1,174 @@
+//! What a node decides, case by case. The rows are those of torch's join operation, first match first; where we differ,
+//! the test says so in its name.
+
+use super::super::scene::{Scene, complete, node, nodes, open};
+use super::*;
+
+fn join(scene: &Scene, state: &State) -> Decision {
+    decide(Goal::Join, state, &scene.view()).0
+}
+
+#[test]
+fn a_node_joins_by_torchs_rows() {
+    use Change::*;
+    use Decision::{EndGracefully, FailClosed, FailTimeout, Finish, Wait, Write};
+    let now = Scene::new;
+    let full = || complete(&["a", "c", "d"]);
+    let rows = [
+        ("1", now(), full().spare("b").closed(), EndGracefully),
+        ("2", now(), full().closed(), FailClosed),
+        ("2, in the round", now(), complete(&["a", "b"]).closed(), FailClosed),
+        ("3", now().heartbeat_due(), full().spare("b"), Write(KeepAlive)),
+        ("4", now(), full().spare("b"), Wait),
+        ("4, however late", now().late_by(900), full().spare("b"), Wait),
+        ("6", now(), complete(&["a", "b"]), Finish),
+        ("6, however late", now().late_by(900), complete(&["a", "b"]), Finish),
+        ("7", now().late_by(1), open(&["b"]), Write(Withdraw)),
+        ("7, at the last moment", now().late_by(5), open(&["b"]), Write(Withdraw)),
+        ("8", now().late_by(1), complete(&["a", "c"]).waiting("b"), Write(Withdraw)),
+        ("9", now().late_by(1), open(&["a"]), FailTimeout),
+        ("9, too late to withdraw", now().late_by(6), open(&["b"]), FailTimeout),
+        ("not 9, at the deadline", now().late_by(0), open(&["b"]), Wait),
+        ("10", now(), complete(&["a", "c"]), Write(AddToWaitList)),
+        ("11", now(), full(), Write(AddToRedundancyList)),
+        ("13", now(), open(&["a"]), Write(AddToParticipants)),
+        ("13, from the wait list", now(), open(&["a"]).waiting("b"), Write(AddToParticipants)),
+        ("13, first of all", now(), State::default(), Write(AddToParticipants)),
+        ("14, below min", now().heartbeat_due(), open(&["b"]), Write(KeepAlive)),
+        ("14, on the wait list", now().heartbeat_due(), complete(&["a", "c"]).waiting("b"), Write(KeepAlive)),
+        ("14, in a last call", now().heartbeat_due(), open(&["a", "b"]).called(), Write(KeepAlive)),
+        ("15, below min", now(), open(&["b"]), Wait),
+        ("15, on the wait list", now(), complete(&["a", "c"]).waiting("b"), Wait),
+        ("15, in a last call", now(), open(&["a", "b"]).called(), Wait),
+    ];
+    for (row, scene, state, decision) in rows {
+        assert_eq!(join(&scene, &state), decision, "row {row}");
+    }
+}
+
+/// Torch removes itself first (row 5) and is in no list for a moment.
+#[test]
+fn a_spare_that_is_needed_goes_straight_to_where_it_is_needed() {
+    let under_way = complete(&["a", "c"]).spare("b");
+    assert_eq!(join(&Scene::new(), &under_way), Decision::Write(Change::AddToWaitList));
+    let starting = open(&["a"]).spare("b");
+    assert_eq!(join(&Scene::new(), &starting), Decision::Write(Change::AddToParticipants));
+}
+
+/// Torch returns (row 6) with another world than those who were quicker.
+#[test]
+fn a_round_that_somebody_has_left_is_not_entered() {
+    let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
+    let (decision, reason) = decide(Goal::Join, &broken, &Scene::new().view());
+    assert_eq!(decision, Decision::Write(Change::Withdraw));
+    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+}
+
+/// Torch has no announcements.
+#[test]
+fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
+    let scene = Scene::new().late_by(1);
+    assert_eq!(join(&scene, &open(&["a"])), Decision::FailTimeout);
+    assert_eq!(join(&scene.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
+}
+
+/// Torch stays on the wait list (row 11 is for those in no list) and so makes the full round start over.
+#[test]
+fn who_waits_for_a_round_that_is_full_becomes_a_spare() {
+    let full = complete(&["a", "c", "d"]).waiting("b");
+    assert_eq!(join(&Scene::new(), &full), Decision::Write(Change::AddToRedundancyList));
+}
+
+/// Torch compares the deadline, which is somebody else's clock, with its own (row 12).
+#[test]
+fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clocks_say() {
+    let state = open(&["a", "b"]).called();
+    for wall in [super::super::scene::wall(-3_600), super::super::scene::wall(3_600)] {
+        let scene = Scene { wall, ..Scene::new() };
+        assert_eq!(join(&scene, &state), Decision::Wait, "just begun");
+        // Nobody is dead after 29 s: `a` is seen to live on.
+        let mut watch = Watch::default();
+        for second in 0..30 {
+            let mut seen = state.clone();
+            seen.last_heartbeats.insert(node("a"), super::super::scene::wall(second));
+            watch.observe(
+                &std::sync::Arc::new(seen),
+                super::super::scene::at(second as u64),
+                &scene.settings,
+            );
+        }
+        let most = Scene { watch: watch.clone(), ..scene.clone() };
+        assert_eq!(join(&most, &state), Decision::Wait, "29 s of 30");
+        watch.observe(&std::sync::Arc::new(state.clone()), super::super::scene::at(30), &scene.settings);
+        let all = Scene { watch, ..scene };
+        assert_eq!(join(&all, &state), Decision::Write(Change::MarkComplete), "30 s of 30");
+    }
+}
+
+/// Torch joins without a look at how many there are (row 13), and then the round is never completed.
+#[test]
+fn an_open_round_that_is_full_by_ones_own_settings_is_not_joined() {
+    assert_eq!(join(&Scene::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
+}
+
+/// Torch completes a round only when the count is met exactly.
+#[test]
+fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
+    let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Scene::new().view());
+    assert_eq!((decision, reason), (Decision::Write(Change::MarkComplete), Reason::Full { have: 4 }));
+}
+
+/// Torch's purge reaches the store with the next write, whenever that is.
+#[test]
+fn who_waits_puts_the_dead_out_at_once() {
+    let state = open(&["a", "b"]);
+    let scene = Scene::new().having_seen(&state, 15);
+    let (decision, reason) = decide(Goal::Join, &open(&["b"]), &scene.view());
+    assert_eq!(decision, Decision::Write(Change::KeepAlive));
+    assert_eq!(reason, Reason::Dead { nodes: nodes(["a"]) });
+}
+
+#[test]
+fn leaving_a_round_is_done_when_it_is_left() {
+    let exit = |scene: &Scene, state: &State| decide(Goal::Exit, state, &scene.view()).0;
+    assert_eq!(exit(&Scene::new(), &open(&["a"])), Decision::Finish);
+    assert_eq!(exit(&Scene::new().late_by(1), &open(&["a"])), Decision::Finish);
+    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"])), Decision::Write(Change::Withdraw));
+    assert_eq!(exit(&Scene::new().late_by(1), &complete(&["a", "b"])), Decision::FailTimeout);
+}
+
+#[test]
+fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
+    let leave = |scene: &Scene, state: &State| decide(Goal::Leave, state, &scene.view()).0;
+    assert_eq!(leave(&Scene::new(), &open(&["a"])), Decision::Finish);
+    assert_eq!(leave(&Scene::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Scene::new(), &open(&["a"]).waiting("b")), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Scene::new().announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Scene::new().late_by(1), &open(&["b"])), Decision::FailTimeout);
+}
+
+#[test]
+fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
+    let beat = |scene: &Scene, state: &State| decide(Goal::KeepAlive, state, &scene.view());
+    let round = complete(&["a", "b"]);
+    assert_eq!(beat(&Scene::new(), &round).0, Decision::Finish);
+    let due = beat(&Scene::new().heartbeat_due(), &round);
+    assert_eq!(due, (Decision::Write(Change::KeepAlive), Reason::HeartbeatDue));
+    assert_eq!(beat(&Scene::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
+    assert!(matches!(beat(&Scene::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
+}
+
+#[test]
+fn closing_is_done_when_it_is_closed_by_whomever() {
+    let close = |scene: &Scene, state: &State| decide(Goal::Close, state, &scene.view()).0;
+    assert_eq!(close(&Scene::new(), &open(&["a"]).closed()), Decision::Finish);
+    assert_eq!(close(&Scene::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
+    assert_eq!(close(&Scene::new().late_by(1), &open(&["a"])), Decision::FailTimeout);
+}
+
+#[test]
+fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
+    let (_, reason) = decide(Goal::Join, &open(&["a"]), &Scene::new().late_by(1).view());
+    let waited = Duration::from_secs(601);
+    assert_eq!(reason, Reason::JoinTimeout { here: nodes(["a"]), need: 2, waited });
+}

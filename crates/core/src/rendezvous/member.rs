@@ -1,0 +1,42 @@
+//! A node as it lives through many rounds: what outlasts each single run of it. What it does is a run's business.
+
+use super::mono::MonoTime;
+use super::node::NodeDesc;
+use super::settings::Settings;
+use super::state::State;
+use super::watch::Watch;
+
+/// A node as it lives through many rounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Who it is.
+    pub me: NodeDesc,
+    /// What it was told.
+    pub settings: Settings,
+    /// What it has seen.
+    pub watch: Watch,
+    /// When its heartbeat was last written.
+    pub beat: Option<MonoTime>,
+    /// The round it has announced itself for, as long as that may stand.
+    pub announcement: Option<u64>,
+}
+
+impl Member {
+    /// A node that has seen nothing yet.
+    pub fn new(me: NodeDesc, settings: Settings) -> Member {
+        Member { me, settings, watch: Watch::default(), beat: None, announcement: None }
+    }
+
+    /// Whether a run towards [`super::Goal::KeepAlive`] would write: its heartbeat is due, or somebody is dead.
+    ///
+    /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
+    pub fn has_duty(&self, now: MonoTime) -> bool {
+        self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
+            || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
+    }
+
+    /// Whether others may still let it in because of its announcement, given the state at hand.
+    pub(super) fn may_be_let_in(&self, state: &State) -> bool {
+        self.announcement.is_some_and(|round| round > state.round || round == state.round && !state.complete)
+    }
+}

@@ -1,0 +1,134 @@
+//! What the tests of this folder are made of: nodes by name, states by their lists, and one node's view of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::decide::View;
+use super::mono::MonoTime;
+use super::node::NodeDesc;
+use super::settings::Settings;
+use super::state::State;
+use super::time::WallTime;
+use super::watch::Watch;
+
+pub(super) fn node(name: &str) -> NodeDesc {
+    NodeDesc::new(name, 1, 0)
+}
+
+pub(super) fn nodes<const N: usize>(names: [&str; N]) -> Vec<NodeDesc> {
+    names.map(node).to_vec()
+}
+
+/// So many seconds after the start.
+pub(super) fn at(seconds: u64) -> MonoTime {
+    MonoTime::from_start(Duration::from_secs(seconds))
+}
+
+/// So many seconds after some moment.
+pub(super) fn wall(seconds: i64) -> WallTime {
+    WallTime::from_micros(1_800_000_000_000_000 + seconds * 1_000_000).unwrap()
+}
+
+/// An open round with these in it, all of whom have shown themselves at the start.
+pub(super) fn open(participants: &[&str]) -> State {
+    let mut state = State::default();
+    for name in participants {
+        state.participants.insert(node(name), 0);
+        state.last_heartbeats.insert(node(name), wall(0));
+    }
+    state
+}
+
+/// A complete round with these in it.
+pub(super) fn complete(participants: &[&str]) -> State {
+    let mut state = open(participants);
+    state.complete(u64::MAX);
+    state
+}
+
+impl State {
+    pub(super) fn waiting(mut self, name: &str) -> State {
+        self.wait_list.insert(node(name));
+        self.last_heartbeats.insert(node(name), wall(0));
+        self
+    }
+
+    pub(super) fn spare(mut self, name: &str) -> State {
+        self.redundancy_list.insert(node(name));
+        self.last_heartbeats.insert(node(name), wall(0));
+        self
+    }
+
+    pub(super) fn called(mut self) -> State {
+        self.deadline = Some(wall(30));
+        self
+    }
+
+    pub(super) fn closed(mut self) -> State {
+        self.closed = true;
+        self
+    }
+}
+
+/// Node `b` of a job of two to three nodes, a minute after it started; it has just shown itself.
+#[derive(Debug, Clone)]
+pub(super) struct Scene {
+    pub(super) me: NodeDesc,
+    pub(super) settings: Settings,
+    pub(super) watch: Watch,
+    pub(super) now: MonoTime,
+    pub(super) deadline: MonoTime,
+    pub(super) beat: Option<MonoTime>,
+    pub(super) wall: WallTime,
+    pub(super) announced: bool,
+}
+
+impl Scene {
+    pub(super) fn new() -> Scene {
+        Scene {
+            me: node("b"),
+            settings: Settings::new("job", 2, 3),
+            watch: Watch::default(),
+            now: at(60),
+            deadline: at(600),
+            beat: Some(at(60)),
+            wall: wall(60),
+            announced: false,
+        }
+    }
+
+    pub(super) fn heartbeat_due(self) -> Scene {
+        Scene { beat: Some(at(55)), ..self }
+    }
+
+    pub(super) fn late_by(self, seconds: u64) -> Scene {
+        Scene { now: at(600 + seconds), beat: Some(at(600 + seconds)), ..self }
+    }
+
+    pub(super) fn announced(self) -> Scene {
+        Scene { announced: true, ..self }
+    }
+
+    /// It has been looking at this state, and nothing else, for so long.
+    pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Scene {
+        let state = Arc::new(state.clone());
+        for second in 0..=seconds {
+            self.watch.observe(&state, at(100 + second), &self.settings);
+        }
+        self
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View {
+            me: &self.me,
+            settings: &self.settings,
+            watch: &self.watch,
+            now: self.now,
+            deadline: self.deadline,
+            beat: self.beat,
+            wall: self.wall,
+            since: at(0),
+            announced: self.announced,
+        }
+    }
+}

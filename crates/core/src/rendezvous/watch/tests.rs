@@ -1,0 +1,127 @@
+//! Who is dead and when a last call is over, by what was seen.
+
+use super::super::scene::{at, node, nodes, open, wall};
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+fn settings() -> Settings {
+    Settings::new("job", 1, 9)
+}
+
+fn dead(watch: &Watch) -> Vec<NodeDesc> {
+    watch.dead(LIMIT, &node("me"))
+}
+
+/// A state in which `a` was last seen at this wall time.
+fn seen_at(seconds: i64) -> Arc<State> {
+    let mut state = open(&["a"]);
+    state.last_heartbeats.insert(node("a"), wall(seconds));
+    Arc::new(state)
+}
+
+#[test]
+fn a_node_is_dead_after_three_intervals_without_a_change_and_not_before() {
+    let mut watch = Watch::default();
+    for second in 0..15 {
+        watch.observe(&seen_at(0), at(second), &settings());
+        assert_eq!(dead(&watch), [], "after {second} s");
+    }
+    watch.observe(&seen_at(0), at(15), &settings());
+    assert_eq!(dead(&watch), nodes(["a"]));
+    assert_eq!(watch.silence(&node("a")), LIMIT);
+}
+
+#[test]
+fn any_change_is_a_sign_of_life_even_to_an_earlier_time() {
+    let mut watch = Watch::default();
+    for second in 0..60 {
+        let heartbeat = -3_600 * (second as i64 / 10);
+        watch.observe(&seen_at(heartbeat), at(second), &settings());
+        assert_eq!(dead(&watch), [], "after {second} s");
+    }
+}
+
+#[test]
+fn a_wall_clock_that_is_off_kills_nobody() {
+    let mut watch = Watch::default();
+    watch.observe(&seen_at(-86_400), at(0), &settings());
+    watch.observe(&seen_at(-86_400), at(1), &settings());
+    assert_eq!(dead(&watch), []);
+}
+
+#[test]
+fn time_in_which_nobody_looked_counts_for_one_interval_only() {
+    let mut watch = Watch::default();
+    watch.observe(&seen_at(0), at(0), &settings());
+    watch.observe(&seen_at(0), at(3_600), &settings());
+    assert_eq!(watch.silence(&node("a")), Duration::from_secs(5));
+    assert_eq!(dead(&watch), []);
+}
+
+#[test]
+fn this_node_is_never_dead_to_itself() {
+    let mut watch = Watch::default();
+    for second in 0..60 {
+        watch.observe(&Arc::new(open(&["a", "me"])), at(second), &settings());
+    }
+    assert_eq!(dead(&watch), nodes(["a"]));
+}
+
+/// Torch never purges it.
+#[test]
+fn a_node_without_a_heartbeat_is_dead_after_as_long() {
+    let mut state = open(&["a"]);
+    state.last_heartbeats.clear();
+    let mut watch = Watch::default();
+    for second in 0..=15 {
+        watch.observe(&Arc::new(state.clone()), at(second), &settings());
+    }
+    assert_eq!(dead(&watch), nodes(["a"]));
+}
+
+#[test]
+fn who_was_away_in_between_starts_anew() {
+    let mut watch = Watch::default();
+    for second in 0..20 {
+        let state = if second == 10 { Arc::new(open(&[])) } else { seen_at(0) };
+        watch.observe(&state, at(second), &settings());
+    }
+    assert_eq!(dead(&watch), []);
+    assert_eq!(watch.silence(&node("a")), Duration::from_secs(8));
+}
+
+#[test]
+fn many_looks_in_a_row_are_not_all_kept_and_still_nobody_dies_late() {
+    let mut watch = Watch::default();
+    let mut state = open(&["a", "b"]);
+    let mut died = None;
+    for look in 0..2_000u64 {
+        // `b` lives; each look shows another state.
+        state.last_heartbeats.insert(node("b"), wall(look as i64));
+        let now = MonoTime::from_start(Duration::from_millis(10 * look));
+        watch.observe(&Arc::new(state.clone()), now, &settings());
+        if died.is_none() && !dead(&watch).is_empty() {
+            died = Some(now);
+            assert_eq!(dead(&watch), nodes(["a"]));
+        }
+    }
+    assert!(watch.sights.len() <= 2 * MOST_SIGHTS as usize + 2, "{} are kept", watch.sights.len());
+    let late = died.unwrap().since(at(15));
+    assert!(late <= 2 * LIMIT / MOST_SIGHTS, "late by {late:?}");
+}
+
+#[test]
+fn a_last_call_runs_from_when_it_was_first_seen() {
+    let call = |seconds| Arc::new(State { deadline: Some(wall(seconds)), ..open(&["a"]) });
+    let mut watch = Watch::default();
+    watch.observe(&Arc::new(open(&["a"])), at(0), &settings());
+    assert_eq!(watch.last_call(), None);
+    watch.observe(&call(30), at(1), &settings());
+    watch.observe(&call(30), at(4), &settings());
+    assert_eq!(watch.last_call(), Some(Duration::from_secs(3)));
+    watch.observe(&call(40), at(5), &settings());
+    assert_eq!(watch.last_call(), Some(Duration::ZERO), "it is another one");
+    watch.observe(&Arc::new(State { complete: true, ..(*call(40)).clone() }), at(6), &settings());
+    assert_eq!(watch.last_call(), None);
+}
