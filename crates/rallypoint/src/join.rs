@@ -3,37 +3,36 @@
 
 mod arguments;
 mod command;
+mod meeting;
 mod progress;
+mod signals;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use rallypoint_rendezvous::{
     AssignedRanks, DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo,
     RendezvousParameters, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
 };
-use rallypoint_store::StoreError;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 pub(crate) use arguments::JoinArgs;
 use progress::Progress;
+use signals::Listener;
 
 use crate::output;
 
-/// How long a node that has finished waits for the others, as torch's agents do.
-const EXIT_BARRIER: Duration = Duration::from_secs(300);
+/// How long the host of the store stays when the rendezvous was closed: the others look once a second.
+const LINGER: Duration = Duration::from_millis(1500);
 
 pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let parameters = match args.parameters() {
         Ok(parameters) => parameters,
         Err(error) => return complain(&error),
     };
-    let signals = match Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT]) {
+    let signals = match Listener::start() {
         Ok(signals) => signals,
         Err(error) => {
             output::complain(&format!("rallypoint join: cannot handle signals: {error}"));
@@ -45,11 +44,11 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
         Ok(handler) => handler,
         Err(error) => return complain(&error),
     };
-    let node = Node { handler, progress, signal: Arc::default() };
-    let signalled = node.listen(signals);
+    signals.set_handler(Arc::clone(&handler));
+    let node = Node { handler, progress, signals };
     match args.command.split_first() {
-        None => node.stay(&signalled),
-        Some((program, arguments)) => node.run(program, arguments, &signalled),
+        None => node.stay(),
+        Some((program, arguments)) => node.run(program, arguments),
     }
 }
 
@@ -67,27 +66,10 @@ fn create(
 struct Node {
     handler: Arc<dyn RendezvousHandler>,
     progress: Arc<Progress>,
-    /// The first signal that came; 0 if none has.
-    signal: Arc<AtomicI32>,
+    signals: Listener,
 }
 
 impl Node {
-    /// Passes signals on. The first one also ends a wait for the others.
-    fn listen(&self, mut signals: Signals) -> Receiver<i32> {
-        let (send, signalled) = channel();
-        let (handler, first) = (Arc::clone(&self.handler), Arc::clone(&self.signal));
-        std::thread::spawn(move || {
-            for signal in signals.forever() {
-                let _ = first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-                handler.interrupt();
-                if send.send(signal).is_err() {
-                    return;
-                }
-            }
-        });
-        signalled
-    }
-
     /// Joins, and says so on standard output.
     fn join(&self) -> Result<RendezvousInfo, ExitCode> {
         let joined = self.handler.next_rendezvous();
@@ -109,22 +91,43 @@ impl Node {
                     "master_port": place.master_port,
                     "participants": participants,
                 });
-                output::say(format!("{line}\n")).map(|()| round)
+                output::say(format!("{line}\n")).map(|()| round).inspect_err(|_| self.leave())
             }
             Err(RendezvousError::GracefulExit { .. }) => {
                 tracing::info!("the job has ended; this node was a spare and was not needed");
+                self.linger();
                 Err(ExitCode::SUCCESS)
             }
             Err(RendezvousError::Interrupted { .. }) => {
                 tracing::info!("left the rendezvous on a signal");
-                Err(ExitCode::from(128 + self.signal.load(Ordering::SeqCst) as u8))
+                Err(ExitCode::from(128 + self.signals.first() as u8))
             }
-            Err(error) => Err(complain(&error)),
+            Err(error) => {
+                // It may have been in the round already.
+                if matches!(error, RendezvousError::NoMaster { .. }) {
+                    self.leave();
+                }
+                Err(complain(&error))
+            }
+        }
+    }
+
+    /// This node, and it alone, is to be out of the rendezvous.
+    fn leave(&self) {
+        if let Err(error) = self.handler.leave() {
+            tracing::warn!("could not leave the rendezvous: {error}");
+        }
+    }
+
+    /// It is over, but the others must be able to see that.
+    fn linger(&self) {
+        if self.handler.hosts_store() {
+            let _ = self.signals.signalled.recv_timeout(LINGER);
         }
     }
 
     /// Stays in the rendezvous, through as many rounds as it takes, until a signal.
-    fn stay(&self, signalled: &Receiver<i32>) -> ExitCode {
+    fn stay(&self) -> ExitCode {
         loop {
             let round = match self.join() {
                 Ok(round) => round,
@@ -132,7 +135,7 @@ impl Node {
             };
             // Nodes that run workers wait for everybody's numbers; this one has none.
             let assigning = self.take_part(&round);
-            if let Err(code) = self.watch(signalled) {
+            if let Err(code) = self.watch() {
                 return code;
             }
             // It ends with the round: what it waits for, if it does, will not come.
@@ -144,17 +147,18 @@ impl Node {
         let (store, rank, world_size) = (Arc::clone(&round.store), round.rank, round.world_size);
         std::thread::spawn(move || {
             let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
-            if let Err(error) = assign_ranks(&*store, &mine, world_size) {
+            let taken = meeting::count_as_finished(&*store);
+            if let Err(error) = taken.and_then(|()| assign_ranks(&*store, &mine, world_size)) {
                 tracing::debug!("ranks of workers were not assigned: {error}");
             }
         })
     }
 
     /// Watches a round until it is to be started over.
-    fn watch(&self, signalled: &Receiver<i32>) -> Result<(), ExitCode> {
+    fn watch(&self) -> Result<(), ExitCode> {
         loop {
             self.handler.wait_for_change(Duration::from_secs(1));
-            if signalled.try_recv().is_ok() {
+            if self.signals.signalled.try_recv().is_ok() {
                 return Err(match self.handler.leave() {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => complain(&error),
@@ -165,6 +169,7 @@ impl Node {
             match seen {
                 Ok((true, _)) => {
                     tracing::info!("the rendezvous was closed");
+                    self.linger();
                     return Err(ExitCode::SUCCESS);
                 }
                 Ok((false, 0)) => {}
@@ -175,13 +180,13 @@ impl Node {
     }
 
     /// Joins and runs a command as the one worker of this node.
-    fn run(&self, program: &str, arguments: &[String], signalled: &Receiver<i32>) -> ExitCode {
+    fn run(&self, program: &str, arguments: &[String]) -> ExitCode {
         let round = match self.join() {
             Ok(round) => round,
             Err(code) => return code,
         };
         let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
-        let ranks = match self.assign(&round, mine, signalled) {
+        let ranks = match self.assign(&round, mine) {
             Ok(ranks) => ranks,
             Err(code) => return code,
         };
@@ -190,41 +195,41 @@ impl Node {
             Ok(child) => child,
             Err(error) => {
                 output::complain(&format!("rallypoint join: cannot run {program:?}: {error}"));
-                let _ = self.handler.leave();
+                meeting::fail(&round);
+                self.leave();
                 return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
             }
         };
         let (send, ended) = channel();
         let pid = child.id();
         std::thread::spawn(move || send.send(child.wait()));
+        self.signals.set_running(true);
         let status = loop {
             match ended.recv_timeout(Duration::from_millis(20)) {
                 Ok(status) => break status,
                 Err(RecvTimeoutError::Timeout) => {
-                    signalled.try_iter().for_each(|signal| command::send_signal(pid, signal));
+                    self.signals.signalled.try_iter().for_each(|signal| command::send_signal(pid, signal));
                 }
                 Err(RecvTimeoutError::Disconnected) => return ExitCode::FAILURE,
             }
         };
+        self.signals.set_running(false);
         let code = command::exit_code(status);
-        match code {
-            0 => self.finish(&round, signalled),
+        let stays_behind = match code {
+            0 => meeting::finish(&*self.handler, &round, || self.signals.signalled.try_recv().is_ok()),
             _ => {
-                if let Err(error) = self.handler.leave() {
-                    tracing::warn!("could not leave the rendezvous: {error}");
-                }
+                meeting::fail(&round);
+                true
             }
+        };
+        if stays_behind {
+            self.leave();
         }
         ExitCode::from(code)
     }
 
     /// Learns the ranks of this node's workers, unless a signal comes first.
-    fn assign(
-        &self,
-        round: &RendezvousInfo,
-        mine: RoleInfo,
-        signalled: &Receiver<i32>,
-    ) -> Result<AssignedRanks, ExitCode> {
+    fn assign(&self, round: &RendezvousInfo, mine: RoleInfo) -> Result<AssignedRanks, ExitCode> {
         let (store, world_size) = (Arc::clone(&round.store), round.world_size);
         let (send, assigned) = channel();
         std::thread::spawn(move || send.send(assign_ranks(&*store, &mine, world_size)));
@@ -233,44 +238,17 @@ impl Node {
                 Ok(Ok(ranks)) => return Ok(ranks),
                 Ok(Err(source)) => {
                     let run_id = self.handler.run_id().to_owned();
+                    self.leave();
                     return Err(complain(&RendezvousError::Connection { run_id, source }));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(ExitCode::FAILURE),
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Ok(signal) = signalled.try_recv() {
-                        let _ = self.handler.leave();
+                    if let Ok(signal) = self.signals.signalled.try_recv() {
+                        self.leave();
                         return Err(ExitCode::from(128 + signal as u8));
                     }
                 }
             }
-        }
-    }
-
-    /// The command has succeeded here: waits until it has everywhere, because one of the nodes hosts the store. The last one
-    /// closes the rendezvous. Torch's agents meet at the same keys.
-    fn finish(&self, round: &RendezvousInfo, signalled: &Receiver<i32>) {
-        const MEETING: &str = "torchelastic/agent/terminal_state";
-        let (count, last) = (format!("{MEETING}/num_members"), format!("{MEETING}/last_member"));
-        let meet = || {
-            let store = &*round.store;
-            if store.add(&count, 1)? == round.world_size as i64 {
-                // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
-                if let Err(error) = self.handler.set_closed() {
-                    tracing::warn!("could not close the rendezvous: {error}");
-                }
-                store.set(&last, b"<val_ignored>")?;
-            }
-            let deadline = Instant::now() + EXIT_BARRIER;
-            loop {
-                match store.wait_for(&[&last], Duration::from_millis(500)) {
-                    Err(StoreError::Timeout { .. })
-                        if Instant::now() < deadline && signalled.try_recv().is_err() => {}
-                    other => return other,
-                }
-            }
-        };
-        if let Err(error) = meet() {
-            tracing::warn!("not all nodes have finished: {error}");
         }
     }
 }

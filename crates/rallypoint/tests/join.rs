@@ -1,6 +1,7 @@
 //! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -36,7 +37,12 @@ struct Node {
 impl Node {
     /// A node of a job at this server, with further arguments.
     fn start(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
-        let endpoint = format!("127.0.0.1:{}", server.port());
+        Node::at(server.port(), nodes, more)
+    }
+
+    /// A node of a job at this port.
+    fn at(port: u16, nodes: &str, more: &[&str]) -> Node {
+        let endpoint = format!("127.0.0.1:{port}");
         let mut arguments = vec!["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
         arguments.extend(more);
         let mut command = command(&arguments);
@@ -211,6 +217,97 @@ fn a_signal_while_it_waits_takes_the_node_out_at_once() {
     }
 }
 
+#[test]
+fn a_signal_ends_a_node_at_once_that_has_not_reached_its_store_yet() {
+    for more in [&["--rdzv-conf", "is_host=0"][..], &["--rdzv-backend", "static", "--node-rank", "1"]] {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let node = Node::at(silent.local_addr().unwrap().port(), "2", more);
+        let _connection = silent.accept().unwrap();
+        let start = Instant::now();
+        node.signal(Signal::INT);
+        assert_eq!(node.ended().0, 130, "{more:?}");
+        assert!(start.elapsed() < Duration::from_secs(3), "{more:?}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_store_that_does_not_answer_keeps_no_node_that_was_told_to_end() {
+    let port = rallypoint_store::free_port().unwrap();
+    let mut host = Node::at(port, "4", &[]);
+    host.logs("1 of at least 4 nodes are here");
+    let (mut patient, mut impatient) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
+    patient.logs("3 of at least 4 nodes are here");
+    impatient.logs("3 of at least 4 nodes are here");
+    host.signal(Signal::STOP);
+    let start = Instant::now();
+    patient.signal(Signal::TERM);
+    impatient.signal(Signal::TERM);
+    impatient.signal(Signal::INT);
+    assert!([130, 143].contains(&impatient.ended().0));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!([143, 5].contains(&patient.ended().0));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_signal_reaches_all_that_the_command_has_started() {
+    let server = server();
+    let node = Node::start(&server, "1", &["--", "sh", "-c", "sleep 300 & echo $!; wait"]);
+    node.joined();
+    let started = format!("/proc/{}", node.line());
+    node.signal(Signal::TERM);
+    assert_eq!(node.ended().0, 143);
+    let deadline = Instant::now() + SOON;
+    while std::path::Path::new(&started).join("cwd").exists() {
+        assert!(Instant::now() < deadline, "it was left behind");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.
+#[test]
+fn nodes_without_a_command_end_well_with_the_job_and_do_not_hold_it_up() {
+    let port = rallypoint_store::free_port().unwrap();
+    let mut host = Node::at(port, "3", &[]);
+    host.logs("hosts the TCP store");
+    let other = Node::at(port, "3", &[]);
+    let working = Node::at(port, "3", &["--", "sh", "-c", "exit $((RANK + WORLD_SIZE - 1))"]);
+    for node in [working, other, host] {
+        let (code, log) = node.ended();
+        assert_eq!(code, 0, "{log}");
+        assert!(!log.contains("WARN"), "{log}");
+    }
+}
+
+#[test]
+fn a_command_that_fails_holds_up_no_other_and_closes_nothing() {
+    let server = server();
+    let script = ["--", "sh", "-c", "exit $GROUP_RANK"];
+    let nodes = [0, 1].map(|_| Node::start(&server, "2", &script));
+    let mut codes = nodes.map(|node| node.ended().0);
+    codes.sort();
+    assert_eq!(codes, [0, 1]);
+    let others = [0, 1].map(|_| Node::start(&server, "2", &["--", "true"]));
+    for node in others {
+        let (joined, start) = (node.joined(), Instant::now());
+        assert_eq!((&joined["round"], &joined["world_size"]), (&1.into(), &2.into()));
+        assert_eq!(node.ended().0, 0);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_node_that_cannot_say_that_it_has_joined_leaves() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = command(&["--rdzv-endpoint", &endpoint, "--rdzv-id", "job"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let start = Instant::now();
+    assert_eq!(Node::start(&server, "1", &[]).joined()["round"], 1);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
 /// With torch's defaults: 15 s without a heartbeat.
 #[test]
 fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_log_says_why() {
@@ -281,6 +378,26 @@ fn everything_that_is_wrong_is_said_at_once() {
     let output = run(&["--rdzv-backend", "etcd"]);
     assert!(text(&output.stderr).contains("is not registered"), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn values_beyond_all_measure_are_wrong_usage() {
+    let (long, most) = ("x".repeat(70_000), u64::MAX.to_string());
+    let fixed = ["--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:1", "--node-rank"];
+    for (arguments, said) in [
+        (&["--rdzv-conf", "keep_alive_interval=9223372036854775807"][..], "longer than a century"),
+        (&["--rdzv-conf", "join_timeout=9223372036854775807"], "longer than a century"),
+        (&["--rdzv-id", &long], "the run id has 70000 bytes"),
+        (&["--local-addr", "two words"], "\"two words\" is neither a host name nor an address"),
+        (&["--local-addr", &long], "more than 255 bytes"),
+        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the most is 1000000"),
+        (&[&fixed[..], &[&most, "--nnodes", "2"]].concat(), "it must be from 0 to 1"),
+    ] {
+        let output = run(arguments);
+        let all = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{all}");
+        assert!(all.contains(said) && all.len() < 1000, "{all}");
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
+use crate::store_info::is_address;
 use bootstrap::Bootstrap;
 use driver::Driver;
 use keep_alive::KeepAlive;
@@ -53,6 +54,7 @@ pub type WallClock = Arc<dyn Fn() -> WallTime + Send + Sync>;
 pub struct DynamicRendezvousHandler {
     driver: Arc<Driver>,
     store: Arc<dyn Store>,
+    is_host: bool,
     keep_alive: Mutex<Option<KeepAlive>>,
     bootstrap: Mutex<Bootstrap>,
     seen: Mutex<Seen>,
@@ -93,6 +95,7 @@ impl DynamicRendezvousHandler {
         let driver = Arc::get_mut(&mut handler.driver).expect("nobody else has it yet");
         driver.observer = observer;
         driver.expected = expected;
+        handler.is_host = made.is_host;
         Ok(handler)
     }
 
@@ -104,7 +107,11 @@ impl DynamicRendezvousHandler {
         settings: Settings,
     ) -> Result<DynamicRendezvousHandler> {
         static HANDLERS: AtomicI64 = AtomicI64::new(0);
-        let wrong = settings.check();
+        let mut wrong = settings.check();
+        if !is_address(addr) {
+            let shown: String = addr.chars().take(64).collect();
+            wrong.push(format!("the address of this node, {shown:?}, is neither a host name nor an address"));
+        }
         if !wrong.is_empty() {
             return Err(RendezvousError::Parameters(wrong));
         }
@@ -112,6 +119,7 @@ impl DynamicRendezvousHandler {
         Ok(DynamicRendezvousHandler {
             driver: Arc::new(Driver::new(backend, Member::new(me, settings))),
             store,
+            is_host: false,
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
@@ -168,6 +176,30 @@ impl DynamicRendezvousHandler {
         unreachable!("joining ends in one of these ways")
     }
 
+    /// Takes this node's place in a round that it is in.
+    fn enter(&self, state: &State) -> Result<RendezvousInfo> {
+        let (me, run_id) = (self.node(), self.run_id());
+        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(KeepAlive::start(Arc::clone(&self.driver)));
+        *self.seen() = Seen { round: Some(state.round), ..Seen::default() };
+        let participants: Vec<_> = state.participants.keys().cloned().collect();
+        let rank =
+            participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
+        let world_size = participants.len() as u64;
+        let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
+        let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
+        tracing::info!(
+            "The node '{me}' has joined round {} of the rendezvous '{run_id}' as rank {rank} in a world of size \
+             {world_size}.",
+            state.round
+        );
+        let is_interrupted = || self.driver.interrupted.load(Ordering::SeqCst);
+        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
+        let bootstrap_store_info =
+            bootstrap.build(run_id, rank, &participants, &*store, self.use_agent_store(), is_interrupted)?;
+        Ok(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: state.round, participants })
+    }
+
     /// The state, at most a second old.
     fn look(&self) -> Result<Arc<State>> {
         if let Some((at, state)) = &self.seen().last
@@ -200,29 +232,11 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
         self.stop_keep_alive();
         *self.seen() = Seen::default();
-        let joined = self.join();
+        let joined = self.join().and_then(|state| self.enter(&state));
         if let Err(RendezvousError::Interrupted { .. }) = joined {
             self.leave()?;
         }
-        let state = joined?;
-        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(KeepAlive::start(Arc::clone(&self.driver)));
-        *self.seen() = Seen { round: Some(state.round), ..Seen::default() };
-        let participants: Vec<_> = state.participants.keys().cloned().collect();
-        let rank =
-            participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
-        let world_size = participants.len() as u64;
-        let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
-        let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
-        tracing::info!(
-            "The node '{me}' has joined round {} of the rendezvous '{run_id}' as rank {rank} in a world of size \
-             {world_size}.",
-            state.round
-        );
-        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let bootstrap_store_info =
-            bootstrap.build(run_id, rank, &participants, &*store, self.use_agent_store())?;
-        Ok(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: state.round, participants })
+        joined
     }
 
     fn is_closed(&self) -> Result<bool> {
@@ -292,6 +306,10 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             }),
             _ => Ok(()),
         }
+    }
+
+    fn hosts_store(&self) -> bool {
+        self.is_host
     }
 
     fn interrupt(&self) {

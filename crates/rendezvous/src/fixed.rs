@@ -21,6 +21,8 @@ use crate::store_info::RendezvousStoreInfo;
 
 /// How long to wait for the others unless told otherwise.
 const TIMEOUT: i64 = 600;
+/// More nodes than this were not meant.
+const MOST_NODES: u64 = 1_000_000;
 /// How long to look who else is there.
 const BESIDE: Duration = Duration::from_secs(2);
 /// How long a host stays after a contradiction, so that all hear of it.
@@ -51,6 +53,7 @@ impl StaticRendezvousHandler {
     /// A handler as `parameters` ask for.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
         let mut wrong = unknown_options(&parameters.config, &["rank", "timeout"]);
+        wrong.extend(parameters.check_names());
         let mut take = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {
                 wrong.push(error.to_string());
@@ -71,6 +74,11 @@ impl StaticRendezvousHandler {
                 world_size - 1
             )),
             Some(_) => {}
+        }
+        if world_size > MOST_NODES {
+            wrong.push(format!(
+                "a static rendezvous of {world_size} nodes can't be; the most is {MOST_NODES}"
+            ));
         }
         if timeout <= 0 {
             wrong.push(format!("timeout ({timeout}) must be positive."));

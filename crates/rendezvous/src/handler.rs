@@ -42,6 +42,11 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(())
     }
 
+    /// Whether this node hosts the store of the rendezvous: if it goes, the others lose it.
+    fn hosts_store(&self) -> bool {
+        false
+    }
+
     /// Makes a call that waits in [`next_rendezvous`](RendezvousHandler::next_rendezvous) end soon, from any thread. The
     /// node is out of the rendezvous then.
     fn interrupt(&self) {}

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use rallypoint_core::Limits;
+
 use crate::error::{RendezvousError, Result};
+use crate::store_info::is_address;
 
 /// The value of an option.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,6 +121,23 @@ impl RendezvousParameters {
             _ => None,
         };
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
+    }
+
+    /// What is wrong with the names in them, for a backend whose nodes meet in a store.
+    pub(crate) fn check_names(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        // Keys are made of it, with something before it and behind it.
+        let longest = Limits::default().key_len - 256;
+        if self.run_id.len() > longest {
+            wrong.push(format!("the run id has {} bytes; the most is {longest}", self.run_id.len()));
+        }
+        if let Some(addr) = self.local_addr.as_deref().filter(|addr| !is_address(addr)) {
+            let shown: String = addr.chars().take(64).collect();
+            wrong.push(format!(
+                "the local address {shown:?} is neither a host name nor an address: it has blanks or more than 255 bytes"
+            ));
+        }
+        wrong
     }
 
     /// The same with these options. One that is named like a parameter is refused, as it would be in Python.

@@ -60,6 +60,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
         },
         Err(error) => wrong.push(error.to_string()),
     }
+    wrong.extend(parameters.check_names());
     wrong.extend(check_backoff(parameters));
     wrong.extend(check_store(parameters));
     wrong.extend(ExpectedHosts::of(parameters).err().map(|error| error.to_string()));

@@ -53,11 +53,7 @@ impl RendezvousStoreInfo {
         // It goes into the environment of processes, so it must be what it is said to be.
         let master_addr = std::str::from_utf8(&addr)
             .ok()
-            .filter(|addr| {
-                !addr.is_empty()
-                    && addr.len() <= 255
-                    && addr.chars().all(|c| !c.is_whitespace() && !c.is_control())
-            })
+            .filter(|addr| is_address(addr))
             .ok_or_else(|| wrong("address", &addr))?;
         let master_port = std::str::from_utf8(&port)
             .ok()
@@ -65,6 +61,11 @@ impl RendezvousStoreInfo {
             .ok_or_else(|| wrong("port", &port))?;
         Ok(RendezvousStoreInfo { master_addr: master_addr.into(), master_port })
     }
+}
+
+/// Whether this can be the address of a node: others put it into their environment and their state.
+pub(crate) fn is_address(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 255 && text.chars().all(|c| !c.is_whitespace() && !c.is_control())
 }
 
 #[cfg(test)]

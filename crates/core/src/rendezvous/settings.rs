@@ -25,6 +25,9 @@ pub struct Settings {
     pub keep_alive_max_attempt: u32,
 }
 
+/// A time that is longer was not meant, and can't be reckoned with.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 impl Settings {
     /// Torch's defaults.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
@@ -71,6 +74,16 @@ impl Settings {
             if time.is_zero() {
                 wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
             }
+            if time > LONGEST {
+                wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
+            }
+        }
+        if self.keep_alive_limit() > LONGEST {
+            wrong.push(format!(
+                "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is longer than a century.",
+                self.keep_alive_interval.as_secs(),
+                self.keep_alive_max_attempt
+            ));
         }
         // Torch accepts these and then takes everybody for dead.
         if self.keep_alive_limit().is_zero() {
@@ -96,6 +109,10 @@ mod tests {
         let wrong = settings.check();
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(Settings::new("job", 1, 1).check().is_empty());
+        let mut endless = Settings::new("job", 1, 1);
+        endless.keep_alive_interval = Duration::from_secs(i64::MAX as u64);
+        endless.join_timeout = Duration::MAX;
+        assert_eq!(endless.check().len(), 2, "{:?}", endless.check());
         let wrong = Settings::new("job", 3, 2).check();
         assert!(wrong[0].contains("maximum number of nodes (2)"), "{wrong:?}");
     }

@@ -66,7 +66,9 @@ impl JoinArgs {
             Default::default()
         });
         match (self.rdzv_backend.as_str(), self.node_rank) {
-            ("static", Some(rank)) => drop(config.insert("rank".into(), (rank as i64).into())),
+            ("static", Some(rank)) => {
+                drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
+            }
             (_, None) => {}
             (backend, Some(_)) => {
                 wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
@@ -86,11 +88,12 @@ impl JoinArgs {
             make(1, 1)
         });
         let made = made.and_then(|parameters| parameters.with_config(config));
+        let made = made.map(|parameters| parameters.with_local_addr(self.local_addr.clone()));
         match made {
             Ok(parameters) => {
                 wrong.extend(parameters.check());
                 match wrong.is_empty() {
-                    true => Ok(parameters.with_local_addr(self.local_addr.clone())),
+                    true => Ok(parameters),
                     false => Err(RendezvousError::Parameters(wrong)),
                 }
             }

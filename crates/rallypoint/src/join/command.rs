@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
 use rallypoint_rendezvous::{AssignedRanks, RendezvousHandler, RendezvousInfo};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What the command is told.
 pub(super) fn environment(
@@ -39,11 +39,12 @@ pub(super) fn start(
     Command::new(program).args(arguments).envs(environment).process_group(0).spawn()
 }
 
+/// To it and to all that it has started, as a terminal would: a shell passes nothing on.
 pub(super) fn send_signal(pid: u32, signal: i32) {
     let (pid, signal) = (Pid::from_raw(pid as i32), Signal::from_named_raw(signal));
     if let (Some(pid), Some(signal)) = (pid, signal) {
         // It may be gone already.
-        let _ = kill_process(pid, signal);
+        let _ = kill_process_group(pid, signal);
     }
 }
 

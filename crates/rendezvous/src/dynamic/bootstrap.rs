@@ -5,7 +5,7 @@
 //! still true.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::NodeDesc;
 use rallypoint_store::{Store, StoreError, TcpStoreServer};
@@ -19,6 +19,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How long, if it did not do so last time.
 const HARDLY: Duration = Duration::from_millis(200);
 
+/// How long it waits before it looks whether somebody wants it to stop.
+const SLICE: Duration = Duration::from_millis(200);
+
 /// What a node remembers from round to round.
 #[derive(Default)]
 pub(super) struct Bootstrap {
@@ -31,7 +34,7 @@ pub(super) struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Publishes it, as rank 0, or reads it. With `serve` rank 0 has a server running there.
+    /// Publishes it, as rank 0, or reads it, unless it is interrupted. With `serve` rank 0 has a server running there.
     pub(super) fn build(
         &mut self,
         run_id: &str,
@@ -39,6 +42,7 @@ impl Bootstrap {
         participants: &[NodeDesc],
         store: &dyn Store,
         serve: bool,
+        is_interrupted: impl Fn() -> bool,
     ) -> Result<RendezvousStoreInfo> {
         let first = &participants[0];
         let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
@@ -52,17 +56,30 @@ impl Bootstrap {
             return Ok(info);
         }
         let before = self.said.as_ref().filter(|(node, _)| node == first).map(|(_, info)| info.clone());
+        let start = Instant::now();
         let patience = match (&before, self.silent) {
+            // None at all means: for ever.
+            (None, _) if store.timeout().is_zero() => Duration::MAX,
             (None, _) => store.timeout(),
             (Some(_), false) => AGAIN,
             (Some(_), true) => HARDLY,
         };
-        let info = match RendezvousStoreInfo::read(store, patience) {
+        let left = || patience.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+        let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
+        // What goes wrong here, other than that nothing has come yet, goes wrong below as well.
+        while start.elapsed() < patience
+            && matches!(store.wait_for(&keys, SLICE.min(left())), Err(StoreError::Timeout { .. }))
+        {
+            if is_interrupted() {
+                return Err(RendezvousError::Interrupted { run_id: run_id.into() });
+            }
+        }
+        let info = match RendezvousStoreInfo::read(store, left()) {
             Ok(info) => {
                 self.silent = false;
                 info
             }
-            Err(StoreError::Timeout { waited, .. }) => match before {
+            Err(StoreError::Timeout { .. }) => match before {
                 Some(info) => {
                     self.silent = true;
                     tracing::debug!(
@@ -74,7 +91,7 @@ impl Bootstrap {
                     return Err(RendezvousError::NoMaster {
                         run_id: run_id.into(),
                         rank_0: first.to_string(),
-                        waited,
+                        waited: start.elapsed(),
                     });
                 }
             },

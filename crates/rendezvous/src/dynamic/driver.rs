@@ -141,6 +141,7 @@ impl Driver {
             if waits && self.is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
             }
+            let reads = matches!(step, Step::Read);
             let next = match step {
                 Step::Read => self.cell(backend).map(|cell| {
                     let mut member = self.member();
@@ -150,7 +151,8 @@ impl Driver {
                 Step::Write { token, state, retract } => self.write(backend, &mut run, token, state, retract),
                 Step::Pause { most, phase } => {
                     self.report(&run, started);
-                    match most < WORTH_WAITING {
+                    // What doesn't wait for others has only collided with them; it is not to try again at once.
+                    match most < WORTH_WAITING || !waits {
                         true => std::thread::sleep(most),
                         false => drop(self.wait(Signal::Over(phase), most)),
                     }
@@ -160,10 +162,13 @@ impl Driver {
             };
             step = match next {
                 Ok(step) => {
-                    corrupt_since = None;
+                    // That it could be read is not enough where it is what was to be written that is wrong.
+                    if !reads {
+                        corrupt_since = None;
+                    }
                     step
                 }
-                Err(error) => match self.after(error, &mut corrupt_since, deadline) {
+                Err(error) => match self.after(error, &mut corrupt_since, deadline, waits) {
                     Failure::Again => run.handle_failure(),
                     Failure::Fatal(error) => return Err(error),
                 },
@@ -177,6 +182,7 @@ impl Driver {
         error: RendezvousError,
         corrupt_since: &mut Option<Instant>,
         deadline: MonoTime,
+        waits: bool,
     ) -> Failure {
         match &error {
             // It may have happened or not; reading tells.
@@ -192,7 +198,11 @@ impl Driver {
                 if since.elapsed() >= CORRUPT || self.now() > deadline {
                     return Failure::Fatal(error);
                 }
-                self.sleep(Duration::from_millis(500));
+                // Who was interrupted and now leaves, or only shows that it is alive, must not look again and again.
+                match waits {
+                    true => self.sleep(Duration::from_millis(500)),
+                    false => std::thread::sleep(Duration::from_millis(500)),
+                }
                 Failure::Again
             }
             _ => Failure::Fatal(error),

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
+use rallypoint_core::rendezvous::cell;
+use rallypoint_rendezvous::{
+    C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
+};
 use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
@@ -173,5 +176,45 @@ fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
         if to.write_all(&bytes[..len]).is_err() {
             return;
         }
+    }
+}
+
+/// A rank 0 that has joined and then says nothing, because it died or is a launcher that has said it before.
+#[test]
+fn a_node_that_waits_for_rank_0_to_say_where_the_workers_meet_can_be_interrupted() {
+    let job = quick(2, 2);
+    let node = job.node();
+    let joining = join(&node);
+    let (store, limits) = (job.store(), rallypoint_store::Limits::default());
+    let read =
+        || cell::read(&store.get("torch.rendezvous.job").unwrap(), &limits).unwrap().unwrap_or_default();
+    eventually("it is there", Duration::from_secs(5), || read().participants.contains_key(node.node()));
+    let mut state = read();
+    let silent = NodeDesc::new("0", 1, 0);
+    state.last_heartbeats.insert(silent.clone(), state.last_heartbeats[node.node()]);
+    state.participants.insert(silent, 0);
+    state.participants.insert(node.node().clone(), 1);
+    (state.complete, state.deadline) = (true, None);
+    store.set("torch.rendezvous.job", &cell::write(&state, &limits).unwrap()).unwrap();
+    // It keeps itself alive, so it has joined.
+    let before = state.last_heartbeats[node.node()];
+    eventually("it has joined", Duration::from_secs(5), || {
+        read().last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
+    });
+    let start = Instant::now();
+    node.interrupt();
+    assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(!read().has(node.node()), "it has left");
+}
+
+#[test]
+fn an_address_that_no_state_can_hold_is_refused_before_anything_is_written() {
+    for addr in ["", "two words", &"x".repeat(256)] {
+        let store: Arc<dyn Store> = Arc::new(HashStore::new());
+        let backend = Arc::new(C10dBackend::new(Arc::clone(&store), "job").unwrap());
+        let made = DynamicRendezvousHandler::new(backend, store, addr, Job::new(1, 1).settings);
+        let error = made.err().expect("it is refused").to_string();
+        assert!(error.contains("neither a host name nor an address"), "{error}");
     }
 }
