@@ -1,7 +1,7 @@
 """The state of a rendezvous between real torch and our codec, in both directions.
 
-Our side is the example `state_codec` (`cargo build --examples`), found in `$RALLYPOINT_EXAMPLES`, else in
-`target/release/examples`, else in `target/debug/examples`.
+Our side is the example `state_codec` (`cargo build --examples`), found in `$RALLYPOINT_EXAMPLES`, else
+beside the binary.
 """
 
 import base64
@@ -24,6 +24,7 @@ import pytest
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 from torch.distributed import HashStore
+from servers import binary
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousSettings,
@@ -38,14 +39,10 @@ FIELDS = list(vars(_RendezvousState()))
 
 
 def our_codec():
-    root = pathlib.Path(__file__).resolve().parents[2]
-    folders = [root / "target" / profile / "examples" for profile in ("release", "debug")]
-    if "RALLYPOINT_EXAMPLES" in os.environ:
-        folders = [pathlib.Path(os.environ["RALLYPOINT_EXAMPLES"])]
-    for folder in folders:
-        if (folder / "state_codec").exists():
-            return folder / "state_codec"
-    pytest.fail(f"no state_codec in {[str(folder) for folder in folders]}; run cargo build --examples")
+    folder = pathlib.Path(os.environ.get("RALLYPOINT_EXAMPLES", pathlib.Path(binary()).parent / "examples"))
+    if not (folder / "state_codec").exists():
+        pytest.fail(f"no state_codec in {folder}; run cargo build --examples")
+    return folder / "state_codec"
 
 
 def answers(inputs, *args):

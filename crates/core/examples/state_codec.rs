@@ -1,0 +1,60 @@
+//! Reads states, or values of a store's key, as lines of hex, and says what they come to: for tests in other languages,
+//! and for a look at a state by hand. It is no part of the product.
+//!
+//! ```text
+//! state_codec < LINES        each line a pickled state: "ok", what it is, and its hex as we write it
+//! state_codec cell < LINES   each line a value in base64: "ok" and the hex of the bytes in it
+//! ```
+//!
+//! What can't be read is answered with `error` and why. Answers are separated by tabs.
+
+use std::io::{BufRead, Write};
+
+use rallypoint_core::Limits;
+use rallypoint_core::rendezvous::{StateError, cell, pickle};
+
+fn main() -> std::io::Result<()> {
+    let mode = std::env::args().nth(1);
+    let answer = match mode.as_deref() {
+        None => state_answer,
+        Some("cell") => cell_answer,
+        Some(other) => {
+            eprintln!("state_codec: {other:?} is not \"cell\"");
+            std::process::exit(2);
+        }
+    };
+    let limits = Limits::default();
+    let mut out = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        match from_hex(line.trim()) {
+            Some(bytes) => match answer(&bytes, &limits) {
+                Ok(text) => writeln!(out, "ok\t{text}")?,
+                Err(error) => writeln!(out, "error\t{error}")?,
+            },
+            None => writeln!(out, "error\tnot hex")?,
+        }
+    }
+    Ok(())
+}
+
+fn state_answer(bytes: &[u8], limits: &Limits) -> Result<String, StateError> {
+    let state = pickle::decode(bytes, limits)?;
+    let written = pickle::encode_checked(&state, limits)?;
+    Ok(format!("{state:?}\t{}", to_hex(&written)))
+}
+
+fn cell_answer(value: &[u8], limits: &Limits) -> Result<String, StateError> {
+    cell::decode(value, limits).map(|bytes| to_hex(&bytes))
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8; 2]| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8);
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
