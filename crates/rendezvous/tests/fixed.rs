@@ -87,6 +87,16 @@ fn numbers_of_nodes_that_differ_are_an_error_that_names_both() {
     }
 }
 
+/// What a rank 0 says that runs in a process of its own.
+fn another_rank_0(job: &Job) -> String {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
+        .env("PORT", job.port.to_string())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
     let job = Job::new();
@@ -94,12 +104,7 @@ fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
     // Once the first one has written down who it is.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/rank/0"], Duration::from_secs(10)).unwrap();
-    let script = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
-        .env("PORT", job.port.to_string())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&script.stdout).into_owned();
+    let said = another_rank_0(&job);
     assert!(said.contains("node rank 0 was given twice"), "{said}");
     assert!(joined(host).unwrap_err().to_string().contains("given twice"));
 }
@@ -120,12 +125,7 @@ fn a_port_that_is_taken_by_something_else_says_so() {
     })
     .unwrap();
     // Not through the server that the stores of one process share.
-    let script = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
-        .env("PORT", job.port.to_string())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&script.stdout).into_owned();
+    let said = another_rank_0(&job);
     assert!(said.contains("address already in use"), "{said}");
 }
 

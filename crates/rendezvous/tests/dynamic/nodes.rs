@@ -80,6 +80,13 @@ impl Job {
         self.counts.writes.load(Ordering::Relaxed)
     }
 
+    /// How many spares stand by.
+    pub(crate) fn spares(&self) -> usize {
+        let value = self.store().get("torch.rendezvous.job").unwrap();
+        let state = rallypoint_core::rendezvous::cell::read(&value, &rallypoint_store::Limits::default());
+        state.unwrap().map_or(0, |state| state.redundancy_list.len())
+    }
+
     /// A client of the job's store.
     pub(crate) fn store(&self) -> TcpStore {
         let endpoint = Endpoint::new("127.0.0.1", self.server.port());
