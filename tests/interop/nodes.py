@@ -103,8 +103,10 @@ class OurNode:
         )
         self._lines = queue.Queue()
         self.log = []
-        for stream, take in ((self.process.stdout, self._lines.put), (self.process.stderr, self.log.append)):
-            threading.Thread(target=self._read, args=(stream, take), daemon=True).start()
+        streams = ((self.process.stdout, self._lines.put), (self.process.stderr, self.log.append))
+        self._readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
+        for reader in self._readers:
+            reader.start()
 
     @staticmethod
     def _read(stream, take):
@@ -124,7 +126,7 @@ class OurNode:
 
     def joined(self, within=JOIN):
         line = self.line(within)
-        assert line, f"it ended with {self.process.wait(DEADLINE)}: {''.join(self.log)}"
+        assert line, f"it ended with {self.ended()}: {''.join(self.log)}"
         info = json.loads(line)
         return Round(info["round"], info["rank"], info["world_size"], (info["master_addr"], info["master_port"]))
 
@@ -132,8 +134,11 @@ class OurNode:
         self.process.send_signal(number)
 
     def ended(self, within=DEADLINE):
-        """Its exit code."""
-        return self.process.wait(within)
+        """Its exit code, once all it wrote is in `log`."""
+        code = self.process.wait(within)
+        for reader in self._readers:
+            reader.join(DEADLINE)
+        return code
 
     def __enter__(self):
         return self
