@@ -256,12 +256,10 @@ impl World {
         request: Request,
     ) -> Result<(), Violation> {
         let Node { job, is_torch, .. } = self.nodes[node];
-        if let (Request::Announce { node, .. }, true) = (&request, self.config.thorough) {
-            let round = self.state(job).round;
-            // It may have read a state in which all others were dead, and the next round was to come.
-            for round in [round, round + 1] {
-                self.jobs[job].checks.asked.entry(round).or_default().insert(node.clone());
-            }
+        if let (Request::Announce { key, node }, true) = (&request, self.config.thorough) {
+            let round = key.rsplit('/').next().and_then(|round| round.parse().ok());
+            let round = round.expect("announcements are for a round");
+            self.jobs[job].checks.asked.entry(round).or_default().insert(node.clone());
         }
         let (reply, changed) = self.store.handle(request);
         if let Reply::Written { won, .. } = &reply {
