@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn an_address_that_stands_for_all_is_none_to_meet_at() {
-        for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "::ffff:0.0.0.0"] {
+        for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "[::ffff:0.0.0.0]:1"] {
             let endpoint = parse_rendezvous_endpoint(text, 1).unwrap();
             let wrong = check_reachable(&endpoint).expect("it is refused");
             assert!(wrong.contains("stands for all addresses of a machine"), "{wrong}");

@@ -188,10 +188,16 @@ impl StaticRendezvousHandler {
             )
         })?;
         let mut joined = store.count_worker().map_err(|source| self.failed(source))?;
+        let mut said = None;
         while joined < self.world_size as i64 {
             self.check_conflicts(&notes)?;
             if self.interrupted.load(Ordering::SeqCst) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
+            }
+            if said != Some(joined) && self.observer.is_none() {
+                said = Some(joined);
+                let (run_id, world_size) = (&self.run_id, self.world_size);
+                tracing::info!("waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here");
             }
             self.tell(Some(joined), start);
             if start.elapsed() >= self.timeout {
