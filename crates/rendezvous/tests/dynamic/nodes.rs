@@ -113,13 +113,14 @@ impl Job {
 
     /// A node whose state lies elsewhere.
     pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
-        let backend = Arc::new(C10dBackend::new(Arc::clone(store), &self.settings.run_id).unwrap());
-        let settings = self.settings.clone();
-        Arc::new(DynamicRendezvousHandler::new(backend, Arc::clone(store), "127.0.0.1", settings).unwrap())
+        Arc::new(self.handler_over(Arc::clone(store), self.settings.clone()))
     }
 
     fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
-        let store: Arc<dyn Store> = Arc::new(self.store());
+        self.handler_over(Arc::new(self.store()), settings)
+    }
+
+    fn handler_over(&self, store: Arc<dyn Store>, settings: Settings) -> DynamicRendezvousHandler {
         let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
         let backend = Counted { inner, counts: Arc::clone(&self.counts) };
         DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap()
