@@ -50,7 +50,7 @@ pub fn apply(
         }
         Change::StartOver => {
             let with_me = announced.iter().filter(|node| *node != me && !dead.contains(node)).chain([me]);
-            let in_round = |node: &&NodeDesc| next.participants.contains_key(node);
+            let in_round = |node: &&NodeDesc| next.participants.contains_key(*node);
             let leaving: Vec<_> = with_me.filter(in_round).cloned().collect();
             next = next.without(&leaving, settings.min_nodes);
             for node in leaving {

@@ -15,7 +15,7 @@ use crate::node::{Node, SOON, server};
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     let endpoint = format!("127.0.0.1:{}", server.port());
     let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
-    for (key, value) in [("is_host", 0), ("last_call_timeout", 1), ("join_timeout", 60)] {
+    for (key, value) in [("is_host", 0i64), ("last_call_timeout", 1), ("join_timeout", 60)] {
         parameters.config.insert(key.into(), value.into());
     }
     rendezvous_handler_registry().create_handler(&parameters.with_local_addr(Some("127.0.0.1".into()))).unwrap()
