@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use rallypoint_rendezvous::{AssignedRanks, RendezvousHandler, RendezvousInfo};
@@ -58,9 +59,10 @@ pub(super) fn start(
     arguments: &[String],
     environment: &[(&str, String)],
 ) -> io::Result<Started> {
-    let mut command = match cfg!(target_os = "linux") {
-        // This name is right even if the file was replaced meanwhile.
-        true => Command::new("/proc/self/exe"),
+    // This name is right even if the file was replaced meanwhile.
+    let itself = Path::new("/proc/self/exe");
+    let mut command = match itself.exists() {
+        true => Command::new(itself),
         false => Command::new(std::env::current_exe()?),
     };
     command.arg(BECOME).arg(std::process::id().to_string()).arg(program).args(arguments);
