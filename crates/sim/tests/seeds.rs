@@ -43,14 +43,16 @@ fn a_seed_is_one_run() {
 /// torch nodes and second rendezvous beside them.
 #[test]
 fn every_check_has_something_to_look_at() {
-    let (mut looked, mut timeouts, mut losses) = ([0; 5], 0, 0);
+    let (mut looked, mut timeouts, mut losses, mut excused) = ([0; 5], 0, 0, 0);
     for seed in 0..2_000 {
         let summary = run(&Config::of(seed)).unwrap();
         looked.iter_mut().zip(summary.looked).for_each(|(sum, one)| *sum += one);
         timeouts += summary.timeouts;
         losses += summary.losses;
+        excused += summary.excused;
     }
     assert!(looked.iter().all(|looks| *looks > 10), "looks of R9 to R13: {looked:?}");
+    assert_eq!(excused, 0, "what R9 lets pass is rare");
     assert!(timeouts > 100 && losses > 10_000, "{timeouts} timeouts, {losses} lost writes");
     let configs: Vec<_> = (0..2_000).map(Config::of).collect();
     assert!(configs.iter().filter(|config| config.torch > 0).count() > 300);
