@@ -85,6 +85,8 @@ pub struct View<'a> {
     pub since: MonoTime,
     /// Whether it has asked the others to let it in.
     pub announced: bool,
+    /// The round for which it has done so since it began.
+    pub asked: Option<u64>,
 }
 
 impl View<'_> {
@@ -188,7 +190,9 @@ fn stay(state: &State, view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    if !state.participants.contains_key(view.me) {
+    // Others may have let it out and into the next round before it has seen the first.
+    let is_in_next = view.asked == Some(state.round);
+    if is_in_next || !state.participants.contains_key(view.me) {
         return (Decision::Finish, Reason::Nothing);
     }
     match (view.is_late(), state.complete && !state.closed) {

@@ -24,6 +24,8 @@ pub struct Run {
     cell: Option<Cell>,
     /// Who has announced itself for the next round to be open; only where that was read after the state.
     announced: Option<Arc<[NodeDesc]>>,
+    /// The round it has last announced itself for, since it began.
+    asked: Option<u64>,
     losses: u32,
     reason: Reason,
     /// Who was here when the time was up: this node among them, although it withdraws before it ends.
@@ -61,6 +63,7 @@ impl Run {
             deadline,
             cell: None,
             announced: None,
+            asked: None,
             losses: 0,
             reason: Reason::Nothing,
             late: None,
@@ -167,7 +170,7 @@ impl Run {
         };
         match member.announcement.filter(|round| wants && *round == to_open(state)) {
             Some(round) => {
-                self.announcing = now;
+                (self.asked, self.announcing) = (Some(round), now);
                 Step::Announce { round }
             }
             None => Step::Read,
@@ -207,6 +210,7 @@ impl Run {
             wall,
             since: self.since,
             announced: member.may_be_let_in(raw),
+            asked: self.asked,
         };
         let dead = member.watch.dead(member.settings.keep_alive_limit(), &member.me);
         let state = match dead.is_empty() {
@@ -216,6 +220,8 @@ impl Run {
         // Ranks come from the bytes that were read, never from this node's opinion of who is dead.
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &*state };
         let (decision, reason) = decide(self.goal, seen, &view);
+        // Others may have gone on to another round since it announced itself.
+        self.announced.take_if(|_| self.asked != Some(to_open(&state)));
         self.reason = reason.clone();
         match decision {
             Decision::Finish => {
@@ -231,7 +237,7 @@ impl Run {
                 if member.announcement != Some(round) {
                     (member.announcement, self.first_announced) = (Some(round), Some(now));
                 }
-                self.announcing = now;
+                (self.asked, self.announcing) = (Some(round), now);
                 Step::Announce { round }
             }
             Decision::Write(Change::AddToParticipants | Change::StartOver)

@@ -286,6 +286,24 @@ fn who_is_not_first_in_line_to_start_over_is_mostly_taken_along() {
 }
 
 #[test]
+fn who_was_let_out_and_into_the_next_round_meanwhile_stays_in_that() {
+    let mut way = Way::to(Goal::Exit);
+    way.read(&complete(&["a", "b"]));
+    let next = State { round: 1, ..complete(&["a", "b"]) };
+    assert!(matches!(way.announced(&next, &["a", "b"]), Step::End(End::Reached { .. })));
+}
+
+#[test]
+fn a_list_of_another_round_than_the_one_to_be_open_lets_nobody_in() {
+    let mut way = Way::to(Goal::Join);
+    way.read(&open(&["a"]));
+    let next = State { round: 1, ..open(&["a"]) };
+    assert_eq!(way.announced(&next, &["b", "c"]), Step::Announce { round: 1 });
+    let (state, _) = written(way.announced(&next, &["b"]));
+    assert_eq!(state.participants.keys().cloned().collect::<Vec<_>>(), nodes(["a", "b"]));
+}
+
+#[test]
 fn a_round_whose_nodes_all_start_over_is_over() {
     let mut way = Way::to(Goal::Exit);
     let round = complete(&["a", "b"]);
