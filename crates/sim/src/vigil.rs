@@ -87,6 +87,10 @@ impl World {
                 continue;
             }
             self.summary.looked[0] += 1;
+            if writer.is_torch && node.is_up() {
+                // Torch's clocks did that; the others have to find together again.
+                self.disturbed = Some(self.now);
+            }
             self.check_seen(node, writer)?;
             let well = self.now.saturating_sub(node.trouble) > Duration::from_secs(40)
                 && node.paused_until.is_none();
@@ -249,10 +253,12 @@ impl World {
     }
 
     /// Whether one must last. With torch nodes to spare it can't be said: those on the wait list of a full round stay
-    /// there, and make it start over.
+    /// there, and make it start over; nor for a minute after one of them was the last to spare, or has put somebody out who
+    /// is alive.
     fn can_be_well(&self, job: usize) -> bool {
         let few = self.up(job).count() as u64 <= self.config.max_nodes;
-        self.are_enough(job) && (self.config.torch == 0 || few)
+        let calm = self.disturbed.is_none_or(|at| at + Duration::from_secs(60) < self.now);
+        self.are_enough(job) && (self.config.torch == 0 || few && calm)
     }
 
     /// R11: a minute after the faults there is or was a round of nodes that are alive.

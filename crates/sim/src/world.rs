@@ -93,6 +93,8 @@ pub(crate) struct World {
     pub(crate) away: Vec<Range<Duration>>,
     /// Whether all may have become well with what happened last.
     unsettled: bool,
+    /// When torch's nodes have last put somebody out who is alive, or anybody has given up.
+    pub(crate) disturbed: Option<Duration>,
 }
 
 /// A driver's patience with one request.
@@ -131,6 +133,7 @@ impl World {
             peace: config.trouble,
             away: Vec::new(),
             unsettled: false,
+            disturbed: None,
             config: config.clone(),
         }
     }
@@ -342,6 +345,8 @@ impl World {
             }
             Some(Report::TimedOut { cleanly }) => {
                 self.summary.timeouts += 1;
+                // One to spare less: with torch's nodes a full round may have started over again and again until now.
+                self.disturbed = Some(self.now);
                 self.check_timed_out(node, cleanly)
             }
             Some(Report::Broken { rule, what }) => Err(self.violation(rule, what)),
