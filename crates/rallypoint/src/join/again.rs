@@ -27,9 +27,12 @@ impl Node {
 
     /// Finds the store that has come in the place of the one that was lost, or hosts it.
     fn meet_again(&self, mut lost: RendezvousError, start: Instant) -> Result<()> {
-        tracing::warn!("{lost}; this node was only waiting for others, so it starts over");
-        // There is nothing to leave in between: a signal ends it at once.
+        // There is nothing to leave in between: a signal ends it at once, also one that came just before.
         self.signals.set_handler(None);
+        if self.signals.first() != 0 {
+            return Err(RendezvousError::Interrupted { run_id: self.parameters.run_id.clone() });
+        }
+        tracing::warn!("{lost}; this node was only waiting for others, so it starts over");
         let limit = seconds(self.parameters.get_as_int("join_timeout")?, 600);
         let patience = seconds(self.parameters.get_as_int("read_timeout")?, 60);
         loop {

@@ -15,7 +15,7 @@ fn who_was_only_waiting_starts_over_when_the_host_of_the_store_is_killed() {
     let port = rallypoint_store::free_port().unwrap();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
-    let mut waiting = Node::at(port, "3", &[]);
+    let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
     waiting.logs("2 of at least 3 nodes are here");
     host.signal(Signal::KILL);
     waiting.logs("this node was only waiting for others, so it starts over");
@@ -31,7 +31,7 @@ fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
     let port = rallypoint_store::free_port().unwrap();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
-    let conf = ["--rdzv-conf", "is_host=0,join_timeout=6"];
+    let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
     let mut waiting = Node::at(port, "3", &conf);
     waiting.logs("2 of at least 3 nodes are here");
     let start = Instant::now();
@@ -59,7 +59,7 @@ fn a_signal_ends_a_node_at_once_that_looks_for_its_store_again() {
     let port = rallypoint_store::free_port().unwrap();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
-    let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0"]);
+    let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
     waiting.logs("2 of at least 3 nodes are here");
     host.signal(Signal::KILL);
     waiting.logs("so it starts over");

@@ -96,21 +96,20 @@ fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
 fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
     let server = server();
     let conf = ["--rdzv-conf", "keep_alive_interval=1", "--", "sh", "-c"];
-    let script = "echo $GROUP_RANK; [ $GROUP_RANK = 0 ] || exec sleep 300";
-    let nodes = [0, 1].map(|_| Node::start(&server, "2", &[&conf[..], &[script]].concat()));
-    let start = Instant::now();
-    for node in nodes {
-        let rank = node.joined()["rank"].clone();
-        assert_eq!(node.line(), rank.to_string());
-        if rank == 1 {
-            node.signal(Signal::KILL);
-            continue;
-        }
-        let (code, log) = node.ended();
-        assert_eq!(code, 0, "{log}");
-        assert!(log.contains("not all nodes have finished: gone from the round: 127.0.0.1 (pid "), "{log}");
+    let script = "echo running; [ $GROUP_RANK = 0 ] || exec sleep 300";
+    let mut nodes = [0, 1].map(|_| Node::start(&server, "2", &[&conf[..], &[script]].concat()));
+    if nodes[0].joined()["rank"] == 1 {
+        nodes.swap(0, 1);
+        nodes[0].joined();
+    } else {
+        nodes[1].joined();
     }
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!([nodes[0].line(), nodes[1].line()], ["running", "running"]);
+    nodes[1].signal(Signal::KILL);
+    let [finished, _killed] = nodes;
+    let (code, log) = finished.ended();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("not all nodes have finished: gone from the round: 127.0.0.1 (pid "), "{log}");
 }
 
 #[test]
