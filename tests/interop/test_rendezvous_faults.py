@@ -12,7 +12,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from nodes import OurNode, TorchNode, assert_agree
+from nodes import Counting, OurNode, TorchNode, assert_agree
 from servers import OurServer, TorchServer
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError, dynamic_rendezvous
 
@@ -209,3 +209,20 @@ def test_the_master_of_ours_can_be_reached_and_torchs_is_a_name_that_nobody_may_
         address, port = ours.joined().master
         assert address == "127.0.0.1"
         socket.create_connection((address, port), 20).close()
+
+
+def test_torchs_nodes_that_are_far_from_their_store_overtake_each_other_again_and_again(server, monkeypatch):
+    """All see the same before any has written, so all but one lose, each time. Ours need at most three each: see the Rust
+    test with the same distance, and the simulator."""
+    nodes = 24
+    set_state = Counting.set_state
+
+    def from_far_away(*arguments):
+        time.sleep(0.05)
+        return set_state(*arguments)
+
+    monkeypatch.setattr(Counting, "set_state", from_far_away)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(TorchNode(server, "job", (nodes, nodes))) for _ in range(nodes)]
+        assert_agree([node.joined() for node in [node.start() for node in crowd]])
+        assert sum(node.backend.writes for node in crowd) > 3 * nodes

@@ -45,6 +45,19 @@ fn many_nodes_at_once_cost_few_compare_and_sets() {
     assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
 }
 
+/// All see the same before any of them has written; torch's would each try until none is before them, which is n² in all
+/// (the interop tests show that).
+#[test]
+fn many_nodes_at_once_that_are_far_from_the_store_cost_few_compare_and_sets() {
+    const N: usize = 24;
+    let mut job = Job::new(N as u64, N as u64);
+    job.distance = Duration::from_millis(50);
+    let nodes = job.nodes(N);
+    assert_agree(&join_all(&nodes));
+    let writes = job.writes();
+    assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
+}
+
 #[test]
 fn more_nodes_than_the_least_are_let_in_until_the_last_call_is_over() {
     let mut job = Job::new(1, 4);
