@@ -60,7 +60,8 @@ fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
-    let _waiting = Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
+    let _waiting =
+        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
     Ok(match parameters.backend.as_str() {
         "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?),
         "static" => {
@@ -205,7 +206,9 @@ fn complain(error: &RendezvousError) -> ExitCode {
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
         RendezvousError::Connection { source, .. } => {
             output::complain(match source {
-                StoreError::File { .. } | StoreError::FileTimeout { .. } | StoreError::UntrustedFile { .. } => {
+                StoreError::File { .. }
+                | StoreError::FileTimeout { .. }
+                | StoreError::UntrustedFile { .. } => {
                     "hint: can all nodes read, write and lock that file, and do all name the same one?"
                 }
                 _ => "hint: is the node of the endpoint up, and do all nodes name the same endpoint?",

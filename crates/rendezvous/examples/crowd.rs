@@ -126,7 +126,8 @@ fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     std::thread::spawn(move || first.next_rendezvous());
     let woken: Vec<_> = waiting.into_iter().map(|node| node.join().expect("no node panics")).collect();
     let changed = CHANGED.lock().expect("nobody panics with it").expect("it was the change that woke them");
-    let mut took: Vec<_> = woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
+    let mut took: Vec<_> =
+        woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
     took.sort_by(f64::total_cmp);
     if took.is_empty() {
         took.push(0.0);

@@ -202,8 +202,7 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        *self.seen() =
-            Seen { round: Some(state.round), members: participants.clone(), ..Seen::default() };
+        *self.seen() = Seen { round: Some(state.round), members: participants.clone(), ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -343,7 +342,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     fn gone_from_round(&self) -> Result<Vec<NodeDesc>> {
         let state = self.look()?;
         let seen = self.seen();
-        let is_in = |node: &NodeDesc| seen.round == Some(state.round) && state.participants.contains_key(node);
+        let is_in =
+            |node: &NodeDesc| seen.round == Some(state.round) && state.participants.contains_key(node);
         Ok(seen.members.iter().filter(|node| !is_in(node)).cloned().collect())
     }
 

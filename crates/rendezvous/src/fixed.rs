@@ -197,7 +197,9 @@ impl StaticRendezvousHandler {
             if said != Some(joined) && self.observer.is_none() {
                 said = Some(joined);
                 let (run_id, world_size) = (&self.run_id, self.world_size);
-                tracing::info!("waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here");
+                tracing::info!(
+                    "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here"
+                );
             }
             self.tell(Some(joined), start);
             if start.elapsed() >= self.timeout {

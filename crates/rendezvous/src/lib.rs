@@ -42,7 +42,9 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, create_store};
-pub use dynamic::{DynamicRendezvousHandler, Gathering, Observer, Waiting, WallClock, create_dynamic_handler};
+pub use dynamic::{
+    DynamicRendezvousHandler, Gathering, Observer, Waiting, WallClock, create_dynamic_handler,
+};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};

@@ -187,7 +187,8 @@ impl Run {
         if let Some(state) = &cell.state {
             member.watch.observe(state, now, &member.settings);
             // Whoever let it in, or out of the round before, has written a heartbeat for it, some time after it asked.
-            let let_in = member.announcement == Some(state.round) && state.participants.contains_key(&member.me);
+            let let_in =
+                member.announcement == Some(state.round) && state.participants.contains_key(&member.me);
             let let_out = self.goal == Goal::Exit && state.wait_list.contains(&member.me);
             if let_in || let_out {
                 member.beat = member.beat.max(self.first_announced);

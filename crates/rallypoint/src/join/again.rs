@@ -19,7 +19,9 @@ impl Node {
             let joined = self.handler().next_rendezvous();
             let was_forming = self.progress.end();
             match joined {
-                Err(lost @ RendezvousError::Connection { .. }) if was_forming => self.meet_again(lost, start)?,
+                Err(lost @ RendezvousError::Connection { .. }) if was_forming => {
+                    self.meet_again(lost, start)?
+                }
                 other => return other,
             }
         }

@@ -32,7 +32,12 @@ impl Progress {
             }
             bar
         });
-        Progress { run_id: parameters.run_id.clone(), bar, logged: Mutex::default(), forming: AtomicBool::new(false) }
+        Progress {
+            run_id: parameters.run_id.clone(),
+            bar,
+            logged: Mutex::default(),
+            forming: AtomicBool::new(false),
+        }
     }
 
     /// It waits no longer; whether it had only waited for others, with no round under way.
@@ -81,8 +86,10 @@ impl Observer for Progress {
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        let under_way =
-            matches!(waiting.reason, Reason::Spare { .. } | Reason::RoundUnderWay { .. } | Reason::RoundBroken { .. });
+        let under_way = matches!(
+            waiting.reason,
+            Reason::Spare { .. } | Reason::RoundUnderWay { .. } | Reason::RoundBroken { .. }
+        );
         self.forming.store(!under_way, Ordering::Relaxed);
         // Steps on the way are nothing to tell of.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {

@@ -132,7 +132,9 @@ fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
     let port = rallypoint_store::free_port().unwrap();
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
-    second.logs(&format!("waiting in the static rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}"));
+    second.logs(&format!(
+        "waiting in the static rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}"
+    ));
     let mut first = fixed("0");
     first.logs("2 of 3 nodes are here; gives up in ");
     second.logs("2 of 3 nodes are here; gives up in ");

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    RendezvousHandler, RendezvousInfo, RendezvousParameters, RoleInfo, assign_ranks, rendezvous_handler_registry,
+    RendezvousHandler, RendezvousInfo, RendezvousParameters, RoleInfo, assign_ranks,
+    rendezvous_handler_registry,
 };
 use rallypoint_store::TcpStoreServer;
 use rustix::process::Signal;
@@ -18,7 +19,9 @@ fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     for (key, value) in [("is_host", 0i64), ("last_call_timeout", 1), ("join_timeout", 60)] {
         parameters.config.insert(key.into(), value.into());
     }
-    rendezvous_handler_registry().create_handler(&parameters.with_local_addr(Some("127.0.0.1".into()))).unwrap()
+    rendezvous_handler_registry()
+        .create_handler(&parameters.with_local_addr(Some("127.0.0.1".into())))
+        .unwrap()
 }
 
 /// Says how many workers it has, as every node of a round must.
