@@ -1,0 +1,13 @@
+//! The Python package's native half: `rallypoint._rallypoint`. It translates between Python and the crates below and
+//! decides nothing itself; what needs no translation is Python, in `python/rallypoint`.
+
+mod rendezvous;
+
+use pyo3::prelude::*;
+
+/// The native half of the package. Import `rallypoint` instead.
+#[pymodule]
+fn _rallypoint(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    rendezvous::register(module)
+}
