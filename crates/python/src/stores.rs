@@ -9,7 +9,7 @@ mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use base::{PyStore, overrides, to_delta, to_rust};
+pub(crate) use base::{PyStore, overrides, to_delta};
 
 /// Adds the classes to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

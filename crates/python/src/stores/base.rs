@@ -11,7 +11,7 @@ use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 
 use crate::argument::{Key, Keys, Timeout, Truth, Value, Values, Whole};
 use crate::blocking::{detached, run};
-use crate::error::of_wait;
+use crate::error::{of_wait, raise};
 use crate::foreign::Foreign;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
@@ -295,7 +295,8 @@ impl PyStore {
         let (keys, values) = (keys.as_strs(), values.as_slices());
         if keys.len() != values.len() {
             let counts = format!("{} keys and {} values", keys.len(), values.len());
-            return Err(PyValueError::new_err(format!("multi_set needs a value for each key, got {counts}")));
+            let text = format!("multiSet keys and values vectors must be of same size ({counts})");
+            return Err(raise(slf.py(), "DistStoreError", text));
         }
         let pairs: Vec<_> = keys.into_iter().zip(values).collect();
         run(slf.py(), || store.multi_set(&pairs))
