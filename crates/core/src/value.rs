@@ -3,9 +3,9 @@
 //! Small ones sit in one allocation of their own; a large one may be a part of the message it came in.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use bytes::Bytes;
+use triomphe::Arc;
 
 /// Immutable bytes, cheap to clone.
 #[derive(Clone)]
@@ -60,9 +60,8 @@ impl Value {
     /// As `Bytes`, without a copy if it is shared already.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
-            Repr::Own(own) => Bytes::from_owner(Arc::clone(own)),
             Repr::Shared(shared) => Bytes::clone(shared),
-            Repr::Grown(grown) => Bytes::from_owner(GrownBytes(Arc::clone(grown))),
+            Repr::Own(_) | Repr::Grown(_) => Bytes::from_owner(self.clone()),
         }
     }
 }
@@ -70,6 +69,7 @@ impl Value {
 impl Deref for Value {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Repr::Own(own) => own,
@@ -79,12 +79,10 @@ impl Deref for Value {
     }
 }
 
-/// What `Bytes` needs to keep a grown value alive.
-struct GrownBytes(Arc<Vec<u8>>);
-
-impl AsRef<[u8]> for GrownBytes {
+/// What `Bytes` needs to keep a value alive.
+impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self
     }
 }
 
