@@ -41,7 +41,9 @@ const SOME_KEYS: usize = 64;
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let told = match &error {
         // Torch's stores each have words of their own.
-        StoreError::Timeout { op: Op::Get | Op::MultiGet, store, keys, .. } if store.starts_with("FileStore") => {
+        StoreError::Timeout { op: Op::Get | Op::MultiGet, store, keys, .. }
+            if store.starts_with("FileStore") =>
+        {
             let key = keys.missing().first().copied().unwrap_or_default().to_owned();
             format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
         }

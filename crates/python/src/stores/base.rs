@@ -121,7 +121,9 @@ fn is_unfinished(object: &Bound<'_, PyAny>) -> bool {
 fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
     let name = class.name().map_or_else(|_| "it".into(), |name| name.to_string());
-    PyTypeError::new_err(format!("{name}: the store's own __init__() must be called when overriding __init__"))
+    PyTypeError::new_err(format!(
+        "{name}: the store's own __init__() must be called when overriding __init__"
+    ))
 }
 
 /// What does the work of one of our own classes.
@@ -352,7 +354,9 @@ impl PyStore {
         let store = working_or_fall_back(slf)?;
         let Some(count) = u64::try_from(world_size.0).ok().filter(|count| *count > 0) else {
             let found = world_size.0;
-            return Err(PyValueError::new_err(format!("world_size of a barrier must be at least 1, not {found}")));
+            return Err(PyValueError::new_err(format!(
+                "world_size of a barrier must be at least 1, not {found}"
+            )));
         };
         let timeout = timeout.unwrap_or_else(|| store.timeout().into());
         let limit = slf.get().duration(timeout);

@@ -12,7 +12,9 @@ const BACKLOG: i32 = i32::MAX;
 /// Takes over a bound socket. From now on it is the server's, and closed with it.
 pub(super) fn take_over(number: i32) -> Result<Listen, String> {
     let wrong = |why: String| {
-        format!("Failed to open existing socket. socket: {number} (master_listen_fd is not a bound TCP socket: {why})")
+        format!(
+            "Failed to open existing socket. socket: {number} (master_listen_fd is not a bound TCP socket: {why})"
+        )
     };
     if number < 0 {
         return Err(wrong("it is negative".into()));
