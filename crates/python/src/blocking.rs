@@ -32,7 +32,7 @@ thread_local! {
     /// What a signal handler raised while this thread was in a call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// A process, and whether this is its main thread: a fork makes one of the thread that forks.
-    static MAIN: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+    static MAIN: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
 }
 
 /// Runs the handlers of signals that have come. Whether one raised.
@@ -49,7 +49,7 @@ pub(crate) fn is_signalled() -> bool {
 }
 
 fn is_main_thread() -> bool {
-    let process = std::process::id();
+    let process = crate::process::current();
     let (known, is_main) = MAIN.get();
     if known == process {
         return is_main;

@@ -2,15 +2,45 @@
 //! use of its connections, and its locks may be held by nobody. So a child gets a connection of its own, or is told why it
 //! has none; it never touches the copy, not even to drop it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
 use rallypoint_store::{Endpoint, Exchange, FileStore, Result, Store, StoreError, TcpStore, TcpStoreOptions};
+
+/// How often this process was forked, counted from the first store on: another number is another process. Asking the
+/// system who we are would take longer than the rest of a call.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process we are in, as a number that a fork changes.
+pub(crate) fn current() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Has the interpreter count forks, from now on.
+pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let forked = wrap_pyfunction!(forked, py)?;
+    let arguments = [("after_in_child", forked)].into_py_dict(py)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&arguments)).map(drop)
+}
+
+/// Called by the interpreter in a child that was just forked.
+#[pyfunction]
+fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// A store of ours, in whichever process it is used.
 pub(crate) struct Native {
     process: u32,
+    /// Its name in messages.
+    id: u32,
     /// Gone only while it is dropped.
     store: Option<Original>,
     /// What a child made of it, and which.
@@ -41,7 +71,8 @@ impl Original {
 impl Native {
     pub(crate) fn new(store: Original) -> Native {
         let native = Native {
-            process: std::process::id(),
+            process: current(),
+            id: std::process::id(),
             timeout: AtomicU64::new(0),
             fresh: Mutex::new(None),
             store: Some(store),
@@ -72,7 +103,7 @@ impl Native {
     }
 
     fn is_at_home(&self) -> bool {
-        self.process == std::process::id()
+        self.process == current()
     }
 
     fn keep_timeout(&self, timeout: Duration) {
@@ -87,7 +118,7 @@ impl Native {
 
     /// The store of this process, which is a child of the one that made the original.
     fn in_child(&self) -> Result<Arc<dyn Store>> {
-        let process = std::process::id();
+        let process = current();
         if let Some((owner, store)) = &*self.fresh()?
             && *owner == process
         {
@@ -99,9 +130,10 @@ impl Native {
             Original::File(store) => Arc::new(store.for_child(timeout)),
             Original::Hash(_) => {
                 return Err(StoreError::InvalidArgument(format!(
-                    "this HashStore belongs to process {}, and this is {process}, forked from it: a HashStore is shared \
-                     by the threads of one process only; make one here, or use a TCPStore or FileStore",
-                    self.process
+                    "this HashStore belongs to process {}, and this is {}, forked from it: a HashStore is shared by the \
+                     threads of one process only; make one here, or use a TCPStore or FileStore",
+                    self.id,
+                    std::process::id()
                 )));
             }
         };
@@ -189,7 +221,7 @@ impl Store for Native {
             self.original().store().set_timeout(timeout);
         } else if let Ok(fresh) = self.fresh()
             && let Some((owner, store)) = &*fresh
-            && *owner == std::process::id()
+            && *owner == current()
         {
             store.set_timeout(timeout);
         }

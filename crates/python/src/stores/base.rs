@@ -13,6 +13,7 @@ use crate::argument::{Key, Keys, Timeout, Truth, Value, Values, Whole};
 use crate::blocking::{detached, run};
 use crate::error::{of_wait, raise};
 use crate::foreign::Foreign;
+use crate::process::watch_forks;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
 ///
@@ -50,6 +51,7 @@ impl PyStore {
 
     /// Gives it what does the work.
     pub(super) fn fill(&self, store: Arc<dyn Store>, zero: Zero) -> PyResult<()> {
+        Python::attach(watch_forks)?;
         self.native
             .set(NativeStore { store, zero })
             .map_err(|_| PyTypeError::new_err("a store can't be initialised twice; make a new one"))
