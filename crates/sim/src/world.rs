@@ -123,7 +123,7 @@ impl World {
         World {
             random: Random::new(config.seed ^ 0x5EED),
             now: Duration::ZERO,
-            store: Store::new(config.codec),
+            store: Store::new(config.codec, config.helped),
             jobs: jobs.collect(),
             nodes: Vec::new(),
             events: BinaryHeap::new(),
