@@ -132,6 +132,14 @@ impl DynamicRendezvousHandler {
         self
     }
 
+    /// The same, knowing by name who is expected: by the option `expected_hosts`, or by the scheduler's list. It makes messages
+    /// better and nothing else.
+    pub fn expecting(mut self, parameters: &RendezvousParameters) -> Result<DynamicRendezvousHandler> {
+        let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
+        driver.expected = ExpectedHosts::of(parameters)?;
+        Ok(self)
+    }
+
     /// This node.
     pub fn node(&self) -> &NodeDesc {
         &self.driver.me
@@ -140,6 +148,16 @@ impl DynamicRendezvousHandler {
     /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.driver.settings
+    }
+
+    /// Ends the heartbeats of this node, until it is in a round again. The others take it for dead after a while.
+    pub fn stop_heartbeats(&self) {
+        self.stop_keep_alive();
+    }
+
+    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
+    pub fn resume(&self) {
+        self.driver.interrupted.store(false, Ordering::SeqCst);
     }
 
     fn run_id_owned(&self) -> String {

@@ -40,7 +40,7 @@ pub struct StaticRendezvousHandler {
     local_addr: Option<String>,
     /// Tells this node from any other that has its rank.
     nonce: u64,
-    store: Mutex<Option<Arc<dyn Store>>>,
+    store: Mutex<Option<Arc<TcpStore>>>,
     interrupted: AtomicBool,
 }
 
@@ -120,6 +120,16 @@ impl StaticRendezvousHandler {
         }
     }
 
+    /// Another handle of the store in which the nodes have met; `None` before that.
+    pub fn store(&self) -> Option<TcpStore> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(TcpStore::client)
+    }
+
+    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
+    pub fn resume(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
+    }
+
     fn failed(&self, source: StoreError) -> RendezvousError {
         RendezvousError::Connection { run_id: self.run_id.clone(), source }
     }
@@ -129,7 +139,7 @@ impl StaticRendezvousHandler {
     }
 
     /// Connects, or hosts, and meets the others.
-    fn meet(&self) -> Result<Arc<dyn Store>> {
+    fn meet(&self) -> Result<TcpStore> {
         let start = Instant::now();
         let store = match self.open() {
             Ok(store) => store,
@@ -145,7 +155,7 @@ impl StaticRendezvousHandler {
             // The others read the same from the store, which goes with this node.
             std::thread::sleep(LINGER);
         }
-        met.map(|()| Arc::new(store) as Arc<dyn Store>)
+        met.map(|()| store)
     }
 
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
@@ -303,9 +313,9 @@ impl RendezvousHandler for StaticRendezvousHandler {
                 let met = format!("rallypoint.static/{}/met", self.run_id);
                 store.set(&met, b"1").map_err(|source| self.failed(source))?;
             }
-            *held = Some(store);
+            *held = Some(Arc::new(store));
         }
-        let store = Arc::clone(held.as_ref().expect("it was just made"));
+        let store: Arc<dyn Store> = Arc::clone(held.as_ref().expect("it was just made")) as _;
         let participants = self.participants(&store)?;
         Ok(RendezvousInfo {
             store: Arc::new(PrefixStore::new(self.run_id.clone(), store)),
