@@ -9,7 +9,7 @@ use rallypoint_rendezvous::RendezvousStoreInfo;
 use rallypoint_store::{Barrier, Result, Store, StoreError};
 
 use super::calling::interruptible;
-use crate::{errors, stores};
+use crate::{error, stores};
 
 /// Uses a store without holding the interpreter.
 fn with_store<T: Send + 'static>(
@@ -18,7 +18,7 @@ fn with_store<T: Send + 'static>(
     body: impl FnOnce(&dyn Store) -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
     let store: Arc<dyn Store> = stores::native(store)?;
-    interruptible(py, || {}, move || body(&*store))?.map_err(|error| errors::raised(py, error))
+    interruptible(py, || {}, move || body(&*store))?.map_err(|error| error::to_python(py, error))
 }
 
 fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {

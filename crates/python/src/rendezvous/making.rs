@@ -11,7 +11,7 @@ use rallypoint_store::{C10dStoreOptions, StoreError};
 
 use super::calling::interruptible;
 use super::raising::raised;
-use crate::{errors, stores};
+use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
 #[pyfunction]
@@ -81,15 +81,15 @@ pub(super) fn create_c10d_store<'py>(
         Ok(store) => stores::tcp(py, store),
         Err(StoreError::AddressInUse { .. }) => {
             let port = server_port.unwrap_or_default();
-            Err(errors::dist_network_error(py, format!("on {server_addr}, port: {port} already in use")))
+            Err(error::raise(py, "DistNetworkError", format!("on {server_addr}, port: {port} already in use")))
         }
-        Err(error) => Err(errors::raised(py, error)),
+        Err(error) => Err(error::to_python(py, error)),
     }
 }
 
 /// The number of a socket that is bound to a free port.
 #[pyfunction]
 pub(super) fn reserve_port(py: Python<'_>) -> PyResult<i32> {
-    let held = rallypoint_store::reserve_port().map_err(|error| errors::raised(py, error))?;
+    let held = rallypoint_store::reserve_port().map_err(|error| error::to_python(py, error))?;
     Ok(held.into_socket().into_raw_fd())
 }

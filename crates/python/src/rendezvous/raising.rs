@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use rallypoint_rendezvous::RendezvousError;
 use rallypoint_store::StoreError;
 
-use crate::errors;
+use crate::error;
 
 const NO_STORE: &str = "The connection to the C10d store has failed. See inner exception for details.";
 const NO_STATE: &str = "The rendezvous state is corrupt. See inner exception for details.";
@@ -27,7 +27,7 @@ pub(super) fn raised_by_cell(py: Python<'_>, error: RendezvousError) -> PyErr {
 /// What a static rendezvous raises: torch's lets through what its store raises.
 pub(super) fn raised_by_static(py: Python<'_>, error: RendezvousError) -> PyErr {
     match error {
-        RendezvousError::Connection { source, .. } => errors::raised(py, source),
+        RendezvousError::Connection { source, .. } => error::to_python(py, source),
         error => raised(py, error),
     }
 }
@@ -46,7 +46,7 @@ fn raised_with(py: Python<'_>, error: RendezvousError, no_state: &str) -> PyErr 
         RendezvousError::GracefulExit { .. } => failure(py, "RendezvousGracefulExitError", &text, None),
         // Where torch lets through what its store raises.
         RendezvousError::NoMaster { .. } | RendezvousError::StaticTimeout { .. } => {
-            errors::dist_store_error(py, text)
+            error::raise(py, "DistStoreError", text)
         }
         RendezvousError::Parameters(_) => PyValueError::new_err(text),
         RendezvousError::BackendMismatch { .. } => PyRuntimeError::new_err(text),
@@ -61,7 +61,7 @@ fn raised_with(py: Python<'_>, error: RendezvousError, no_state: &str) -> PyErr 
 /// The store failed. What a store written in Python raises is let through unless it is of a kind that stores raise.
 fn unreachable(py: Python<'_>, source: StoreError) -> PyErr {
     let is_foreign = matches!(source, StoreError::Foreign(_));
-    let cause = errors::raised(py, source);
+    let cause = error::to_python(py, source);
     let is_usual = cause.is_instance_of::<PyRuntimeError>(py)
         || cause.is_instance_of::<PyValueError>(py)
         || cause.is_instance_of::<PyTimeoutError>(py);

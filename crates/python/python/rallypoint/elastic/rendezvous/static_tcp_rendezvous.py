@@ -87,11 +87,11 @@ def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:
             wait for all of them (600).
     """
     if "rank" not in params.config:
-        raise ValueError("rank is absent in RendezvousParameters. Try add --node-rank to the cmd request")
+        raise ValueError("rank is absent in RendezvousParameters.Try add --node-rank to the cmd request")
     endpoint = (params.endpoint or "").strip()
     if not endpoint:
         raise ValueError(
-            "endpoint is absent in RendezvousParameters. Try add --master-port and --master-addr to the cmd request"
+            "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
         )
     addr, port = parse_rendezvous_endpoint(endpoint, -1)
     if port == -1:
