@@ -1,7 +1,13 @@
 //! The Python package's native half: `rallypoint._rallypoint`. It translates between Python and the crates below and
 //! decides nothing itself; what needs no translation is Python, in `python/rallypoint`.
 
+mod argument;
+mod blocking;
+mod error;
+mod foreign;
+mod process;
 mod rendezvous;
+mod stores;
 
 use pyo3::prelude::*;
 
@@ -9,5 +15,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _rallypoint(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    stores::register(module)?;
     rendezvous::register(module)
 }

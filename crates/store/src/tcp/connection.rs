@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use rallypoint_core::store::SERVER_KEY;
@@ -124,6 +125,12 @@ impl Connection {
     /// This machine's address on it.
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
         self.stream.local_addr().ok()
+    }
+
+    /// Its socket's number, and both its ends.
+    pub(super) fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
+        let (local, remote) = (self.stream.local_addr().ok()?, self.stream.peer_addr().ok()?);
+        Some((self.stream.as_raw_fd(), local, remote))
     }
 
     /// Adds a request to what is sent next.
