@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{C10dBackend, RendezvousBackend, Token};
 
-use super::calling::interruptible;
 use super::raising::raised_by_cell;
+use crate::blocking::detached;
 use crate::stores;
 
 type Bytes<'py> = Bound<'py, PyBytes>;
@@ -29,15 +30,14 @@ impl RendezvousCell {
     /// The cell of the job `run_id` in `store`.
     #[new]
     fn new(py: Python<'_>, store: &Bound<'_, PyAny>, run_id: String) -> PyResult<RendezvousCell> {
-        let store = stores::native(store)?;
-        let made = interruptible(py, || {}, move || C10dBackend::new(store, &run_id))?;
+        let store = stores::to_rust(store)?;
+        let made = detached(py, || C10dBackend::new(store, &run_id))?;
         Ok(RendezvousCell { backend: Arc::new(made.map_err(|error| raised_by_cell(py, error))?) })
     }
 
     /// The state and its token; `None` if there is no state yet.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bytes<'py>, Bytes<'py>)>> {
-        let backend = self.backend();
-        let read = interruptible(py, || {}, move || backend.state())?;
+        let read = detached(py, || self.backend.state())?;
         Ok(read.map_err(|error| raised_by_cell(py, error))?.map(|held| shown(py, held)))
     }
 
@@ -46,11 +46,10 @@ impl RendezvousCell {
     fn set<'py>(
         &self,
         py: Python<'py>,
-        state: Vec<u8>,
-        token: Vec<u8>,
+        state: PyBackedBytes,
+        token: PyBackedBytes,
     ) -> PyResult<Option<(Bytes<'py>, Bytes<'py>, bool)>> {
-        let backend = self.backend();
-        let written = interruptible(py, || {}, move || backend.set_state(&state, &token))?;
+        let written = detached(py, || self.backend.set_state(&state, &token))?;
         let written = written.map_err(|error| raised_by_cell(py, error))?;
         Ok(written.now.map(|held| {
             let (state, token) = shown(py, held);

@@ -16,6 +16,7 @@ use crate::stores;
 #[pyclass(frozen, module = "rallypoint._rallypoint")]
 pub(super) struct StaticNode {
     handler: Arc<StaticRendezvousHandler>,
+    master_addr: String,
     /// Whoever meets the others holds this.
     turn: Arc<Mutex<()>>,
     maker: Maker,
@@ -46,7 +47,7 @@ impl StaticNode {
             StaticRendezvousHandler::create(&parameters.with_config(config)?)
         };
         let handler = Arc::new(make().map_err(|error| raised(py, error))?);
-        Ok(StaticNode { handler, turn: Arc::default(), maker: Maker::here() })
+        Ok(StaticNode { handler, master_addr: master_addr.to_owned(), turn: Arc::default(), maker: Maker::here() })
     }
 
     /// Waits until all nodes are here; the store in which they have met.
@@ -73,6 +74,6 @@ impl StaticNode {
         )?
         .map_err(|error| raised_by_static(py, error))?;
         let store = self.handler.store().expect("the nodes have met in it");
-        stores::tcp(py, store)
+        stores::adopt(py, store, self.master_addr.clone())
     }
 }

@@ -1,6 +1,5 @@
 //! Meeting at a store, for Python.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -8,17 +7,18 @@ use pyo3::types::PyBytes;
 use rallypoint_rendezvous::RendezvousStoreInfo;
 use rallypoint_store::{Barrier, Result, Store, StoreError};
 
-use super::calling::interruptible;
-use crate::{error, stores};
+use crate::argument::Value;
+use crate::blocking::run;
+use crate::stores;
 
 /// Uses a store without holding the interpreter.
-fn with_store<T: Send + 'static>(
+fn with_store<T: Send>(
     py: Python<'_>,
     store: &Bound<'_, PyAny>,
-    body: impl FnOnce(&dyn Store) -> Result<T> + Send + 'static,
+    body: impl FnOnce(&dyn Store) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let store: Arc<dyn Store> = stores::native(store)?;
-    interruptible(py, || {}, move || body(&*store))?.map_err(|error| error::to_python(py, error))
+    let store = stores::to_rust(store)?;
+    run(py, || body(&*store))
 }
 
 fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
@@ -36,7 +36,7 @@ pub(super) fn exchange_store_info(
 ) -> PyResult<(String, u16)> {
     let rank = u64::from(rank != 0);
     let info =
-        with_store(py, store, move |store| RendezvousStoreInfo::build(rank, store, &local_addr, Some(server_port)))?;
+        with_store(py, store, |store| RendezvousStoreInfo::build(rank, store, &local_addr, Some(server_port)))?;
     Ok((info.master_addr, info.master_port))
 }
 
@@ -49,7 +49,7 @@ pub(super) fn get_all<'py>(
     prefix: String,
     world_size: u64,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-    let values = with_store(py, store, move |store| {
+    let values = with_store(py, store, |store| {
         rallypoint_store::get_all(store, rank, &prefix, world_size, store.timeout())
     })?;
     Ok(shown(py, values))
@@ -60,13 +60,13 @@ pub(super) fn get_all<'py>(
 pub(super) fn synchronize<'py>(
     py: Python<'py>,
     store: &Bound<'py, PyAny>,
-    data: Vec<u8>,
+    data: Value,
     rank: u64,
     world_size: u64,
     key_prefix: String,
     timeout: Duration,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-    let values = with_store(py, store, move |store| {
+    let values = with_store(py, store, |store| {
         rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
     })?;
     Ok(shown(py, values))
@@ -83,7 +83,7 @@ pub(super) fn barrier(
     rank: Option<u64>,
     trace_timeout: Duration,
 ) -> PyResult<Vec<u64>> {
-    with_store(py, store, move |store| {
+    with_store(py, store, |store| {
         let meeting = Barrier { timeout, rank, trace_timeout, ..Barrier::new(&key_prefix, world_size) };
         match rallypoint_store::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),

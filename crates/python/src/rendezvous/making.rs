@@ -9,8 +9,8 @@ use pyo3::types::PyDict;
 use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tcp_store};
 use rallypoint_store::{C10dStoreOptions, StoreError};
 
-use super::calling::interruptible;
 use super::raising::raised;
+use crate::blocking::detached;
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
@@ -43,14 +43,15 @@ pub(super) fn create_rendezvous_store<'py>(
     is_host: Option<bool>,
     read_timeout: i64,
 ) -> PyResult<(Bound<'py, PyAny>, String)> {
+    let host = parse_rendezvous_endpoint(py, endpoint)?.0;
     let mut config = Config::from([("read_timeout".into(), read_timeout.into())]);
     config.extend(is_host.map(|is_host| ("is_host".to_owned(), is_host.into())));
     let parameters = RendezvousParameters::new("c10d", endpoint, run_id, 1, 1)
         .and_then(|parameters| parameters.with_config(config))
         .map_err(|error| raised(py, error))?;
-    let made = interruptible(py, || {}, move || create_tcp_store(&parameters))?;
+    let made = detached(py, || create_tcp_store(&parameters))?;
     let made = made.map_err(|error| raised(py, error))?;
-    Ok((stores::tcp(py, made.store)?, made.reachable_as))
+    Ok((stores::adopt(py, made.store, host)?, made.reachable_as))
 }
 
 /// Makes the store of a job.
@@ -77,8 +78,8 @@ pub(super) fn create_c10d_store<'py>(
         retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
         ..C10dStoreOptions::new(server_addr.clone(), server_port)
     };
-    match interruptible(py, || {}, move || rallypoint_store::create_c10d_store(&options))? {
-        Ok(store) => stores::tcp(py, store),
+    match detached(py, || rallypoint_store::create_c10d_store(&options))? {
+        Ok(store) => stores::adopt(py, store, server_addr),
         Err(StoreError::AddressInUse { .. }) => {
             let port = server_port.unwrap_or_default();
             Err(error::raise(py, "DistNetworkError", format!("on {server_addr}, port: {port} already in use")))

@@ -63,7 +63,7 @@ impl RendezvousNode {
             keep_alive_max_attempt: keep_alive_max_attempt.clamp(0, i64::from(u32::MAX)) as u32,
             ..Settings::new(run_id, min_nodes as u64, max_nodes as u64)
         };
-        let store = stores::native(store)?;
+        let store = stores::to_rust(store)?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {
             Ok(cell) => cell.get().backend(),
             Err(_) => Arc::new(PythonBackend::new(backend)?),
