@@ -1,5 +1,5 @@
-//! Calls that wait: on a thread of their own, while the thread that called looks for signals. So Ctrl-C ends them in time
-//! whatever they wait for, a store that is away or a backend written in Python among it.
+//! Calls that wait: on a thread of their own, while the main thread, which called, looks for signals. So Ctrl-C ends them in
+//! time whatever they wait for, a store that is away or a backend written in Python among it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+
+use crate::blocking::is_main_thread;
 
 /// How often to look for signals.
 const LOOK: Duration = Duration::from_millis(20);
@@ -29,6 +31,9 @@ pub(super) fn interruptible<T: Send + 'static>(
     stop: impl FnOnce(),
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    if !is_main_thread() {
+        return Ok(py.detach(work));
+    }
     let (sender, receiver) = channel();
     // Behind a lock only because what is used without the interpreter must be shareable.
     let receiver = Mutex::new(receiver);

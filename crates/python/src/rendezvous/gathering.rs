@@ -21,6 +21,11 @@ fn with_store<T: Send>(
     run(py, || body(&*store))
 }
 
+/// A time-out as the stores below take it, where zero is without end: here it is over at once.
+fn at_once(timeout: Duration) -> Duration {
+    timeout.max(Duration::from_millis(1))
+}
+
 fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
@@ -67,7 +72,7 @@ pub(super) fn synchronize<'py>(
     timeout: Duration,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let values = with_store(py, store, |store| {
-        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
+        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, at_once(timeout))
     })?;
     Ok(shown(py, values))
 }
@@ -84,6 +89,7 @@ pub(super) fn barrier(
     trace_timeout: Duration,
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
+        let (timeout, trace_timeout) = (at_once(timeout), at_once(trace_timeout));
         let meeting = Barrier { timeout, rank, trace_timeout, ..Barrier::new(&key_prefix, world_size) };
         match rallypoint_store::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),

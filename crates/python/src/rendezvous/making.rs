@@ -73,7 +73,8 @@ pub(super) fn create_c10d_store<'py>(
     let options = C10dStoreOptions {
         is_server,
         world_size: u64::try_from(world_size).unwrap_or(0),
-        timeout,
+        // Zero is without end below; here it is over at once.
+        timeout: timeout.max(Duration::from_millis(1)),
         wait_for_workers,
         retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
         ..C10dStoreOptions::new(server_addr.clone(), server_port)

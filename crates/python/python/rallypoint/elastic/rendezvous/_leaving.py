@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 from ... import _rallypoint
 
-_nodes = None
+_nodes: weakref.WeakSet = weakref.WeakSet()
+_process = None
 
 
 def watch(node) -> None:
     """Stops this node's heartbeats at the end of the process."""
-    global _nodes
-    if _nodes is None:
+    global _nodes, _process
+    if _process != os.getpid():
         import atexit
 
-        _nodes = weakref.WeakSet()
+        # What a child has of its parent's has no heartbeats here.
+        _nodes, _process = weakref.WeakSet(), os.getpid()
         atexit.register(_end)
     _nodes.add(node)
 
 
 def _end() -> None:
+    if _process != os.getpid():
+        return
     for node in list(_nodes):
         node.stop_heartbeats()
     _rallypoint.await_leaving(1.0)
