@@ -7,6 +7,10 @@ import threading
 import uuid
 from datetime import timedelta
 
+import pytest
+
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+
 JOIN = 60
 """Seconds to get into a round; all wait for all."""
 

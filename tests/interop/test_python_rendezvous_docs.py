@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python-rendezvous.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 

@@ -400,6 +400,27 @@ def test_our_own_backend_with_another_method_in_its_place_is_called():
     assert asked
 
 
+def test_what_happens_is_logged_by_pythons_logging(caplog):
+    with caplog.at_level("INFO", logger="rallypoint"), Node(OURS, OURS.server(), run_id(), (1, 1)) as node:
+        node.start().joined()
+        assert "as rank 0 in a world of size 1" in caplog.text
+
+
+def test_a_heartbeat_that_fails_is_logged(caplog):
+    backend = memory_backend(OURS)
+    with Node(OURS, OURS.server(), run_id(), (1, 1), backend=backend, keep_alive_interval=1) as node:
+        node.start().joined()
+        backend.failure = KeyError("the backend is gone")
+
+        def is_said():
+            with pytest.raises(KeyError):
+                node.handler.is_closed()
+            return "failed to send a keep-alive heartbeat" in caplog.text
+
+        until("it to be said", is_said)
+        assert "the backend is gone" in caplog.text
+
+
 # ---- torch's nodes and ours in one job ----
 
 

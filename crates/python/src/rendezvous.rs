@@ -9,6 +9,7 @@ mod gathering;
 mod making;
 mod node;
 mod raising;
+mod telling;
 
 use pyo3::prelude::*;
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::telling::tell;
 use crate::blocking::is_main_thread;
 
 /// How often to look for signals.
@@ -32,7 +33,8 @@ pub(super) fn interruptible<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     if !is_main_thread() {
-        return Ok(py.detach(work));
+        let value = py.detach(work);
+        return tell(py).map(|()| value);
     }
     let (sender, receiver) = channel();
     // Behind a lock only because what is used without the interpreter must be shareable.
@@ -51,13 +53,13 @@ pub(super) fn interruptible<T: Send + 'static>(
     started.map_err(|error| PyRuntimeError::new_err(format!("a thread could not be started: {error}")))?;
     loop {
         match py.detach(|| receive(&receiver, LOOK)) {
-            Ok(value) => return Ok(value),
+            Ok(value) => return tell(py).map(|()| value),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err("rallypoint: the call failed by a defect of its own"));
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(raised) = py.check_signals() {
+        if let Err(raised) = tell(py).and_then(|()| py.check_signals()) {
             stop();
             // It has been told to stop, so whatever comes of it is not what was asked for.
             let _ = py.detach(|| receive(&receiver, PATIENCE));

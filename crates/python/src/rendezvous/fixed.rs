@@ -10,6 +10,7 @@ use rallypoint_rendezvous::{
 
 use super::calling::{Maker, interruptible};
 use super::raising::{raised, raised_by_static};
+use super::telling::listen;
 use crate::stores;
 
 /// One node of a static rendezvous.
@@ -35,6 +36,7 @@ impl StaticNode {
         run_id: &str,
         timeout: i64,
     ) -> PyResult<StaticNode> {
+        listen();
         let make = || -> Result<StaticRendezvousHandler, RendezvousError> {
             let host = match master_addr.contains(':') {
                 true => format!("[{master_addr}]"),

@@ -15,6 +15,7 @@ use super::backend::PythonBackend;
 use super::calling::{Maker, interruptible};
 use super::cell::RendezvousCell;
 use super::raising::raised;
+use super::telling::listen;
 use crate::stores;
 
 /// One node of a dynamic rendezvous.
@@ -53,6 +54,7 @@ impl RendezvousNode {
         keep_alive_max_attempt: i64,
         expected_hosts: Option<String>,
     ) -> PyResult<RendezvousNode> {
+        listen();
         check_nodes(&run_id, min_nodes, max_nodes)?;
         let settings = Settings {
             join_timeout: join,
