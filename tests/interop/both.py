@@ -71,7 +71,18 @@ class Node:
     """One node in a thread of its own, with a client of its own on `server`, over the library's `c10d` backend or another."""
 
     def __init__(
-        self, library, server, run_id, nodes, backend=None, store=None, join=JOIN, last_call=30, close=30, **options
+        self,
+        library,
+        server,
+        run_id,
+        nodes,
+        backend=None,
+        store=None,
+        addr="127.0.0.1",
+        join=JOIN,
+        last_call=30,
+        close=30,
+        **options,
     ):
         self.library = library
         store = store or library.client(server)
@@ -79,7 +90,7 @@ class Node:
         seconds = {"join": join, "last_call": last_call, "close": close}
         timeout = library.dynamic.RendezvousTimeout(**{name: timedelta(seconds=each) for name, each in seconds.items()})
         self.handler = library.dynamic.DynamicRendezvousHandler.from_backend(
-            run_id, store, self.backend, *nodes, local_addr="127.0.0.1", timeout=timeout, **options
+            run_id, store, self.backend, *nodes, local_addr=addr, timeout=timeout, **options
         )
 
     def start(self):
@@ -121,11 +132,6 @@ class Node:
 
     def __exit__(self, *_):
         self.die()
-
-
-def names(nodes):
-    """Descriptors of nodes as text, whatever they are in."""
-    return sorted(repr(node) for node in nodes)
 
 
 def run_id():
