@@ -32,12 +32,16 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     }
 }
 
+/// How many keys a time-out names. Torch names all, which may be a hundred thousand.
+const SOME_KEYS: usize = 64;
+
 /// The exception for an error of a wait: a time-out is told as torch tells it.
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let told = match &error {
         StoreError::Timeout { keys, .. } => {
-            let keys = keys.keys.iter().map(|key| format!("/{key}")).collect::<Vec<_>>().join(", ");
-            format!("wait timeout after {}ms, keys: {keys}", timeout.millis())
+            let named = keys.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
+            let more = if keys.keys.len() > SOME_KEYS { ", ..." } else { "" };
+            format!("wait timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
         }
         StoreError::BarrierTimeout { key, .. } => {
             format!("barrier timeout after {}ms, key: {key}", timeout.millis())

@@ -103,9 +103,7 @@ impl Native {
                 )));
             }
         };
-        let before = self.fresh()?.replace((process, Arc::clone(&made)));
-        // A child's child has the copy of a copy.
-        std::mem::forget(before.filter(|(owner, _)| *owner != process));
+        *self.fresh()? = Some((process, Arc::clone(&made)));
         Ok(made)
     }
 

@@ -10,7 +10,7 @@ Names, arguments, defaults and exceptions are those of `torch.distributed`; torc
 not imported: `import rallypoint` loads nothing but this file.
 """
 
-import importlib as _importlib
+import sys as _sys
 
 # What the package offers, and which of its modules has it.
 _HOMES = {
@@ -27,12 +27,18 @@ __all__ = sorted(name for name in _HOME_OF if not name.startswith("_"))
 def __getattr__(name):
     home = _HOME_OF.get(name)
     if home is not None:
-        value = getattr(_importlib.import_module(f"{__name__}.{home}"), name)
+        value = getattr(_module(home), name)
         globals()[name] = value
         return value
     if name in _MODULES:
-        return _importlib.import_module(f"{__name__}.{name}")
+        return _module(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _module(name):
+    name = f"{__name__}.{name}"
+    __import__(name)
+    return _sys.modules[name]
 
 
 def __dir__():

@@ -11,7 +11,7 @@ import sys
 class DistError(RuntimeError):
     """Something went wrong in the distributed library. The base of all below."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> "tuple[object, ...]":
         # By the public class: the one that also derives from torch's has no name to find it by.
         public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
         return public, self.args
@@ -38,7 +38,7 @@ for _each in (DistError, DistBackendError, DistNetworkError, DistStoreError, Que
 del _each
 
 
-def raised(ours, module="torch.distributed", name=None):
+def raised(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
     """The class to raise for `ours`: itself, or, if `module` is loaded, one that is also its class of that name."""
     theirs = getattr(sys.modules.get(module), name or ours.__name__, None)
     if theirs is None or not isinstance(theirs, type):
@@ -51,4 +51,4 @@ def raised(ours, module="torch.distributed", name=None):
     return twin
 
 
-_twins = {}
+_twins: "dict[tuple[type, type], type]" = {}
