@@ -85,6 +85,8 @@ class Node:
         **options,
     ):
         self.library = library
+        # It serves for as long as somebody has it.
+        self._server = server
         store = store or library.client(server)
         self.backend = backend or library.c10d.C10dRendezvousBackend(store, run_id)
         seconds = {"join": join, "last_call": last_call, "close": close}

@@ -46,15 +46,16 @@ def test_values_that_are_there_are_got(lib):
 
 def test_torchs_ranks_and_ours_meet():
     server = OURS.server()
-    stores = {lib: lib.client(server) for lib in BOTH}
+    # One each: threads that share a client of torch's wait for each other.
+    ranks = [(rank, lib, lib.client(server)) for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))]
     calls = [
-        lambda rank=rank, lib=lib: lib.store.synchronize(stores[lib], b"of %d" % rank, rank, 4, "meeting/", timeout=JOIN)
-        for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))
+        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "meeting/", timeout=JOIN)
+        for rank, lib, store in ranks
     ]
     assert at_once(calls) == [[b"of 0", b"of 1", b"of 2", b"of 3"]] * 4
     calls = [
-        lambda rank=rank, lib=lib: lib.store.barrier(stores[lib], 4, "gate", barrier_timeout=JOIN, rank=rank)
-        for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))
+        lambda rank=rank, lib=lib, store=store: lib.store.barrier(store, 4, "gate", barrier_timeout=JOIN, rank=rank)
+        for rank, lib, store in ranks
     ]
     assert at_once(calls) == [None] * 4
 
