@@ -146,7 +146,7 @@ def test_ctrl_c_ends_a_static_rendezvous_and_it_can_be_tried_again():
     )
 
 
-@pytest.mark.parametrize("call", ["barrier(store, 2, 'gate')", "synchronize(store, b'x', 0, 2, 'meeting/')"])
+@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'meeting/')"])
 def test_ctrl_c_ends_a_meeting(server, call):
     in_time(
         play(

@@ -263,7 +263,10 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn set_closed(&self) -> Result<()> {
         let limit = self.driver.settings.close_timeout;
-        match self.driver.pursue(Goal::Close, self.driver.now().after(limit))? {
+        let closed = self.driver.pursue(Goal::Close, self.driver.now().after(limit))?;
+        // What was seen before is no longer so.
+        self.seen().last = None;
+        match closed {
             End::Timeout(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "closing",
