@@ -3,17 +3,13 @@
 import json
 import os
 import pathlib
-import pickle
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 import torch.distributed as dist
 from both import OURS, run_id
-from clock import until
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, api, registry
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -155,22 +151,3 @@ def test_what_torch_catches_is_caught(endpoint):
             registry.get_rendezvous_handler(parameters(nowhere, is_host=0, read_timeout=1))
     with pytest.raises(ValueError, match="did you mean 'join_timeout'"):
         registry.get_rendezvous_handler(parameters(endpoint, jion_timeout=1))
-
-
-def test_a_torchrun_that_is_told_to_stop_while_it_waits_leaves_at_once(tmp_path):
-    server, job = OURS.server(), run_id()
-    backend = OURS.c10d.C10dRendezvousBackend(server, job)
-
-    def here():
-        held = backend.get_state()
-        return held and pickle.loads(held[0]).participants
-
-    with torchrun("rallypoint", f"127.0.0.1:{server.port}", job, tmp_path, workers=1) as node:
-        deadline = time.monotonic() + SLOW
-        while not here():
-            assert node.process.poll() is None, node.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        node.process.send_signal(signal.SIGTERM)
-        assert node.ended() != 0
-        until("it to be out", lambda: not here())
