@@ -4,6 +4,7 @@
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use rallypoint_core::wire::Op;
 use rallypoint_store::StoreError;
 
 use crate::argument::Timeout;
@@ -26,6 +27,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         | StoreError::Listen { .. }
         | StoreError::Protocol { .. }
         | StoreError::WrongNonce { .. } => raise(py, "DistNetworkError", text),
+        StoreError::NotANumber { .. } => raise(py, "NotANumberError", text),
         StoreError::Unsupported { .. } => PyNotImplementedError::new_err(text),
         StoreError::BadWorldSize { .. } | StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         _ => raise(py, "DistStoreError", text),
@@ -38,13 +40,22 @@ const SOME_KEYS: usize = 64;
 /// The exception for an error of a wait: a time-out is told as torch tells it.
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let told = match &error {
-        StoreError::Timeout { keys, .. } => {
+        // Torch's stores each have words of their own.
+        StoreError::Timeout { op: Op::Get | Op::MultiGet, store, keys, .. }
+            if store.starts_with("FileStore") =>
+        {
+            let key = keys.missing().first().copied().unwrap_or_default().to_owned();
+            format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
+        }
+        StoreError::Timeout { store, keys, .. } => {
+            let wait = if store.starts_with("TCP") { "wait" } else { "Wait" };
             let named = keys.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
             let more = if keys.keys.len() > SOME_KEYS { ", ..." } else { "" };
-            format!("wait timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
+            format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
         }
-        StoreError::BarrierTimeout { key, .. } => {
-            format!("barrier timeout after {}ms, key: {key}", timeout.millis())
+        StoreError::BarrierTimeout { store, key, .. } => {
+            let barrier = if store.starts_with("TCP") { "barrier" } else { "Wait" };
+            format!("{barrier} timeout after {}ms, key: {key}", timeout.millis())
         }
         _ => return to_python(py, error),
     };

@@ -118,7 +118,9 @@ impl Store for Foreign {
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         if self.own("append") {
-            return self.call(|store| store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop));
+            return self.call(|store| {
+                store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
+            });
         }
         // Torch's: what is there is the first guess, and a store that has nothing says so with an empty value.
         let mut held = Vec::new();
@@ -184,7 +186,8 @@ impl Store for Foreign {
 
     fn set_timeout(&self, timeout: Duration) {
         // Nobody could be told here of a store that doesn't take it; it goes on with the one it has.
-        let _ = self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
+        let _ =
+            self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
     }
 
     fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
@@ -202,7 +205,9 @@ impl Store for Foreign {
             let clone = store.call_method0("clone")?;
             match clone.is_instance_of::<PyStore>() {
                 true => Ok(Box::new(Foreign::new(clone.unbind())) as Box<dyn Store>),
-                false => Err(PyTypeError::new_err(format!("clone() returned {}, not a Store", clone.repr()?))),
+                false => {
+                    Err(PyTypeError::new_err(format!("clone() returned {}, not a Store", clone.repr()?)))
+                }
             }
         })
     }

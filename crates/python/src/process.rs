@@ -119,7 +119,8 @@ impl Native {
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::InvalidArgument(
-                        "this store was copied by a fork while another thread opened it; make a new one".into(),
+                        "this store was copied by a fork while another thread opened it; make a new one"
+                            .into(),
                     ));
                 }
             }

@@ -15,7 +15,7 @@ import sys as _sys
 # What the package offers, and which of its modules has it.
 _HOMES = {
     "_rallypoint": ("FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "__version__"),
-    "_exceptions": ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "QueueEmptyError"),
+    "_exceptions": ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "NotANumberError", "QueueEmptyError"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # Modules that are found as attributes without being imported first.

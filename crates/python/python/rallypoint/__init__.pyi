@@ -5,6 +5,7 @@ from rallypoint._exceptions import (
     DistError as DistError,
     DistNetworkError as DistNetworkError,
     DistStoreError as DistStoreError,
+    NotANumberError as NotANumberError,
     QueueEmptyError as QueueEmptyError,
 )
 from rallypoint._rallypoint import (
@@ -23,6 +24,7 @@ __all__ = [
     "DistStoreError",
     "FileStore",
     "HashStore",
+    "NotANumberError",
     "PrefixStore",
     "QueueEmptyError",
     "Store",

@@ -33,15 +33,22 @@ class QueueEmptyError(DistStoreError):
     """There is nothing in the queue."""
 
 
-for _each in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError):
+class NotANumberError(DistNetworkError, ValueError):
+    """`add` to what is no number. Torch's TCPStore raises a DistNetworkError then, its other stores a ValueError; this is both."""
+
+
+for _each in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError, NotANumberError):
     _each.__module__ = "rallypoint"
 del _each
 
 
 def raised(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
-    """The class to raise for `ours`: itself, or, if `module` is loaded, one that is also its class of that name."""
-    theirs = getattr(sys.modules.get(module), name or ours.__name__, None)
-    if theirs is None or not isinstance(theirs, type):
+    """The class to raise for `ours`: itself, or, if `module` is loaded, one that is also its class of that name (of the nearest
+    base's name that it has)."""
+    there = sys.modules.get(module)
+    names = [name] if name else [each.__name__ for each in ours.__mro__ if each.__module__ == ours.__module__]
+    theirs = next((found for found in (getattr(there, each, None) for each in names) if isinstance(found, type)), None)
+    if theirs is None:
         return ours
     key = ours, theirs
     twin = _twins.get(key)

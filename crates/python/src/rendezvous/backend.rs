@@ -35,10 +35,9 @@ impl PythonBackend {
     fn call<T>(&self, body: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RendezvousError> {
         // At the end of the process there is no interpreter to ask.
         let ended = || Err(PyRuntimeError::new_err("the interpreter is ending"));
-        Python::try_attach(body).unwrap_or_else(ended).map_err(|error| RendezvousError::Backend {
-            backend: self.name.clone(),
-            source: Box::new(error),
-        })
+        Python::try_attach(body)
+            .unwrap_or_else(ended)
+            .map_err(|error| RendezvousError::Backend { backend: self.name.clone(), source: Box::new(error) })
     }
 
     /// Bytes for this token.

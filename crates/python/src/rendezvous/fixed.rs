@@ -49,7 +49,12 @@ impl StaticNode {
             StaticRendezvousHandler::create(&parameters.with_config(config)?)
         };
         let handler = Arc::new(make().map_err(|error| raised(py, error))?);
-        Ok(StaticNode { handler, master_addr: master_addr.to_owned(), turn: Arc::default(), maker: Maker::here() })
+        Ok(StaticNode {
+            handler,
+            master_addr: master_addr.to_owned(),
+            turn: Arc::default(),
+            maker: Maker::here(),
+        })
     }
 
     /// Waits until all nodes are here; the store in which they have met.

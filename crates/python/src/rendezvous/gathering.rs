@@ -40,8 +40,9 @@ pub(super) fn exchange_store_info(
     server_port: u16,
 ) -> PyResult<(String, u16)> {
     let rank = u64::from(rank != 0);
-    let info =
-        with_store(py, store, |store| RendezvousStoreInfo::build(rank, store, &local_addr, Some(server_port)))?;
+    let info = with_store(py, store, |store| {
+        RendezvousStoreInfo::build(rank, store, &local_addr, Some(server_port))
+    })?;
     Ok((info.master_addr, info.master_port))
 }
 

@@ -83,7 +83,11 @@ pub(super) fn create_c10d_store<'py>(
         Ok(store) => stores::adopt(py, store, server_addr),
         Err(StoreError::AddressInUse { .. }) => {
             let port = server_port.unwrap_or_default();
-            Err(error::raise(py, "DistNetworkError", format!("on {server_addr}, port: {port} already in use")))
+            Err(error::raise(
+                py,
+                "DistNetworkError",
+                format!("on {server_addr}, port: {port} already in use"),
+            ))
         }
         Err(error) => Err(error::to_python(py, error)),
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rallypoint_rendezvous::{
-    Config, DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, RendezvousParameters,
-    Settings,
+    Config, DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler,
+    RendezvousParameters, Settings,
 };
 
 use super::backend::PythonBackend;
@@ -185,6 +185,7 @@ fn check_nodes(run_id: &str, min_nodes: i64, max_nodes: i64) -> PyResult<()> {
 
 /// Parameters that say who is expected, and nothing else.
 fn expecting(hosts: Option<String>) -> Result<RendezvousParameters, RendezvousError> {
-    let config: Config = hosts.map(|hosts| ("expected_hosts".to_owned(), hosts.as_str().into())).into_iter().collect();
+    let config: Config =
+        hosts.map(|hosts| ("expected_hosts".to_owned(), hosts.as_str().into())).into_iter().collect();
     RendezvousParameters::new("c10d", "", "", 1, 1)?.with_config(config)
 }

@@ -65,7 +65,11 @@ fn unreachable(py: Python<'_>, source: StoreError) -> PyErr {
     let is_usual = cause.is_instance_of::<PyRuntimeError>(py)
         || cause.is_instance_of::<PyValueError>(py)
         || cause.is_instance_of::<PyTimeoutError>(py);
-    if is_foreign && !is_usual { cause } else { failure(py, "RendezvousConnectionError", NO_STORE, Some(cause)) }
+    if is_foreign && !is_usual {
+        cause
+    } else {
+        failure(py, "RendezvousConnectionError", NO_STORE, Some(cause))
+    }
 }
 
 /// One of the exceptions of `rallypoint.elastic.rendezvous`, by its name.

@@ -11,7 +11,7 @@ use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 
 use crate::argument::{Key, Keys, Timeout, Truth, Value, Values, Whole};
 use crate::blocking::{detached, run};
-use crate::error::of_wait;
+use crate::error::{of_wait, raise};
 use crate::foreign::Foreign;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
@@ -121,7 +121,9 @@ fn is_unfinished(object: &Bound<'_, PyAny>) -> bool {
 fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
     let name = class.name().map_or_else(|_| "it".into(), |name| name.to_string());
-    PyTypeError::new_err(format!("{name}: the store's own __init__() must be called when overriding __init__"))
+    PyTypeError::new_err(format!(
+        "{name}: the store's own __init__() must be called when overriding __init__"
+    ))
 }
 
 /// What does the work of one of our own classes.
@@ -295,7 +297,8 @@ impl PyStore {
         let (keys, values) = (keys.as_strs(), values.as_slices());
         if keys.len() != values.len() {
             let counts = format!("{} keys and {} values", keys.len(), values.len());
-            return Err(PyValueError::new_err(format!("multi_set needs a value for each key, got {counts}")));
+            let text = format!("multiSet keys and values vectors must be of same size ({counts})");
+            return Err(raise(slf.py(), "DistStoreError", text));
         }
         let pairs: Vec<_> = keys.into_iter().zip(values).collect();
         run(slf.py(), || store.multi_set(&pairs))
@@ -351,7 +354,9 @@ impl PyStore {
         let store = working_or_fall_back(slf)?;
         let Some(count) = u64::try_from(world_size.0).ok().filter(|count| *count > 0) else {
             let found = world_size.0;
-            return Err(PyValueError::new_err(format!("world_size of a barrier must be at least 1, not {found}")));
+            return Err(PyValueError::new_err(format!(
+                "world_size of a barrier must be at least 1, not {found}"
+            )));
         };
         let timeout = timeout.unwrap_or_else(|| store.timeout().into());
         let limit = slf.get().duration(timeout);

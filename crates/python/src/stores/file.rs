@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions, Store};
+use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
 use super::base::{PyStore, Zero, native_of};
 use crate::argument::Whole;

@@ -31,7 +31,8 @@ impl PyHashStore {
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let store = native_of(slf.as_super())?;
         let clone = run(slf.py(), || store.clone_store())?;
-        let made = Bound::new(slf.py(), PyClassInitializer::from(PyStore::empty()).add_subclass(PyHashStore))?;
+        let made =
+            Bound::new(slf.py(), PyClassInitializer::from(PyStore::empty()).add_subclass(PyHashStore))?;
         fill(&made, clone)?;
         Ok(made)
     }

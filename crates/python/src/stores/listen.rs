@@ -3,16 +3,18 @@
 use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use rallypoint_store::{Listen, StoreError};
+use rallypoint_store::Listen;
 use rustix::net::{listen, sockopt};
 
 /// As many pending connections as the system allows.
 const BACKLOG: i32 = i32::MAX;
 
 /// Takes over a bound socket. From now on it is the server's, and closed with it.
-pub(super) fn take_over(number: i32) -> Result<Listen, StoreError> {
+pub(super) fn take_over(number: i32) -> Result<Listen, String> {
     let wrong = |why: String| {
-        StoreError::InvalidArgument(format!("master_listen_fd {number} is not a bound TCP socket: {why}"))
+        format!(
+            "Failed to open existing socket. socket: {number} (master_listen_fd is not a bound TCP socket: {why})"
+        )
     };
     if number < 0 {
         return Err(wrong("it is negative".into()));

@@ -91,7 +91,7 @@ impl PyTcpStore {
             multi_tenant: multi_tenant.0,
         };
         let listen = master_listen_fd.filter(|_| is_master).map(|number| take_over(number.0)).transpose();
-        let listen = listen.map_err(|error| to_python(py, error))?;
+        let listen = listen.map_err(|why| raise(py, "DistNetworkError", why))?;
         let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
         let port = store.port();
         let native = Arc::new(Native::new(Original::Tcp(store)));
