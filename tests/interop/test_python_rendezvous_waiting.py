@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -159,6 +160,33 @@ def test_ctrl_c_ends_a_meeting(server, call):
             server.port,
         )
     )
+
+
+def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
+    """Whatever the moment: if the call raised, the node is in no round."""
+    ended = play(
+        """
+        store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+        for delay in range(12):
+            backend = C10dRendezvousBackend(store, f"job-{delay}")
+            handler = DynamicRendezvousHandler.from_backend(f"job-{delay}", store, backend, 1, 1, local_addr="127.0.0.1")
+            ended = "raised"
+            threading.Timer(delay / 1000, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                handler.next_rendezvous()
+                ended = "returned"
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                print(ended)
+        """,
+        server.port,
+    )
+    assert len(ended) == 12
+    for delay, how in enumerate(ended):
+        backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{delay}")
+        held = backend.get_state()
+        if how == "raised" and held is not None:
+            assert not pickle.loads(held[0]).participants, (delay, ended)
 
 
 def test_a_signal_that_raises_something_else_raises_that():

@@ -26,10 +26,12 @@ const RUNNING: u8 = 0;
 const DONE: u8 = 1;
 const LEFT_BEHIND: u8 = 2;
 
-/// Runs `work` without holding the interpreter. A signal whose handler raises makes `stop` be called, and is raised.
+/// Runs `work` without holding the interpreter. A signal whose handler raises makes `stop` be called, and is raised; what came of
+/// the work nevertheless is given to `undo`.
 pub(super) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     stop: impl FnOnce(),
+    undo: impl FnOnce(T) + Clone + Send + 'static,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     if !is_main_thread() {
@@ -40,17 +42,20 @@ pub(super) fn interruptible<T: Send + 'static>(
     // Behind a lock only because what is used without the interpreter must be shareable.
     let receiver = Mutex::new(receiver);
     let phase = Arc::new(AtomicU8::new(RUNNING));
-    let worker_phase = Arc::clone(&phase);
-    let started = std::thread::Builder::new().name("rdzv-call".into()).spawn(move || {
+    let (worker_phase, worker_undo) = (Arc::clone(&phase), undo.clone());
+    spawn(move || {
         // A panic is told by nothing being sent.
-        if let Ok(value) = catch_unwind(AssertUnwindSafe(work)) {
-            let _ = sender.send(value);
+        let value = catch_unwind(AssertUnwindSafe(work));
+        let is_wanted = turn_to(&worker_phase, DONE);
+        match value {
+            Ok(value) if is_wanted => drop(sender.send(value)),
+            Ok(value) => worker_undo(value),
+            Err(_) => {}
         }
-        if worker_phase.swap(DONE, Ordering::SeqCst) == LEFT_BEHIND {
+        if !is_wanted {
             count(-1);
         }
-    });
-    started.map_err(|error| PyRuntimeError::new_err(format!("a thread could not be started: {error}")))?;
+    })?;
     loop {
         match py.detach(|| receive(&receiver, LOOK)) {
             Ok(value) => return tell(py).map(|()| value),
@@ -59,17 +64,35 @@ pub(super) fn interruptible<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(raised) = tell(py).and_then(|()| py.check_signals()) {
+        let Err(raised) = tell(py).and_then(|()| py.check_signals()) else { continue };
+        count(1);
+        if turn_to(&phase, LEFT_BEHIND) {
             stop();
-            // It has been told to stop, so whatever comes of it is not what was asked for.
+            // Nothing is sent any more; but if it ends in time, nothing is left behind either.
             let _ = py.detach(|| receive(&receiver, PATIENCE));
-            count(1);
-            if phase.swap(LEFT_BEHIND, Ordering::SeqCst) == DONE {
+        } else {
+            // It was done just before. What it sent was sent before it said so, or is on its way.
+            let value = py.detach(|| receive(&receiver, PATIENCE));
+            let undone = spawn(move || {
+                value.map(undo).ok();
+                count(-1);
+            });
+            if undone.is_err() {
                 count(-1);
             }
-            return Err(raised);
         }
+        return Err(raised);
     }
+}
+
+/// Whether this is the first to say how it ends.
+fn turn_to(phase: &AtomicU8, end: u8) -> bool {
+    phase.compare_exchange(RUNNING, end, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> PyResult<()> {
+    let started = std::thread::Builder::new().name("rdzv-call".into()).spawn(body);
+    started.map(drop).map_err(|error| PyRuntimeError::new_err(format!("a thread could not be started: {error}")))
 }
 
 fn receive<T>(receiver: &Mutex<std::sync::mpsc::Receiver<T>>, most: Duration) -> Result<T, RecvTimeoutError> {

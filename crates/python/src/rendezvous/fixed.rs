@@ -70,6 +70,7 @@ impl StaticNode {
                 stop.store(true, Ordering::SeqCst);
                 self.handler.interrupt();
             },
+            drop,
             move || {
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                 joining.resume();

@@ -1,6 +1,6 @@
 //! One node of a dynamic rendezvous, for Python.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(super) struct RendezvousNode {
     handler: Option<Arc<DynamicRendezvousHandler>>,
     /// Whoever joins, or leaves because joining was interrupted, holds this.
     turn: Arc<Mutex<()>>,
+    /// How often it was asked to join.
+    calls: Arc<AtomicU64>,
     maker: Maker,
 }
 
@@ -73,7 +75,7 @@ impl RendezvousNode {
         let made = DynamicRendezvousHandler::new(backend, store, addr, settings)
             .and_then(|handler| handler.expecting(&expecting(expected_hosts)?));
         let handler = made.map_err(|error| raised(py, error))?;
-        Ok(RendezvousNode { handler: Some(Arc::new(handler)), turn: Arc::default(), maker: Maker::here() })
+        Ok(RendezvousNode { handler: Some(Arc::new(handler)), turn: Arc::default(), calls: Arc::default(), maker: Maker::here() })
     }
 
     /// Who this is, as torch writes it: address, process and number.
@@ -86,6 +88,8 @@ impl RendezvousNode {
     fn next_rendezvous(&self, py: Python<'_>) -> PyResult<Round> {
         let handler = Arc::clone(self.handler()?);
         let (joining, turn) = (Arc::clone(&handler), Arc::clone(&self.turn));
+        let (leaving, leaving_turn, calls) = (Arc::clone(&handler), Arc::clone(&self.turn), Arc::clone(&self.calls));
+        let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
         let round = interruptible(
@@ -94,6 +98,16 @@ impl RendezvousNode {
                 // In this order: whoever lets the handler wait again looks at the flag after that.
                 stop.store(true, Ordering::SeqCst);
                 handler.interrupt();
+            },
+            move |joined| {
+                let _turn = leaving_turn.lock().unwrap_or_else(PoisonError::into_inner);
+                // Whoever joins again begins with leaving.
+                if joined.is_ok()
+                    && calls.load(Ordering::SeqCst) == call
+                    && let Err(error) = leaving.leave()
+                {
+                    tracing::warn!("The node '{}' could not leave: {error}", leaving.node());
+                }
             },
             move || {
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +163,7 @@ impl RendezvousNode {
         body: impl FnOnce(&DynamicRendezvousHandler) -> Result<T, RendezvousError> + Send + 'static,
     ) -> PyResult<T> {
         let handler = Arc::clone(self.handler()?);
-        interruptible(py, || {}, move || body(&handler))?.map_err(|error| raised(py, error))
+        interruptible(py, || {}, drop, move || body(&handler))?.map_err(|error| raised(py, error))
     }
 }
 
