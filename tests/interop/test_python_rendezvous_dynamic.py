@@ -29,8 +29,8 @@ def publishing(lib, monkeypatch):
 
 
 def dead_soon():
-    """Options of a node that is taken for dead after two seconds."""
-    return {"keep_alive_interval": 1, "keep_alive_max_attempt": 2}
+    """Options of a node that is taken for dead after four seconds."""
+    return {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
 
 
 def all_in_one_round(infos):

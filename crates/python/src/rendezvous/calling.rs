@@ -92,7 +92,9 @@ fn turn_to(phase: &AtomicU8, end: u8) -> bool {
 
 fn spawn(body: impl FnOnce() + Send + 'static) -> PyResult<()> {
     let started = std::thread::Builder::new().name("rdzv-call".into()).spawn(body);
-    started.map(drop).map_err(|error| PyRuntimeError::new_err(format!("a thread could not be started: {error}")))
+    started
+        .map(drop)
+        .map_err(|error| PyRuntimeError::new_err(format!("a thread could not be started: {error}")))
 }
 
 fn receive<T>(receiver: &Mutex<std::sync::mpsc::Receiver<T>>, most: Duration) -> Result<T, RecvTimeoutError> {

@@ -75,7 +75,12 @@ impl RendezvousNode {
         let made = DynamicRendezvousHandler::new(backend, store, addr, settings)
             .and_then(|handler| handler.expecting(&expecting(expected_hosts)?));
         let handler = made.map_err(|error| raised(py, error))?;
-        Ok(RendezvousNode { handler: Some(Arc::new(handler)), turn: Arc::default(), calls: Arc::default(), maker: Maker::here() })
+        Ok(RendezvousNode {
+            handler: Some(Arc::new(handler)),
+            turn: Arc::default(),
+            calls: Arc::default(),
+            maker: Maker::here(),
+        })
     }
 
     /// Who this is, as torch writes it: address, process and number.
@@ -88,7 +93,8 @@ impl RendezvousNode {
     fn next_rendezvous(&self, py: Python<'_>) -> PyResult<Round> {
         let handler = Arc::clone(self.handler()?);
         let (joining, turn) = (Arc::clone(&handler), Arc::clone(&self.turn));
-        let (leaving, leaving_turn, calls) = (Arc::clone(&handler), Arc::clone(&self.turn), Arc::clone(&self.calls));
+        let (leaving, leaving_turn, calls) =
+            (Arc::clone(&handler), Arc::clone(&self.turn), Arc::clone(&self.calls));
         let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
@@ -99,7 +105,7 @@ impl RendezvousNode {
                 stop.store(true, Ordering::SeqCst);
                 handler.interrupt();
             },
-            move |joined| {
+            move |joined: Result<RendezvousInfo, RendezvousError>| {
                 let _turn = leaving_turn.lock().unwrap_or_else(PoisonError::into_inner);
                 // Whoever joins again begins with leaving.
                 if joined.is_ok()
