@@ -57,29 +57,32 @@ pub(super) fn interruptible<T: Send + 'static>(
         }
     })?;
     loop {
-        match py.detach(|| receive(&receiver, LOOK)) {
-            Ok(value) => return tell(py).map(|()| value),
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("rallypoint: the call failed by a defect of its own"));
-            }
-            Err(RecvTimeoutError::Timeout) => {}
+        let received = py.detach(|| receive(&receiver, LOOK));
+        if let Err(RecvTimeoutError::Disconnected) = received {
+            return Err(PyRuntimeError::new_err("rallypoint: the call failed by a defect of its own"));
         }
-        let Err(raised) = tell(py).and_then(|()| py.check_signals()) else { continue };
+        // Also when it is done: a signal that came meanwhile would be raised just after it otherwise, and nobody could undo it.
+        let signalled = tell(py).and_then(|()| py.check_signals());
+        let (raised, received) = match (signalled, received) {
+            (Ok(()), Ok(value)) => return Ok(value),
+            (Ok(()), Err(_)) => continue,
+            (Err(raised), received) => (raised, received),
+        };
         count(1);
         if turn_to(&phase, LEFT_BEHIND) {
             stop();
             // Nothing is sent any more; but if it ends in time, nothing is left behind either.
             let _ = py.detach(|| receive(&receiver, PATIENCE));
-        } else {
-            // It was done just before. What it sent was sent before it said so, or is on its way.
-            let value = py.detach(|| receive(&receiver, PATIENCE));
-            let undone = spawn(move || {
-                value.map(undo).ok();
-                count(-1);
-            });
-            if undone.is_err() {
-                count(-1);
-            }
+            return Err(raised);
+        }
+        // It is done. What came of it may still be on its way.
+        let value = received.or_else(|_| py.detach(|| receive(&receiver, PATIENCE)));
+        let undone = spawn(move || {
+            value.map(undo).ok();
+            count(-1);
+        });
+        if undone.is_err() {
+            count(-1);
         }
         return Err(raised);
     }

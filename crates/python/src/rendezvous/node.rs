@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rallypoint_rendezvous::{
-    Config, DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler,
+    Config, DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, RendezvousInfo,
     RendezvousParameters, Settings,
 };
 
