@@ -77,7 +77,7 @@ except dist.DistNetworkError as error:
 try:
     dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, timeout=datetime.timedelta(seconds=1))
 except dist.DistStoreError as error:
-    say(str(error).split(" (")[0].splitlines()[0])
+    say(str(error).partition(" waiting ")[2].split(" (")[0].splitlines()[0])
 try:
     server.set("k", 1)
 except TypeError:

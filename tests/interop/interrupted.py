@@ -27,21 +27,22 @@ class Slow(rallypoint.Store):
         return tcp.get(key)
 
 
+# A barrier's key is a new one each time: where barriers are counted in keys, who was interrupted has come.
 CALLS = {
     "tcp get": lambda: tcp.get("never"),
     "tcp wait": lambda: tcp.wait(["never"], LONG),
-    "tcp wait without end": lambda: hashed.wait(["never"], timedelta(0)),
+    "hash wait without end": lambda: hashed.wait(["never"], timedelta(0)),
     "tcp multi_get": lambda: tcp.multi_get(["never", "ever"]),
     "tcp queue_pop": lambda: tcp.queue_pop("never"),
-    "tcp barrier": lambda: tcp.barrier("never", 2),
+    "tcp barrier": lambda: tcp.barrier(f"{time.monotonic()}", 2),
     "file get": lambda: file.get("never"),
     "file wait": lambda: file.wait(["never"]),
-    "file barrier": lambda: file.barrier("never", 2),
+    "file barrier": lambda: file.barrier(f"{time.monotonic()}", 2),
     "hash get": lambda: hashed.get("never"),
     "hash queue_pop": lambda: hashed.queue_pop("never"),
-    "hash barrier": lambda: hashed.barrier("never", 2),
+    "hash barrier": lambda: hashed.barrier(f"{time.monotonic()}", 2),
     "prefix get": lambda: part.get("never"),
-    "prefix barrier": lambda: part.barrier("never", 2),
+    "prefix barrier": lambda: part.barrier(f"{time.monotonic()}", 2),
     "python get": lambda: rallypoint.PrefixStore("p", Slow()).get("never"),
     "connecting to nobody": lambda: rallypoint.TCPStore("127.0.0.1", FREE, timeout=LONG),
     "connecting to who is silent": lambda: rallypoint.TCPStore("127.0.0.1", SILENT, timeout=LONG),

@@ -188,7 +188,7 @@ def too_late(stores, *words):
 def test_a_wait_that_takes_too_long_is_a_store_error_and_the_store_goes_on(stores):
     store = stores.another()
     store.set("there", "1")
-    with too_late(stores, "50 ms", "missing"):
+    with too_late(stores, "50", "missing"):
         store.wait(["there", "missing"], ms(50))
     store.set_timeout(ms(60))
     assert store.timeout == ms(60)
@@ -373,22 +373,22 @@ def test_a_part_keeps_its_store_alive(stores):
     assert part.underlying_store.get("part/k") == b"v"
 
 
-@over(FAMILY_AND_KIND)
+# Torch's keeps the interpreter's lock while it waits.
+@over([("ours", kind) for kind in KINDS])
 def test_a_barrier_lets_all_through_when_the_last_has_come(stores):
     came = []
 
-    def come(name):
-        store = stores.another()
+    def come(name, store):
         store.barrier("meet", 3, seconds(DEADLINE))
         came.append(name)
 
-    threads = [threading.Thread(target=come, args=(name,)) for name in "ab"]
+    threads = [threading.Thread(target=come, args=(name, stores.another())) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(0.1)
     assert came == []
-    come("c")
+    come("c", stores.another())
     for thread in threads:
         thread.join(DEADLINE)
     assert sorted(came) == ["a", "b", "c"]
@@ -400,8 +400,10 @@ def test_a_barrier_that_too_few_come_to_times_out(stores):
     with too_late(stores, "30"):
         store.barrier("meet", 2, ms(30))
     store.set_timeout(ms(40))
-    with too_late(stores, "40"):
-        store.barrier("meet too", 2)
+    # A part of torch's waits for five minutes, whatever the time-out of the whole.
+    if stores.name == "ours" or "prefix" not in stores.kind:
+        with too_late(stores, "40"):
+            store.barrier("meet too", 2)
     store.set("k", "v")
     assert store.get("k") == b"v"
 

@@ -74,7 +74,9 @@ def test_a_part_calls_the_store_that_is_written_in_python(module):
 
 
 def test_what_it_does_not_define_falls_back_on_what_it_does(module):
-    for store in [module.PrefixStore("p", dict_store(module)), dict_store(module)]:
+    # Held here, because torch does not hold on to what is below.
+    below = dict_store(module)
+    for store in [module.PrefixStore("p", below), dict_store(module)]:
         assert store.has_extended_api() is False
         store.append("k", "po")
         store.append("k", b"tato")
@@ -149,7 +151,8 @@ def test_what_it_raises_comes_out_as_it_was(module):
         def set(self, key, value):
             raise KeyboardInterrupt
 
-    store = module.PrefixStore("p", module.PrefixStore("q", Failing()))
+    failing = Failing()
+    store = module.PrefixStore("p", module.PrefixStore("q", failing))
     with pytest.raises(LookupError) as caught:
         store.get("k")
     assert caught.value.args == ("nothing at q/p/k", 7)
