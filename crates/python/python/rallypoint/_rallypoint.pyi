@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from os import PathLike
-from typing import SupportsIndex
+from typing import SupportsIndex, final
 
 __version__: str
 
@@ -151,6 +151,7 @@ class PrefixStore(Store):
     def clone(self) -> PrefixStore:
         """The same part of a clone of the store it is a part of."""
 
+@final
 class RendezvousCell:
     """The state of one job in a store."""
 
@@ -162,6 +163,7 @@ class RendezvousCell:
         """Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
         whether it is this."""
 
+@final
 class RendezvousNode:
     """One node of a dynamic rendezvous."""
 
@@ -201,6 +203,7 @@ class RendezvousNode:
     def stop_heartbeats(self) -> None:
         """Ends the heartbeats. Does nothing in a process that was forked: there are none."""
 
+@final
 class StaticNode:
     """One node of a static rendezvous."""
 

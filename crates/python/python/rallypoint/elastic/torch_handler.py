@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch.distributed.elastic.rendezvous import api
 
 from ..torch import as_torch_store
+from .rendezvous.api import RendezvousParameters
 from .rendezvous.dynamic_rendezvous import create_c10d_handler
 
 __all__ = ["TorchRendezvousHandler"]
@@ -21,7 +24,8 @@ class TorchRendezvousHandler(api.RendezvousHandler):
 
     def __init__(self, params: api.RendezvousParameters) -> None:
         self._backend = params.backend
-        self._handler = create_c10d_handler(params)
+        # Torch's parameters have all that ours have.
+        self._handler = create_c10d_handler(cast(RendezvousParameters, params))
 
     def get_backend(self) -> str:
         """The name under which it was asked for."""
@@ -36,12 +40,9 @@ class TorchRendezvousHandler(api.RendezvousHandler):
         """Waits until this node is in a round. The store it returns is a `torch.distributed.Store`."""
         info = self._handler.next_rendezvous()
         place = info.bootstrap_store_info
-        return api.RendezvousInfo(
-            as_torch_store(info.store),
-            info.rank,
-            info.world_size,
-            api.RendezvousStoreInfo(place.master_addr, place.master_port),
-        )
+        assert place is not None, "a dynamic rendezvous always says where"
+        there = api.RendezvousStoreInfo(place.master_addr, place.master_port)
+        return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, there)
 
     def is_closed(self) -> bool:
         """Whether the rendezvous has ended for good."""

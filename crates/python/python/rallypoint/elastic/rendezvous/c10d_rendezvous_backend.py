@@ -29,6 +29,8 @@ class C10dRendezvousBackend(RendezvousBackend):
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
         self._store = store
+        # An address by which the other nodes reach this one, if it is known.
+        self._reachable_as: Optional[str] = None
         self._state = _rallypoint.RendezvousCell(store, run_id)
 
     @property
@@ -65,10 +67,12 @@ def create_backend(params: RendezvousParameters) -> Tuple[C10dRendezvousBackend,
         RendezvousConnectionError: the store could not be made or reached; the exception it comes from says why.
     """
     kind = str(params.get("store_type", "tcp")).strip().lower()
+    store: Store
+    reachable_as = None
     if kind == "tcp":
         store, reachable_as = _create_tcp_store(params)
     elif kind == "file":
-        store, reachable_as = _create_file_store(params), None
+        store = _create_file_store(params)
     else:
         raise ValueError("Invalid store type given. Currently only supports file and tcp.")
     backend = C10dRendezvousBackend(store, params.run_id)

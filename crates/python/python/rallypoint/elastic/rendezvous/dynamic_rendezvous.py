@@ -333,9 +333,10 @@ def create_handler(
     timeout = RendezvousTimeout(*(None if time is None else timedelta(seconds=time) for time in times))
     numbers = {}
     for option, default in (("keep_alive_interval", 5), ("keep_alive_max_attempt", 3)):
-        numbers[option] = params.get_as_int(option, default)
-        if numbers[option] is None:
+        number = params.get_as_int(option, default)
+        if number is None:
             raise TypeError(f"You passed '{option}=None' as a rendezvous configuration option")
+        numbers[option] = number
     delay = params.get("cas_backoff_max_seconds", 0.0)
     try:
         seconds = float(delay)

@@ -96,7 +96,9 @@ def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:
     addr, port = parse_rendezvous_endpoint(endpoint, -1)
     if port == -1:
         raise ValueError(f"Port is absent in endpoint: {endpoint}. Try launching with --master-port")
-    timeout = params.get_as_int("timeout", _DEFAULT_TIMEOUT)
-    return StaticTCPRendezvous(
-        addr, port, params.get_as_int("rank"), params.max_nodes, params.run_id, _DEFAULT_TIMEOUT if timeout is None else timeout
-    )
+    rank, timeout = params.get_as_int("rank"), params.get_as_int("timeout", _DEFAULT_TIMEOUT)
+    if rank is None:
+        raise TypeError("You passed 'rank=None' as a rendezvous configuration option")
+    if timeout is None:
+        timeout = _DEFAULT_TIMEOUT
+    return StaticTCPRendezvous(addr, port, rank, params.max_nodes, params.run_id, timeout)
