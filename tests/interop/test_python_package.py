@@ -124,7 +124,7 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
 def test_the_stubs_say_what_the_module_has():
     pytest.importorskip("mypy.stubtest")
     # The native half. The other is Python, and says itself what it has.
-    command = [sys.executable, "-m", "mypy.stubtest", "rallypoint._rallypoint"]
+    command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     stub = (pathlib.Path(rallypoint.__file__).parent / "__init__.pyi").read_text()

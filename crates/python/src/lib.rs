@@ -16,5 +16,7 @@ use pyo3::prelude::*;
 fn _rallypoint(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     stores::register(module)?;
-    rendezvous::register(module)
+    rendezvous::register(module)?;
+    // Made on the way; what is offered is for the package to say.
+    module.delattr("__all__")
 }

@@ -3,7 +3,7 @@
 //! has none; it never touches the copy, not even to drop it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{Endpoint, Exchange, FileStore, Result, Store, StoreError, TcpStore, TcpStoreOptions};
@@ -14,15 +14,17 @@ pub(crate) struct Native {
     /// Gone only while it is dropped.
     store: Option<Original>,
     /// What a child made of it, and which.
-    fresh: Mutex<Option<(u32, Arc<dyn Store>)>>,
+    fresh: Mutex<Fresh>,
     /// In milliseconds.
     timeout: AtomicU64,
 }
 
+type Fresh = Option<(u32, Arc<dyn Store>)>;
+
 /// The store as it was made.
 pub(crate) enum Original {
     Tcp(TcpStore),
-    File(FileStore),
+    File(Box<FileStore>),
     Hash(Box<dyn Store>),
 }
 
@@ -30,7 +32,7 @@ impl Original {
     fn store(&self) -> &dyn Store {
         match self {
             Original::Tcp(store) => store,
-            Original::File(store) => store,
+            Original::File(store) => &**store,
             Original::Hash(store) => &**store,
         }
     }
@@ -108,7 +110,7 @@ impl Native {
     }
 
     /// It is locked for moments only, so whoever holds it for longer was lost in a fork.
-    fn fresh(&self) -> Result<std::sync::MutexGuard<'_, Option<(u32, Arc<dyn Store>)>>> {
+    fn fresh(&self) -> Result<MutexGuard<'_, Fresh>> {
         let started = Instant::now();
         loop {
             match self.fresh.try_lock() {

@@ -36,6 +36,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == join::BECOME) {
+        return join::become_command(arguments);
+    }
     let command = Cli::parse().command;
     // A server starts its own, once it is the process that will serve.
     if !matches!(command, Command::Serve(_)) {

@@ -62,7 +62,7 @@ impl PyFileStore {
 fn open(slf: &Bound<'_, PyFileStore>, path: PathBuf, world_size: i32, timeout: Duration) -> PyResult<()> {
     let options = FileStoreOptions::new(&path).num_workers(u64::try_from(world_size).ok()).timeout(timeout);
     let store = run(slf.py(), || options.open())?;
-    slf.as_super().get().fill(Arc::new(Native::new(Original::File(store))), Zero::Forever)?;
+    slf.as_super().get().fill(Arc::new(Native::new(Original::File(Box::new(store)))), Zero::Forever)?;
     let _ = slf.get().made_with.set((path, world_size));
     Ok(())
 }
