@@ -87,3 +87,13 @@ fn say_goodbye(handler: &dyn RendezvousHandler, round: &RendezvousInfo) {
     // It has heard itself; the rest is courtesy.
     let _ = heard();
 }
+
+/// This node has not finished after all. Where rounds don't change it would count twice.
+pub(crate) fn take_back(round: &RendezvousInfo) {
+    let store = std::sync::Arc::clone(&round.store);
+    std::thread::spawn(move || {
+        if let Err(error) = store.with_timeout(LINGER).add(COUNT, -1) {
+            tracing::debug!("could not take back that this node has finished: {error}");
+        }
+    });
+}

@@ -13,6 +13,7 @@ use rustix::process::{
 
 use crate::entrance::{Door, NOT_A_WORKER};
 use crate::guard::{self, Guard};
+use crate::signal_name::signal_name;
 use crate::worker::WorkerPlan;
 
 /// The workers of this node.
@@ -123,11 +124,7 @@ impl Processes {
             Target::Worker(local_rank) => {
                 let worker = self.running.iter().find(|worker| worker.local_rank == local_rank);
                 if let Some(pid) = worker.map(|worker| Pid::from_child(&worker.child)) {
-                    tracing::info!(
-                        "Sending process {} closing signal {}",
-                        pid.as_raw_nonzero(),
-                        crate::signals::name(number)
-                    );
+                    tell(pid, number);
                     // It may not have come so far as to have a group.
                     if kill_process_group(pid, signal).is_err() {
                         let _ = kill_process(pid, signal);
@@ -149,6 +146,15 @@ impl Processes {
     /// The process ids of those that run, each with its local rank.
     pub(crate) fn running(&self) -> impl Iterator<Item = (LocalRank, u32)> {
         self.running.iter().map(|worker| (worker.local_rank, worker.child.id()))
+    }
+}
+
+/// In torch's words, which people look for.
+fn tell(pid: Pid, number: i32) {
+    let (pid, name) = (pid.as_raw_nonzero(), signal_name(number).unwrap_or("<N/A>"));
+    match number {
+        9 => tracing::warn!("Unable to shutdown process {pid} in time, forcefully exiting via {name}"),
+        _ => tracing::warn!("Sending process {pid} closing signal {name}"),
     }
 }
 

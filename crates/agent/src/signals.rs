@@ -3,16 +3,17 @@
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
-/// A signal that comes out of the other end from now on, a byte each time; `None` if whoever started this process wants
-/// it ignored, as `nohup` does.
-pub(crate) fn catch(signal: i32) -> io::Result<Option<UnixStream>> {
-    if is_ignored(signal) {
-        return Ok(None);
-    }
+/// A signal that comes out of the other end from now on, a byte each time.
+pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
     read.set_nonblocking(true)?;
     signal_hook::low_level::pipe::register(signal, write)?;
-    Ok(Some(read))
+    Ok(read)
+}
+
+/// The same; but `None` if whoever started this process wants it ignored, as `nohup` does.
+pub(crate) fn catch(signal: i32) -> io::Result<Option<UnixStream>> {
+    if is_ignored(signal) { Ok(None) } else { register(signal).map(Some) }
 }
 
 /// The signals that this agent handles.
@@ -57,11 +58,6 @@ fn is_ignored(signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1
-}
-
-/// The name of a signal, as in `SIGTERM`.
-pub(crate) fn name(signal: i32) -> String {
-    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]
