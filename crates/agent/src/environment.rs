@@ -59,7 +59,7 @@ pub(crate) fn environment(
 }
 
 /// Which devices it sees, and as which of them it counts.
-fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -> Result<Environment> {
+pub(crate) fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -> Result<Environment> {
     if !config.virtual_local_rank {
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }

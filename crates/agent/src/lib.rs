@@ -48,4 +48,4 @@ pub use outcome::{End, Outcome};
 pub use placement::Placement;
 pub use report::{Exit, Failure, end_report, failure_report};
 pub use signal_name::{signal_name, signal_number};
-pub use worker::{WorkerPlan, command_line, entry_point_name, plan};
+pub use worker::{WorkerPlan, check_workers, command_line, entry_point_name, plan};

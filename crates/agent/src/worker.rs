@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::config::{CommandMode, LaunchConfig};
-use crate::environment::environment;
+use crate::environment::{devices, environment};
 use crate::error::Result;
 use crate::logs::Attempt;
 use crate::numa;
@@ -85,16 +85,26 @@ pub fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString,
     }
 }
 
+/// Finds out before anything is started whether all workers can be: with their devices, their processors, their arguments.
+/// What each of them is to run, by local rank.
+pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
+    let own = |name: &str| std::env::var_os(name);
+    let check = |local_rank: u32| {
+        command_line(config, local_rank)?;
+        devices(config, local_rank, &own)?;
+        Ok(substitute_os(&config.command.target, &[("local_rank", &local_rank.to_string())]))
+    };
+    (0..config.nproc_per_node).map(check).collect()
+}
+
 /// What the failure report calls the job: torch's word for it.
 pub fn entry_point_name(config: &LaunchConfig) -> String {
     let command = &config.command;
-    let name = match &command.mode {
-        CommandMode::RunPath { .. } => return "run_script_path".into(),
-        CommandMode::Program => &command.target,
-        // An interpreter that was set from outside is all that torch names; the script says more.
-        CommandMode::Script { .. } | CommandMode::Module { .. } => &command.target,
-    };
-    name.to_string_lossy().into_owned()
+    if matches!(command.mode, CommandMode::RunPath { .. }) {
+        return "run_script_path".into();
+    }
+    // Of an interpreter that was set from outside torch names only that; the script says more.
+    command.target.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

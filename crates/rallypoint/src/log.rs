@@ -14,6 +14,8 @@ use crate::output;
 
 /// Lines that wait to be written. A burst of them passes; with more, nobody reads.
 const MOST_LINES: usize = 1024;
+/// How much is said unless told otherwise.
+const USUAL: LevelFilter = LevelFilter::INFO;
 
 /// Starts the log of a command that may wait for whoever reads it.
 pub(crate) fn start() {
@@ -33,27 +35,44 @@ pub(crate) fn start_aside() -> Aside {
     aside
 }
 
+/// Starts the log of an agent, which may not wait either: as much as `level` says, as text or as JSON. `None` if there is no such
+/// level.
+pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
+    let level = level.map_or(Some(USUAL), level_named)?;
+    let aside = Aside::to(io::stderr());
+    let lines = aside.clone();
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(move || lines.clone()).with_target(false);
+    match json {
+        true => log.json().flatten_event(true).init(),
+        false => log.init(),
+    }
+    Some(aside)
+}
+
 /// As much as is asked for; a word that is none is told, and taken for the usual.
 fn level() -> LevelFilter {
-    const USUAL: LevelFilter = LevelFilter::INFO;
     let Some(text) = std::env::var_os("RALLYPOINT_LOG").filter(|text| !text.is_empty()) else {
         return USUAL;
     };
     let text = text.to_string_lossy();
-    match text.trim().to_ascii_lowercase().as_str() {
+    level_named(&text).unwrap_or_else(|| {
+            output::complain(&format!(
+                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
+            ));
+        USUAL
+    })
+}
+
+fn level_named(name: &str) -> Option<LevelFilter> {
+    Some(match name.trim().to_ascii_lowercase().as_str() {
         "off" => LevelFilter::OFF,
         "error" => LevelFilter::ERROR,
         "warn" => LevelFilter::WARN,
         "info" => LevelFilter::INFO,
         "debug" => LevelFilter::DEBUG,
         "trace" => LevelFilter::TRACE,
-        _ => {
-            output::complain(&format!(
-                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
-            ));
-            USUAL
-        }
-    }
+        _ => return None,
+    })
 }
 
 /// Lines on their way to a thread that writes them. Writing here never waits.
