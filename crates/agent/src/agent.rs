@@ -52,7 +52,7 @@ pub struct Surroundings {
 /// Somebody who wants to see what an agent waits for and what comes of it.
 pub trait Onlooker: Send + Sync {
     /// What it waits for.
-    fn observer(self: Arc<Self>) -> Arc<dyn Observer>;
+    fn observer(&self) -> Arc<dyn Observer>;
     /// It waits no longer; this is the world it is in, if it is in one.
     fn formed(&self, world: Option<&World>);
 }
@@ -62,8 +62,13 @@ const LEAVE: Duration = Duration::from_secs(6);
 /// How long where there is nothing to leave.
 const NOTHING_TO_LEAVE: Duration = Duration::from_millis(500);
 
+/// Runs the workers of this node to the end of the job, with nothing around it.
+pub fn run(config: LaunchConfig) -> Outcome {
+    run_in(Surroundings::default(), config)
+}
+
 /// Runs the workers of this node to the end of the job. Called from a thread that lives as long: workers die with it.
-pub fn run(config: LaunchConfig, surroundings: Surroundings) -> Outcome {
+pub fn run_in(surroundings: Surroundings, config: LaunchConfig) -> Outcome {
     let start = Instant::now();
     match Agent::new(config, surroundings, start) {
         Ok(agent) => agent.run(),
@@ -136,7 +141,7 @@ impl Agent {
         let ask = move |reply| drop(asks.send(Letter::HowAreYou(reply)));
         let health = config.watch.health_check.map(|at| Health::start(at, ask)).transpose()?;
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
-        let observer = surroundings.onlooker.clone().map(Onlooker::observer);
+        let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());
         Ok(Agent {
             supervisor: Supervisor::new(starting::policy(&config)),
             processes,

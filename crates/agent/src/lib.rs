@@ -32,7 +32,7 @@ mod timers;
 mod watching;
 mod worker;
 
-pub use agent::{Onlooker, Surroundings, World, run};
+pub use agent::{Onlooker, Surroundings, World, run, run_in};
 pub use config::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, PerRank, Streams,
     WatchConfig, WorkerCommand,
