@@ -11,10 +11,11 @@
 mod descendants;
 mod outer;
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +25,9 @@ use rustix::process::{
 
 pub(crate) use descendants::{descendants, send};
 
-/// What the agent proper is called, with the outer one's number behind it.
+use crate::logs::remove_unused;
+
+/// What the agent proper is called, with the outer one's number and the name of the folder behind it.
 const NAME: &str = "rallypoint-agent:";
 /// What is killed may take so long to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,6 +36,9 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Held while a worker is started. Whoever takes it and keeps it is the last to.
 static STARTING: Mutex<()> = Mutex::new(());
+
+/// The folder for temporary files that goes with this agent, known to the outer one as well.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Shows that this process is the agent proper and that the outer one watches over it.
 #[derive(Debug)]
@@ -44,7 +50,8 @@ pub struct Guard(());
 pub fn stand() -> Result<Guard, ExitCode> {
     let mut args = std::env::args_os();
     match args.next().as_deref().and_then(outer_of) {
-        Some(outer) => {
+        Some((outer, letters)) => {
+            let _ = FOLDER.set(folder(&letters));
             watch_outer(outer);
             Ok(Guard(()))
         }
@@ -52,13 +59,24 @@ pub fn stand() -> Result<Guard, ExitCode> {
     }
 }
 
-/// Who watches over this process, if its name says that somebody does.
-fn outer_of(name: &std::ffi::OsStr) -> Option<Pid> {
-    name.to_str()?.strip_prefix(NAME)?.parse().ok().and_then(Pid::from_raw)
+/// Who watches over this process, if its name says that somebody does, and the letters of its folder.
+fn outer_of(name: &OsStr) -> Option<(Pid, String)> {
+    let (outer, letters) = name.to_str()?.strip_prefix(NAME)?.split_once(':')?;
+    Some((outer.parse().ok().and_then(Pid::from_raw)?, letters.to_owned()))
 }
 
-fn name_of_inner() -> OsString {
-    format!("{NAME}{}", getpid().as_raw_nonzero()).into()
+fn name_of_inner(letters: &str) -> String {
+    format!("{NAME}{}:{letters}", getpid().as_raw_nonzero())
+}
+
+/// The folder for temporary files with these letters, as torch names it.
+fn folder(letters: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("torchelastic_{letters}"))
+}
+
+/// The folder for temporary files that goes with this agent, however it ends, if nothing is in it.
+pub(crate) fn temporary_folder() -> Option<&'static Path> {
+    FOLDER.get().map(PathBuf::as_path)
 }
 
 /// From now on this process ends, with all that is below it, when the outer one does.
@@ -79,6 +97,9 @@ fn end_with(outer: &OwnedFd) -> ! {
     while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
     let last = starting();
     kill_all(PATIENCE);
+    if let Some(folder) = temporary_folder() {
+        remove_unused(folder);
+    }
     std::mem::forget(last);
     std::process::exit(1)
 }

@@ -13,7 +13,8 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, kill_all, name_of_inner};
+use super::{PATIENCE, folder, kill_all, name_of_inner};
+use crate::logs::{random_letters, remove_unused};
 use crate::signals;
 
 /// What would end this process and can be caught: the agent is to decide about it.
@@ -34,12 +35,14 @@ const HANDED_ON: [Signal; 13] = [
 ];
 
 pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    match watch(args) {
+    let letters = random_letters().unwrap_or_default();
+    match watch(args, &letters) {
         Ok(status) => {
             // All that is below this process is what the agent has left: without one, nothing is.
             if !kill_all(PATIENCE) {
                 eprintln!("rallypoint: some processes of the workers could not be killed");
             }
+            remove_unused(&folder(&letters));
             end_as(status)
         }
         Err(error) => {
@@ -49,7 +52,7 @@ pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn watch(args: impl Iterator<Item = OsString>) -> std::io::Result<WaitStatus> {
+fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
     for signal in HANDED_ON {
@@ -58,7 +61,7 @@ fn watch(args: impl Iterator<Item = OsString>) -> std::io::Result<WaitStatus> {
         }
     }
     // In a process group of its own, so that what a terminal sends comes once, from here.
-    let agent = Command::new("/proc/self/exe").arg0(name_of_inner()).args(args).process_group(0).spawn()?;
+    let agent = Command::new("/proc/self/exe").arg0(name_of_inner(letters)).args(args).process_group(0).spawn()?;
     let pid = Pid::from_child(&agent);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
