@@ -30,7 +30,7 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A port that nobody has for now. It stays bound, and may be shared, for as long as this is kept.
+/// A port that nobody has for now.
 pub(crate) struct Port {
     pub(crate) number: u16,
 }
