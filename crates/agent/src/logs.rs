@@ -20,6 +20,7 @@ use crate::host;
 use crate::placement::Placement;
 use crate::template::substitute;
 
+pub(crate) use folder::random_letters;
 pub use folder::{Folder, remove_unused};
 use last_lines::LastLines;
 use tail::{Console, Followed, Tail};

@@ -46,10 +46,12 @@ pub enum End {
 }
 
 impl Outcome {
-    /// The exit code, torchrun's where it tells failure from success: 0 and 1.
+    /// The exit code, torchrun's where it tells failure from success: 0 and 1. A signal that came before there were any
+    /// workers would have killed torchrun, which a shell tells as 128 and the signal's number.
     pub fn exit_code(&self) -> u8 {
         match self.end {
             End::Succeeded | End::Spare => 0,
+            End::Signalled(signal) if self.starts == 0 => 128u8.saturating_add(signal as u8),
             _ => 1,
         }
     }

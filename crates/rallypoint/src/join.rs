@@ -4,7 +4,6 @@
 mod arguments;
 mod command;
 mod meeting;
-mod progress;
 mod signals;
 
 use std::process::ExitCode;
@@ -19,10 +18,10 @@ use rallypoint_rendezvous::{
 use serde_json::json;
 
 pub(crate) use arguments::JoinArgs;
-use progress::Progress;
 use signals::Listener;
 
 use crate::output;
+use crate::progress::Progress;
 
 /// How long the host of the store stays when the rendezvous was closed: the others look once a second.
 const LINGER: Duration = Duration::from_millis(1500);
@@ -39,7 +38,7 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let progress = Arc::new(Progress::new(&parameters));
+    let progress = Arc::new(Progress::new(&parameters.run_id));
     let handler = match create(&parameters, &progress) {
         Ok(handler) => handler,
         Err(error) => return complain(&error),

@@ -4,6 +4,7 @@ mod bench;
 mod join;
 mod log;
 mod output;
+mod progress;
 mod run;
 mod serve;
 mod store;
@@ -39,6 +40,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The agent starts its workers through this same program.
+    if let Some(code) = rallypoint_agent::enter() {
+        return code;
+    }
     let command = Cli::parse().command;
     // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say.
     if !matches!(command, Command::Serve(_) | Command::Run(_)) {

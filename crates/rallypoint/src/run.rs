@@ -4,6 +4,7 @@
 mod arguments;
 mod launch;
 mod meeting;
+mod onlooker;
 mod port_owner;
 mod python;
 mod script;
@@ -15,11 +16,12 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, end_report, entry_point_name, failure_report, tell_error, tell_failure,
+    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
 use launch::{Launch, launch};
+use onlooker::Screen;
 use port_owner::port_owner;
 use python::Defaults;
 
@@ -52,6 +54,11 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
     if let Some(shell) = &args.print_completion {
         return print_completion(shell);
     }
+    // From here on this is the agent, and another process sees to it that nobody is left behind.
+    let guard = match rallypoint_agent::stand() {
+        Ok(guard) => Some(guard),
+        Err(code) => return code,
+    };
     let own = |name: &str| std::env::var_os(name);
     let defaults = Defaults(&own);
     let level = args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
@@ -67,7 +74,8 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
         Err(refused) => refuse(&refused),
         Ok(Launch { config, warnings }) => {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            let outcome = rallypoint_agent::run(config.clone());
+            let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
+            let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
             // What was logged comes before what is reported.
             aside.finish(LAST_LINES);
             conclude(&config, &outcome)

@@ -63,8 +63,10 @@ pub struct DynamicRendezvousHandler {
 /// What was seen of the round this node is in.
 #[derive(Default)]
 struct Seen {
-    /// The round it is in, and when the state was last looked at.
+    /// The round it is in, and how many nodes that had.
     round: Option<u64>,
+    world_size: u64,
+    /// When the state was last looked at.
     last: Option<(Instant, Arc<State>)>,
     /// It has heard that somebody wants to be in the next one.
     heard: bool,
@@ -181,11 +183,11 @@ impl DynamicRendezvousHandler {
         let (me, run_id) = (self.node(), self.run_id());
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
-        *self.seen() = Seen { round: Some(state.round), ..Seen::default() };
         let participants: Vec<_> = state.participants.keys().cloned().collect();
+        let world_size = participants.len() as u64;
+        *self.seen() = Seen { round: Some(state.round), world_size, ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
-        let world_size = participants.len() as u64;
         let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
         let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
         tracing::info!(
@@ -272,6 +274,14 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             );
         }
         Ok(if gone { waiting.max(1) } else { waiting })
+    }
+
+    /// Who is dead is gone once a node has found that out and written it down; all nodes look for it.
+    fn num_nodes_gone(&self) -> Result<u64> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
+        Ok(if is_same { seen.world_size.saturating_sub(state.participants.len() as u64) } else { 0 })
     }
 
     /// Unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.

@@ -29,6 +29,12 @@ pub trait RendezvousHandler: Send + Sync {
     /// How many nodes wait for the next round. More than none means: start over, so that they can be let in.
     fn num_nodes_waiting(&self) -> Result<u64>;
 
+    /// How many nodes of this node's round are no longer in it: they have left, or died. More than none means: start over
+    /// without them.
+    fn num_nodes_gone(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Whether workers may use the agent's store, at the master's address and port.
     fn use_agent_store(&self) -> bool {
         false

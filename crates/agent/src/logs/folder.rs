@@ -41,7 +41,12 @@ impl Folder {
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
-                let made = unique(&std::env::temp_dir(), "torchelastic_")?;
+                // Under guard its name is known to whoever cleans up.
+                let known = crate::guard::temporary_folder().filter(|dir| make(dir).is_ok());
+                let made = match known {
+                    Some(dir) => dir.to_owned(),
+                    None => unique(&std::env::temp_dir(), "torchelastic_")?,
+                };
                 (made.clone(), Some(made))
             }
         };
@@ -102,19 +107,27 @@ pub fn remove_unused(dir: &Path) {
 
 /// Makes a folder whose name nobody else has.
 fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
-    const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     loop {
-        let mut bytes = [0u8; 8];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| AgentError::System { doing: "draw a random name".into(), source: error.into() })?;
-        let letters = bytes.map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()]));
-        let dir = base.join(format!("{prefix}{}", letters.iter().collect::<String>()));
-        match DirBuilder::new().mode(0o700).create(&dir) {
+        let dir = base.join(format!("{prefix}{}", random_letters()?));
+        match make(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(cannot("create", &dir, source)),
         }
     }
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(dir)
+}
+
+/// What Python puts behind the name of a temporary folder.
+pub(crate) fn random_letters() -> Result<String> {
+    const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| AgentError::System { doing: "draw a random name".into(), source: error.into() })?;
+    Ok(bytes.map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).iter().collect())
 }
 
 fn cannot(doing: &'static str, path: &Path, source: io::Error) -> AgentError {

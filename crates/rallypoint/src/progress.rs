@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rallypoint_rendezvous::{NodeDesc, Observer, Reason, RendezvousParameters, Waiting};
+use rallypoint_rendezvous::{NodeDesc, Observer, Reason, Waiting};
 
 /// Tells it.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     run_id: String,
     bar: Option<ProgressBar>,
     /// What was logged last, without what changes by itself.
@@ -19,7 +19,7 @@ pub(super) struct Progress {
 const NAMED: usize = 8;
 
 impl Progress {
-    pub(super) fn new(parameters: &RendezvousParameters) -> Progress {
+    pub(crate) fn new(run_id: &str) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -27,11 +27,11 @@ impl Progress {
             }
             bar
         });
-        Progress { run_id: parameters.run_id.clone(), bar, logged: Mutex::default() }
+        Progress { run_id: run_id.into(), bar, logged: Mutex::default() }
     }
 
     /// It waits no longer.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.set_message("");
             bar.finish_and_clear();
