@@ -1,73 +1,110 @@
-"""Launchers of one job, with the same arguments: torch's own `torchrun` and `rallypoint run`."""
+"""The two launchers, torch's and ours, run with the same arguments on the same scripts; and what is left of a run."""
 
+import json
+import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 
+from clock import DEADLINE
 from servers import binary
 
-SLOW = 150
-"""Seconds that anything may take; importing torch alone takes several on a busy machine."""
+SCRIPTS = pathlib.Path(__file__).resolve().parent / "run_scripts"
 
-COMMANDS = {
-    "ours": [binary(), "run"],
-    "torchrun": [str(pathlib.Path(sys.executable).parent / "torchrun")],
+SLOW = 100
+"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+
+LAUNCHERS = {
+    "torchrun": lambda: [str(pathlib.Path(sys.executable).parent / "torchrun")],
+    "rallypoint": lambda: [binary(), "run"],
 }
 
 
-class Launcher:
-    """One node's, with what it has written so far."""
+class Run:
+    """One launcher with one command line, in a folder of its own, into which its workers write what they saw."""
 
-    def __init__(self, kind, *arguments, environment=None):
-        self.kind = kind
+    def __init__(self, name, folder, *args, env=None, wait=True):
+        self.name = name
+        self.folder = folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TORCHELASTIC_"))}
+        # Both must find the same interpreter and leave their temporary files where they can be looked at.
+        path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+        inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
+        (self.folder / "out").mkdir(exist_ok=True)
+        self.args = [*LAUNCHERS[name](), *map(str, args)]
         self.process = subprocess.Popen(
-            [*COMMANDS[kind], *map(str, arguments)],
+            self.args,
+            cwd=self.folder,
+            env={key: value for key, value in (inherited | (env or {})).items() if value is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
-            env=environment,
         )
-        self.text = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        if wait:
+            self.wait()
 
-    def _read(self):
-        for line in self.process.stdout:
-            self.text += line
+    def wait(self, within=SLOW):
+        try:
+            self.out, self.err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.out, self.err = self.process.communicate(timeout=DEADLINE)
+            raise AssertionError(f"{self} did not end within {within} s: {self.out}\n{self.err}") from None
+        self.code = self.process.returncode
+        return self
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def ended(self):
-        """Its exit code, once all it wrote is in `text`."""
-        code = self.process.wait(SLOW)
-        self._reader.join(SLOW)
-        return code
+    def seen(self):
+        """What the workers wrote, by file."""
+        return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
+
+    def report(self):
+        """The failure report: its title, and the fields of each failure under its section."""
+        text = self.err[self.err.rindex(" FAILED\n") - 200 :]
+        [(title, failures, cause)] = re.findall(
+            r"={10,}\n(.*) FAILED\n-+\nFailures:\n(.*?)\n-+\nRoot Cause \(first observed failure\):\n(.*?)\n={10,}", text, re.S
+        )
+        return {"title": title, "failures": fields(failures), "cause": fields(cause)}
+
+    def tree(self, root="logs"):
+        """The files and folders of the logs with the files' content, without what is random in their names."""
+        base = self.folder / root
+        found = {}
+        for path in sorted(base.rglob("*")):
+            name = re.sub(r"^[^/]*_[a-z0-9_]{8}(?=/|$)", "RUN", str(path.relative_to(base)))
+            found[name] = path.read_text() if path.is_file() else None
+        return found
+
+    def __repr__(self):
+        return " ".join(self.args)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        # Torch's workers live on if their agent is killed; so it is asked first.
         if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(40)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.kill()
+            self.process.communicate()
 
 
-def until(what, condition, *launchers):
-    """Waits for a condition, looking often; if it doesn't come, shows what the launchers wrote."""
-    deadline = time.monotonic() + SLOW
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"no {what} in {SLOW} s\n" + "\n".join(
-            f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers
-        )
-        time.sleep(0.02)
+TORCHS_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
+
+
+def fields(text):
+    """The failures in a section of the report, each as torch's fields of it."""
+    found = []
+    for block in re.split(r"^\[\d+\]:\n", text, flags=re.M)[1:]:
+        lines = re.findall(r"^  (\w+) *: (.*)$", block, re.M)
+        found.append({name: value.rstrip() for name, value in lines if name in TORCHS_FIELDS})
     return found
+
+
+def both(folder, *args, **options):
+    """The same under both launchers."""
+    return [Run(name, folder, *args, **options) for name in LAUNCHERS]

@@ -6,7 +6,7 @@ import signal
 import socket
 
 import pytest
-from launchers import Launcher, until
+from agents import Launcher, until
 
 WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
 
