@@ -40,6 +40,7 @@ class Torchrun:
     """One torchrun, with what subprocess.Popen would have."""
 
     def __init__(self, args, folder, env):
+        self.returncode = None
         base = folder / f"run{time.monotonic_ns()}"
         self._files = {name: f"{base}.{name}" for name in ("stdout", "stderr", "pid", "code")}
         request = {"arguments": args, "folder": str(folder), "environment": env} | self._files
@@ -55,7 +56,9 @@ class Torchrun:
         return pathlib.Path(self._files[name]).read_text()
 
     def poll(self):
-        return int(self._read("code", 0)) if os.path.exists(self._files["code"]) else None
+        if self.returncode is None and os.path.exists(self._files["code"]):
+            self.returncode = int(self._read("code", 0))
+        return self.returncode
 
     def communicate(self, timeout=SLOW):
         self.returncode = int(self._read("code", timeout))
