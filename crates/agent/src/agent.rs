@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
-use rallypoint_core::supervise::{Event, News, Obstacle, Order, Parting, Signal, Supervisor, Target, Verdict};
+use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
 use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
