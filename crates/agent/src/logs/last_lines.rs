@@ -63,7 +63,7 @@ impl LastLines {
             }
             LastLines::InFile(path) => {
                 let mut bytes = Vec::new();
-                let read = || {
+                let mut read = || {
                     let mut file = File::open(path)?;
                     let length = file.metadata()?.len();
                     file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;

@@ -72,6 +72,10 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
     check_command(&config, defaults)?;
+    if let Some(file) = config.report.as_ref().filter(|file| file.as_os_str() != "-") {
+        let opened = std::fs::File::options().create(true).append(true).open(file);
+        opened.map_err(|error| Refused::value(format!("--end-report {file:?} can't be written: {error}")))?;
+    }
     Ok(Launch { config, warnings })
 }
 
