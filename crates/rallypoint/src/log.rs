@@ -41,7 +41,8 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
     let level = level.map_or(Some(USUAL), level_named)?;
     let aside = Aside::to(io::stderr());
     let lines = aside.clone();
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(move || lines.clone()).with_target(false);
+    let log =
+        tracing_subscriber::fmt().with_max_level(level).with_writer(move || lines.clone()).with_target(false);
     match json {
         true => log.json().flatten_event(true).init(),
         false => log.init(),

@@ -96,7 +96,12 @@ impl Agent {
     pub(crate) fn says(&self, what: &str, times: usize) {
         let deadline = Instant::now() + SOON;
         while self.out().lines().filter(|line| line.contains(what)).count() < times {
-            assert!(Instant::now() < deadline, "{what:?} not {times} times in:\n{}\n{}", self.out(), self.err());
+            assert!(
+                Instant::now() < deadline,
+                "{what:?} not {times} times in:\n{}\n{}",
+                self.out(),
+                self.err()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -114,6 +114,7 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
         marks.push(agent.mark());
     }
     marks.iter().for_each(|mark| assert_gone(mark, "killed while it started"));
-    let left = || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let left =
+        || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
     until("nothing is left in the folder for temporary files", || left().is_empty());
 }
