@@ -135,9 +135,9 @@ fn a_spare_ends_well_when_the_job_does() {
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "1"];
     let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script];
     let arguments = [&arguments[..], &last].concat();
-    let working = Agent::start_with(&arguments, |command| drop(command.env("GO", &go)));
+    let working = Agent::start_with(&arguments, &[("GO", &go)]);
     working.says("told", 1);
-    let spare = Agent::start_with(&arguments, |command| drop(command.env("GO", &go)));
+    let spare = Agent::start_with(&arguments, &[("GO", &go)]);
     crate::bed::until("it is a spare", || spare.err().contains("spare"));
     std::fs::write(&go, "").unwrap();
     assert_eq!(working.ended().status.code(), Some(0));

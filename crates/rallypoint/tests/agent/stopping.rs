@@ -22,7 +22,7 @@ fn a_worker_that_fails_is_started_again_as_often_as_allowed_and_then_the_job_fai
 #[test]
 fn all_workers_are_started_again_when_one_fails() {
     let script = r#"echo "$RANK $TORCHELASTIC_RESTART_COUNT"
-        [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$
+        [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$$$
         [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 600"#;
     let ended = Agent::start(&standalone(&["--nproc-per-node", "3", "--max-restarts", "1"], script)).ended();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
