@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
-use rallypoint_core::supervise::{Event, News, Obstacle, Order, Parting, Signal, Supervisor, Target, Verdict};
+use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
 use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -138,7 +138,7 @@ impl Agent {
         let processes = Processes::new(surroundings.guard.as_ref()).map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = post.clone();
-        let ask = move |reply| drop(asks.send(Letter::HowAreYou(reply)));
+        let ask = move |reply| asks.send(Letter::HowAreYou(reply));
         let health = config.watch.health_check.map(|at| Health::start(at, ask)).transpose()?;
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
         let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());

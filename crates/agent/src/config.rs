@@ -191,7 +191,11 @@ pub enum NumaBinding {
 
 impl LaunchConfig {
     /// A job on this machine alone: a command run directly, torch's defaults for everything else.
-    pub fn new(command: WorkerCommand, nproc_per_node: u32, rendezvous: RendezvousParameters) -> LaunchConfig {
+    pub fn new(
+        command: WorkerCommand,
+        nproc_per_node: u32,
+        rendezvous: RendezvousParameters,
+    ) -> LaunchConfig {
         let seconds = Duration::from_secs;
         LaunchConfig {
             command,

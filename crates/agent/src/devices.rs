@@ -93,7 +93,8 @@ impl Machine<'_> {
         let folder = self.root.join("proc/driver/nvidia/gpus");
         let mut gpus = Vec::new();
         for address in names(&folder) {
-            let information = fs::read_to_string(folder.join(&address).join("information")).unwrap_or_default();
+            let information =
+                fs::read_to_string(folder.join(&address).join("information")).unwrap_or_default();
             let field = |name: &str| {
                 let line = information.lines().find(|line| line.starts_with(name))?;
                 Some(line.split_once(':')?.1.trim().to_owned())
@@ -154,7 +155,9 @@ fn visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
             continue;
         }
         let index = match word.starts_with("GPU-") {
-            true => gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(word))),
+            true => {
+                gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(word)))
+            }
             false => leading_number(word).filter(|index| *index < gpus.len()),
         };
         match index {
@@ -196,7 +199,11 @@ pub(crate) mod tests {
     pub(crate) fn nvidia(root: &Path, count: usize) {
         for n in 0..count {
             let information = format!("Model: \t\t X\nGPU UUID: \t GPU-aa{n}\nDevice Minor: \t {n}\n");
-            write(root, &format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0/information", 16 + n), &information);
+            write(
+                root,
+                &format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0/information", 16 + n),
+                &information,
+            );
             write(root, &format!("dev/nvidia{n}"), "");
         }
         write(root, "dev/nvidiactl", "");
@@ -225,7 +232,8 @@ pub(crate) mod tests {
             (Some("GPU-zz,GPU-aa0"), ""),
         ] {
             let environment: Vec<_> = list.iter().map(|list| ("CUDA_VISIBLE_DEVICES", *list)).collect();
-            let expected: Vec<_> = expected.split_whitespace().map(|bus| format!("0000:{bus}:00.0")).collect();
+            let expected: Vec<_> =
+                expected.split_whitespace().map(|bus| format!("0000:{bus}:00.0")).collect();
             assert_eq!(addresses(root.path(), &environment), expected, "{list:?}");
         }
     }
@@ -246,7 +254,11 @@ pub(crate) mod tests {
         let node = |n: u32, id: &str| {
             let folder = format!("sys/class/kfd/kfd/topology/nodes/{n}");
             write(root.path(), &format!("{folder}/gpu_id"), id);
-            write(root.path(), &format!("{folder}/properties"), &format!("domain 0\nlocation_id {}\n", n << 8));
+            write(
+                root.path(),
+                &format!("{folder}/properties"),
+                &format!("domain 0\nlocation_id {}\n", n << 8),
+            );
         };
         node(0, "0\n");
         node(1, "51234\n");
@@ -264,7 +276,9 @@ pub(crate) mod tests {
         let error = machine.count("gpu").unwrap_err().to_string();
         assert!(error.contains("Cuda is not available"), "{error}");
         assert_eq!(machine.count("auto").unwrap(), machine.count("cpu").unwrap());
-        assert!(machine.count("tpu").unwrap_err().to_string().contains("Unsupported nproc_per_node value: tpu"));
+        assert!(
+            machine.count("tpu").unwrap_err().to_string().contains("Unsupported nproc_per_node value: tpu")
+        );
         nvidia(root.path(), 2);
         assert_eq!((machine.count("gpu").unwrap(), machine.count("auto").unwrap()), (2, 2));
         let hidden = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| "".into());

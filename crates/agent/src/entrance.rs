@@ -78,7 +78,8 @@ impl Door {
         let mut bytes = [0; 16];
         let mut found = None;
         while let Ok(8) = self.socket.recv(&mut bytes) {
-            let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            let word =
+                |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             if word(0) as u32 == pid {
                 found = Some(io::Error::from_raw_os_error(word(4)));
             }

@@ -64,7 +64,8 @@ pub(crate) fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }
     // On AMD's, the one is heeded before the other.
-    let hip = own("HIP_VISIBLE_DEVICES").filter(|list| !list.is_empty()).map(|list| ("HIP_VISIBLE_DEVICES", list));
+    let hip =
+        own("HIP_VISIBLE_DEVICES").filter(|list| !list.is_empty()).map(|list| ("HIP_VISIBLE_DEVICES", list));
     let is_hip = hip.is_some();
     let source = hip.or_else(|| own("CUDA_VISIBLE_DEVICES").map(|list| ("CUDA_VISIBLE_DEVICES", list)));
     let device = match source {

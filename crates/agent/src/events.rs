@@ -46,7 +46,8 @@ impl Events {
             EventLog::Console => Some(Sink::Console),
             EventLog::File(path) => {
                 let opened = File::options().create(true).append(true).open(path);
-                let failed = |source| AgentError::File { doing: "open the event log", path: path.clone(), source };
+                let failed =
+                    |source| AgentError::File { doing: "open the event log", path: path.clone(), source };
                 Some(Sink::File(opened.map_err(failed)?))
             }
         };

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before what is left is looked for again.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Held while a worker is started. Whoever takes it and keeps it is the last to.
+/// Held while a worker is started or a folder is made. Whoever takes it and keeps it is the last to.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// The folder for temporary files that goes with this agent, known to the outer one as well.
@@ -104,7 +104,7 @@ fn end_with(outer: &OwnedFd) -> ! {
     std::process::exit(1)
 }
 
-/// To be held while a process is started.
+/// To be held while something is made that must not be left behind.
 pub(crate) fn starting() -> MutexGuard<'static, ()> {
     STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -31,7 +31,8 @@ pub(crate) struct Health {
 impl Health {
     /// `ask` hands the question to the loop.
     pub(crate) fn start(at: SocketAddr, ask: impl Fn(Reply) + Send + 'static) -> Result<Health> {
-        let failed = |source| AgentError::System { doing: format!("listen for health checks at {at}"), source };
+        let failed =
+            |source| AgentError::System { doing: format!("listen for health checks at {at}"), source };
         let listener = TcpListener::bind(at).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         tracing::info!("health checks are answered at http://{address}/");
@@ -109,7 +110,10 @@ mod tests {
         let answer = |reply: Reply| drop(reply.send(json!({"status": "running"})));
         let health = Health::start("127.0.0.1:0".parse().unwrap(), answer).unwrap();
         let text = get(health.address, "GET / HTTP/1.1\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("{\"status\":\"running\"}\n"), "{text}");
+        assert!(
+            text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("{\"status\":\"running\"}\n"),
+            "{text}"
+        );
         let text = get(health.address, "POST / HTTP/1.1\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
     }

@@ -97,7 +97,12 @@ impl Joining {
         let (rank, nodes) = (round.rank, round.world_size);
         if self.config.identical_workers || nodes == 1 {
             let (first, world_size) = (rank * workers, nodes * workers);
-            return Ok(Some(AssignedRanks { first, world_size, role_first: first, role_world_size: world_size }));
+            return Ok(Some(AssignedRanks {
+                first,
+                world_size,
+                role_first: first,
+                role_world_size: world_size,
+            }));
         }
         let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;

@@ -161,8 +161,11 @@ impl Attempt {
     }
 
     fn follow(&mut self, path: &Path, local_rank: u32, to: Console) -> Result<()> {
-        let file = File::open(path)
-            .map_err(|source| AgentError::File { doing: "open", path: path.to_owned(), source })?;
+        let file = File::open(path).map_err(|source| AgentError::File {
+            doing: "open",
+            path: path.to_owned(),
+            source,
+        })?;
         let prefix = self.prefixes.get(local_rank as usize).cloned().unwrap_or_default();
         self.tail.add(Followed::file(file, prefix, to));
         Ok(())
@@ -183,11 +186,11 @@ impl Attempt {
 }
 
 fn create(path: &Path) -> Result<File> {
-    File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(|source| AgentError::File { doing: "create", path: path.to_owned(), source })
+    File::options().create(true).append(true).open(path).map_err(|source| AgentError::File {
+        doing: "create",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn nowhere() -> Result<OwnedFd> {

@@ -48,11 +48,7 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
 }
 
 /// Waits for news of a round and hands them on, for as long as `hand_on` and `is_wanted` say that somebody wants to know.
-pub(crate) fn listen(
-    store: &dyn Store,
-    is_wanted: impl Fn() -> bool,
-    hand_on: impl Fn(Tiding),
-) {
+pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: impl Fn(Tiding)) {
     if let Err(error) = store.with_timeout(TELL).add(LISTENING, 1) {
         tracing::debug!("could not say that this node listens: {error}");
     }

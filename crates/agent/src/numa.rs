@@ -21,7 +21,9 @@ pub(crate) fn bind(
     let numactl = "numactl";
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|folder| folder.join(numactl).is_file()) {
-        return Err(wrong("numactl CLI is required for NUMA binding; install it, or leave --numa-binding out"));
+        return Err(wrong(
+            "numactl CLI is required for NUMA binding; install it, or leave --numa-binding out",
+        ));
     }
     let devices = Machine::this().visible_gpus().into_iter().map(|gpu| gpu.address).collect();
     let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| AgentError::System {
@@ -84,7 +86,8 @@ impl Topology {
 
     /// The place of a device among those of its node, and how many those are.
     fn place(&self, node: u32, device: usize) -> Result<(usize, usize)> {
-        let all: Vec<usize> = (0..self.devices.len()).filter(|d| self.node_of(*d).ok() == Some(node)).collect();
+        let all: Vec<usize> =
+            (0..self.devices.len()).filter(|d| self.node_of(*d).ok() == Some(node)).collect();
         let place = all.iter().position(|other| *other == device);
         Ok((place.ok_or_else(|| wrong("NUMA binding: a device is on no node"))?, all.len()))
     }
@@ -217,25 +220,35 @@ mod tests {
         }
         for cpu in 0..32u32 {
             let (core, folder) = (cpu % 16, format!("sys/devices/system/cpu/cpu{cpu}"));
-            write(root, &format!("{folder}/topology/thread_siblings_list"), &format!("{core},{}\n", core + 16));
+            write(
+                root,
+                &format!("{folder}/topology/thread_siblings_list"),
+                &format!("{core},{}\n", core + 16),
+            );
             write(root, &format!("{folder}/topology/physical_package_id"), &format!("{}\n", core / 8));
             // Three cores share one, the fourth has its own.
             let (first, last) = if core % 4 == 3 { (core, core) } else { (core / 4 * 4, core / 4 * 4 + 2) };
             let shared = format!("{first}-{last},{}-{}\n", first + 16, last + 16);
-            for (index, kind, level, list) in
-                [(0, "Data", 1, format!("{core},{}\n", core + 16)), (1, "Instruction", 9, "0\n".into()), (2, "Unified", 3, shared)]
-            {
+            for (index, kind, level, list) in [
+                (0, "Data", 1, format!("{core},{}\n", core + 16)),
+                (1, "Instruction", 9, "0\n".into()),
+                (2, "Unified", 3, shared),
+            ] {
                 let folder = format!("{folder}/cache/index{index}");
                 write(root, &format!("{folder}/type"), &format!("{kind}\n"));
                 write(root, &format!("{folder}/level"), &format!("{level}\n"));
                 write(root, &format!("{folder}/shared_cpu_list"), &list);
             }
         }
-        let devices: Vec<_> = [1, 1, -1, 1].iter().zip(0..).map(|(node, device)| {
-            let address = format!("0000:0{device}:00.0");
-            write(root, &format!("sys/bus/pci/devices/{address}/numa_node"), &format!("{node}\n"));
-            Some(address)
-        }).collect();
+        let devices: Vec<_> = [1, 1, -1, 1]
+            .iter()
+            .zip(0..)
+            .map(|(node, device)| {
+                let address = format!("0000:0{device}:00.0");
+                write(root, &format!("sys/bus/pci/devices/{address}/numa_node"), &format!("{node}\n"));
+                Some(address)
+            })
+            .collect();
         let topology = Topology { root: root.into(), devices, allowed: (0..32).collect() };
         (dir, topology)
     }

@@ -35,12 +35,11 @@ pub(crate) fn open<T>() -> io::Result<(Post<T>, Inbox<T>)> {
 }
 
 impl<T> Post<T> {
-    /// Posts a letter; whether somebody is there to read it.
-    pub(crate) fn send(&self, letter: T) -> bool {
-        let posted = self.letters.send(letter).is_ok();
+    /// Posts a letter. Nobody may be there any more to read it.
+    pub(crate) fn send(&self, letter: T) {
+        let _ = self.letters.send(letter);
         // A full pipe rings as well.
         let _ = (&*self.bell).write(&[1]);
-        posted
     }
 }
 

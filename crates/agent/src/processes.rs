@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use rallypoint_core::supervise::{Exit, LocalRank, Signal, Target};
 use rustix::process::{
-    Pid, Signal as RawSignal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, wait, waitpid,
+    Pid, Signal as RawSignal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, wait,
+    waitpid,
 };
 
 use crate::entrance::{Door, NOT_A_WORKER};

@@ -131,7 +131,12 @@ fn local_time(seconds: i64) -> String {
 }
 
 /// The report of failed workers: those of this node, and the job's first if that was elsewhere.
-pub fn failure_report(title: &str, failures: &[Failure], first: Option<&Failure>, max_restarts: u32) -> String {
+pub fn failure_report(
+    title: &str,
+    failures: &[Failure],
+    first: Option<&Failure>,
+    max_restarts: u32,
+) -> String {
     let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is(first)));
     let all: Vec<&Failure> = elsewhere.into_iter().chain(failures).collect();
     let earliest = all.iter().min_by_key(|failure| failure.timestamp).copied();

@@ -56,10 +56,14 @@ mod tests {
 
     #[test]
     fn signals_are_named_as_python_names_them() {
-        for (number, name) in [(1, "SIGHUP"), (6, "SIGABRT"), (9, "SIGKILL"), (15, "SIGTERM"), (29, "SIGIO")] {
+        for (number, name) in [(1, "SIGHUP"), (6, "SIGABRT"), (9, "SIGKILL"), (15, "SIGTERM"), (29, "SIGIO")]
+        {
             assert_eq!(signal_name(number), Some(name));
             assert_eq!(signal_number(name), Some(number));
         }
-        assert_eq!((signal_number("SIGPOLL"), signal_number("TERM"), signal_name(40)), (Some(29), None, None));
+        assert_eq!(
+            (signal_number("SIGPOLL"), signal_number("TERM"), signal_name(40)),
+            (Some(29), None, None)
+        );
     }
 }

@@ -5,7 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// `$name` and `${name}` become their values, `$$` becomes `$`, and everything else stays as it is.
 pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
-    let value = |name: &[u8]| values.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, value)| *value);
+    let value =
+        |name: &[u8]| values.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, value)| *value);
     let mut result = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.iter().position(|byte| *byte == b'$') {

@@ -56,7 +56,8 @@ impl Timers {
             move |source| AgentError::File { doing, path, source }
         };
         let mode = Mode::RUSR | Mode::WUSR;
-        mknodat(CWD, &self.path, FileType::Fifo, mode, 0).map_err(|e| failed("create the timer pipe")(e.into()))?;
+        mknodat(CWD, &self.path, FileType::Fifo, mode, 0)
+            .map_err(|e| failed("create the timer pipe")(e.into()))?;
         // Opened for writing, too, so that it doesn't end when no worker has it open.
         let pipe = File::options()
             .read(true)
@@ -192,8 +193,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let mut pipe = File::options().write(true).open(&path).unwrap();
         for pid in [std::process::id(), 1, child.id()] {
-            writeln!(pipe, r#"{{"version": 1, "pid": {pid}, "scope_id": "x#1", "expiration_time": 1.5, "signal": 9}}"#)
-                .unwrap();
+            writeln!(
+                pipe,
+                r#"{{"version": 1, "pid": {pid}, "scope_id": "x#1", "expiration_time": 1.5, "signal": 9}}"#
+            )
+            .unwrap();
         }
         assert!(child.wait().unwrap().code().is_none());
         drop(timers);

@@ -49,7 +49,9 @@ impl Watching {
         let wanted = Arc::new(AtomicBool::new(true));
         let board: Arc<dyn Store> = match epoch {
             0 => Arc::clone(&round.store),
-            epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), Arc::clone(&round.store))),
+            epoch => {
+                Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), Arc::clone(&round.store)))
+            }
         };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = std::thread::Builder::new().name(name.into()).spawn(work);

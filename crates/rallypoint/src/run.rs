@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report, tell_error, tell_failure,
+    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report,
+    tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -61,7 +62,8 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
     };
     let own = |name: &str| std::env::var_os(name);
     let defaults = Defaults(&own);
-    let level = args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
+    let level =
+        args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
     let level = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)));
     let Some(aside) = log::start_aside_as(level.as_deref(), args.log_format == "json") else {
         return refuse(&Refused::usage(format!(
@@ -140,7 +142,8 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
     let AgentError::Rendezvous(rallypoint_rendezvous::RendezvousError::Connection { .. }) = error else {
         return None;
     };
-    let (host, port) = config.rendezvous.endpoint.rsplit_once(':').unwrap_or((&config.rendezvous.endpoint, "29400"));
+    let (host, port) =
+        config.rendezvous.endpoint.rsplit_once(':').unwrap_or((&config.rendezvous.endpoint, "29400"));
     let port = port.parse().ok()?;
     let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
     let owner = is_ours.then(|| port_owner(port)).flatten();

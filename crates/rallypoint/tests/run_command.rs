@@ -37,7 +37,9 @@ impl Place {
         command.arg("run").args(arguments).current_dir(self.0.path()).env("TMPDIR", temporary);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if ["PET_", "TORCHELASTIC_", "RALLYPOINT_"].iter().any(|start| text.starts_with(start)) || text == "LOGLEVEL" {
+            if ["PET_", "TORCHELASTIC_", "RALLYPOINT_"].iter().any(|start| text.starts_with(start))
+                || text == "LOGLEVEL"
+            {
                 command.env_remove(name);
             }
         }
@@ -152,7 +154,8 @@ fn a_bad_error_file_ends_nothing_and_is_told_as_it_stands() {
 #[test]
 fn a_worker_finds_a_terminal_where_the_agent_has_one() {
     let place = Place::new();
-    let script = place.script("if [ -t 2 ]; then echo yes >&2; else echo no >&2; fi; printf 'no end' >&2; exit 3");
+    let script =
+        place.script("if [ -t 2 ]; then echo yes >&2; else echo no >&2; fi; printf 'no end' >&2; exit 3");
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let ours = openpt(flags).unwrap();
     grantpt(&ours).unwrap();
@@ -185,7 +188,12 @@ fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
     let json = place.workers("2", &["--log-format", "json", "--log-level", "debug"], "true");
     let lines: Vec<Value> =
         text(&json.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    assert!(lines.iter().any(|line| line["level"] == "WARN" && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS")));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["level"] == "WARN"
+                && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
+    );
     let silent = place.workers("2", &["--log-level", "error"], "true");
     assert_eq!(text(&silent.stderr), "");
     let wrong = place.workers("1", &["--log-level", "loud"], "true");
@@ -242,7 +250,10 @@ fn a_port_in_use_is_told_with_who_has_it() {
     let told = text(&done.stderr);
     assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{told}");
     assert!(told.contains("already in use"), "{told}");
-    assert!(told.contains(&format!("port {port} of this machine is held by process {}", std::process::id())), "{told}");
+    assert!(
+        told.contains(&format!("port {port} of this machine is held by process {}", std::process::id())),
+        "{told}"
+    );
 }
 
 #[test]

@@ -284,6 +284,11 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         Ok(if is_same { seen.world_size.saturating_sub(state.participants.len() as u64) } else { 0 })
     }
 
+    fn num_nodes_standing_by(&self) -> Result<u64> {
+        let state = self.driver.look()?;
+        Ok((state.wait_list.len() + state.redundancy_list.len()) as u64)
+    }
+
     /// Unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
     fn use_agent_store(&self) -> bool {
         std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")

@@ -35,6 +35,11 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(0)
     }
 
+    /// How many nodes are here that are in no round: they wait, or stand by as spares.
+    fn num_nodes_standing_by(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Whether workers may use the agent's store, at the master's address and port.
     fn use_agent_store(&self) -> bool {
         false

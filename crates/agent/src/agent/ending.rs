@@ -16,6 +16,8 @@ use crate::report::{Exit, Failure};
 
 /// How long the rendezvous may take to be closed or left. What the store can't do by then, it can't do.
 const PART: Duration = Duration::from_secs(6);
+/// How long the host of the store stays when it has closed the rendezvous and others stand by: they look once a second.
+const LINGER: Duration = Duration::from_millis(1500);
 
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
@@ -78,14 +80,20 @@ impl Agent {
         let board = self.watching.as_ref().map(|watching| Arc::clone(&watching.board));
         self.watching = None;
         let is_alone = round.as_ref().is_none_or(|round| round.world_size == 1);
-        // Its store goes with it, and nobody else has ever seen it.
-        let unseen = handler.hosts_store() && self.config.rendezvous.max_nodes == 1;
+        // Its store goes with it, and nobody else has ever known where it is.
+        let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
         // The last to finish has closed it; the host, who goes last, makes sure.
         let closed = verdict == Verdict::Succeeded && !is_alone && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match parting {
-                Parting::Close if !unseen && !closed => drop(handler.shutdown()),
+                Parting::Close if !unseen && !closed => {
+                    let others =
+                        handler.hosts_store() && handler.num_nodes_standing_by().is_ok_and(|n| n > 0);
+                    if handler.shutdown() && others {
+                        std::thread::sleep(LINGER);
+                    }
+                }
                 Parting::Leave if !unseen => {
                     if let Err(error) = handler.leave() {
                         tracing::warn!("could not leave the rendezvous: {error}");

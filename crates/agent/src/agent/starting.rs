@@ -48,7 +48,7 @@ impl Agent {
         }
         let (joining, post) = (Arc::clone(&self.joining), self.post.clone());
         std::thread::spawn(move || {
-            let joined = joining.join(|| drop(post.send(Letter::InRound)));
+            let joined = joining.join(|| post.send(Letter::InRound));
             post.send(Letter::Joined(joined.map(Box::new)));
         });
     }
@@ -93,7 +93,7 @@ impl Agent {
         // Where there is nobody else, and nobody else can come, there is nothing to see.
         if round.world_size > 1 || self.config.rendezvous.max_nodes > 1 {
             let (post, start) = (self.post.clone(), self.starts);
-            let hand_on = move |sight| drop(post.send(Letter::Saw(start, sight)));
+            let hand_on = move |sight| post.send(Letter::Saw(start, sight));
             let interval = self.config.monitor_interval;
             self.watching = Some(Watching::start(&handler, round, self.epoch, interval, hand_on));
         }
@@ -177,7 +177,13 @@ impl Agent {
         Event::Exited(rank, exit)
     }
 
-    fn failure(&self, LocalRank(local_rank): LocalRank, pid: u32, ran: std::time::Duration, exit: Exit) -> Failure {
+    fn failure(
+        &self,
+        LocalRank(local_rank): LocalRank,
+        pid: u32,
+        ran: std::time::Duration,
+        exit: Exit,
+    ) -> Failure {
         let exit = match exit {
             Exit::Code(code) => report::Exit::Code(code),
             Exit::Signal(signal) => report::Exit::Signal(signal.0),
@@ -199,7 +205,11 @@ impl Agent {
             restart: place.map_or(0, |place| place.restart_count),
             error_file: path.filter(|_| cause.is_some()).map(|path| path.to_string_lossy().into_owned()),
             message: cause.map_or_else(|| exit.message(pid), |cause| cause.message),
-            last_lines: self.attempt.as_ref().map(|attempt| attempt.last_lines(local_rank)).unwrap_or_default(),
+            last_lines: self
+                .attempt
+                .as_ref()
+                .map(|attempt| attempt.last_lines(local_rank))
+                .unwrap_or_default(),
         }
     }
 

@@ -46,7 +46,8 @@ impl fmt::Display for World {
         write!(f, "; master {}", self.master)?;
         if self.group_world_size > 1 && !self.nodes.is_empty() {
             let more = self.nodes.len().saturating_sub(NAMED);
-            let named: Vec<_> = self.nodes.iter().take(NAMED).map(|node| node.escape_debug().to_string()).collect();
+            let named: Vec<_> =
+                self.nodes.iter().take(NAMED).map(|node| node.escape_debug().to_string()).collect();
             write!(f, "; nodes {}", named.join(", "))?;
             if more > 0 {
                 write!(f, " and {more} more")?;

@@ -82,11 +82,8 @@ mod tests {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        std::io::BufRead::read_line(
-            &mut std::io::BufReader::new(child.stdout.take().unwrap()),
-            &mut line,
-        )
-        .unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
         let grandchild = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
         let found = descendants(getpid());
         let position = |pid| found.iter().position(|process| process.pid == pid);
@@ -110,7 +107,10 @@ mod tests {
     fn names_may_hold_anything() {
         let text = b"7 (a) Z 1 (b)) S 5 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 2 3";
         let stat = Stat::parse(Pid::from_raw(7).unwrap(), text).unwrap();
-        assert_eq!((stat.parent.as_raw_nonzero().get(), stat.process.start, stat.has_ended), (5, 4711, false));
+        assert_eq!(
+            (stat.parent.as_raw_nonzero().get(), stat.process.start, stat.has_ended),
+            (5, 4711, false)
+        );
         assert!(Stat::parse(Pid::from_raw(7).unwrap(), b"7 (x").is_none());
     }
 }

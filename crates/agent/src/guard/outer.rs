@@ -61,7 +61,8 @@ fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result
         }
     }
     // In a process group of its own, so that what a terminal sends comes once, from here.
-    let agent = Command::new("/proc/self/exe").arg0(name_of_inner(letters)).args(args).process_group(0).spawn()?;
+    let agent =
+        Command::new("/proc/self/exe").arg0(name_of_inner(letters)).args(args).process_group(0).spawn()?;
     let pid = Pid::from_child(&agent);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -77,7 +78,8 @@ fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result
         for (signal, stream) in &mut caught {
             let mut bytes = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                (0..count).for_each(|_| drop(kill_process(pid, *signal)));
+                // It may be gone.
+                let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }
         if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG)? {

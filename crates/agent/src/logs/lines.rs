@@ -59,11 +59,14 @@ mod tests {
 
     #[test]
     fn a_line_is_whole_however_it_comes() {
-        assert_eq!(lines(&["a\nb", "c\n", "\nd"]), (vec!["a".into(), "bc".into(), "".into()], vec!["d".into()]));
-        assert_eq!(lines(&["a\r\nb\rc\r", "\nd\r"]), (
-            vec!["a".into(), "b".into(), "c".into()],
-            vec!["d".into()]
-        ));
+        assert_eq!(
+            lines(&["a\nb", "c\n", "\nd"]),
+            (vec!["a".into(), "bc".into(), "".into()], vec!["d".into()])
+        );
+        assert_eq!(
+            lines(&["a\r\nb\rc\r", "\nd\r"]),
+            (vec!["a".into(), "b".into(), "c".into()], vec!["d".into()])
+        );
         assert_eq!(lines(&["", "\n"]), (vec!["".into()], vec![]));
     }
 

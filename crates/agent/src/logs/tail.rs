@@ -207,7 +207,9 @@ impl Passing {
             loop {
                 let read = match &mut followed.from {
                     From::File { file, .. } => file.read(buffer),
-                    From::Passage { fd, .. } => rustix::io::read(fd, &mut buffer[..]).map_err(io::Error::from),
+                    From::Passage { fd, .. } => {
+                        rustix::io::read(fd, &mut buffer[..]).map_err(io::Error::from)
+                    }
                 };
                 let bytes = match read {
                     Ok(0) => {

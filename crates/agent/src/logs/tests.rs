@@ -134,7 +134,8 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
     for (rank, global) in [(0, 4), (2, 6)] {
         let prefix = format!("trainer/{global}/{rank} $x|");
         let lines: Vec<_> = shown.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
-        let expected: Vec<_> = (0..2000).map(|n| format!("line {n} end")).chain(["no newline".into()]).collect();
+        let expected: Vec<_> =
+            (0..2000).map(|n| format!("line {n} end")).chain(["no newline".into()]).collect();
         assert_eq!(lines, expected);
     }
     assert_eq!(shown.lines().count(), 2 * 2001);

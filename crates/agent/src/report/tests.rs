@@ -114,5 +114,8 @@ fn the_end_report_says_what_happened() {
     assert_eq!(report["cause"], "rank 0 on localhost was ended by SIGSEGV");
     assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
     assert_eq!(report["seconds"], 1.5);
-    assert_eq!((&report["exit_code"], &report["restarts"], &report["world_size"]), (&1.into(), &2.into(), &2.into()));
+    assert_eq!(
+        (&report["exit_code"], &report["restarts"], &report["world_size"]),
+        (&1.into(), &2.into(), &2.into())
+    );
 }

@@ -120,7 +120,9 @@ impl Supervisor {
 
     fn while_joining(&mut self, event: Event, then: Option<Then>) {
         match (event, then) {
-            (Event::Signalled(signal), Some(_)) => self.end(Then::End(self.signalled(signal), Parting::Nothing)),
+            (Event::Signalled(signal), Some(_)) => {
+                self.end(Then::End(self.signalled(signal), Parting::Nothing))
+            }
             (Event::Signalled(signal), None) => {
                 self.phase = Phase::Joining(Some(Then::End(self.signalled(signal), Parting::Leave)));
                 self.orders.push_back(Order::StopJoining);
@@ -176,11 +178,7 @@ impl Supervisor {
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::PeerRestarts));
             }
             Event::PeerFailed | Event::Closed { finished: 0 } => {
-                self.stop(
-                    Signal::TERM,
-                    shutdown_grace,
-                    Then::End(Verdict::FailedElsewhere, Parting::Close),
-                );
+                self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::FailedElsewhere, Parting::Close));
             }
             Event::StoreLost => {
                 self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::Error, Parting::Nothing));
@@ -235,7 +233,10 @@ impl Supervisor {
             *then = Then::End(verdict, Parting::Leave);
         }
         *grace = shutdown_grace;
-        self.workers.iter_mut().chain(&mut self.strays).for_each(|ladder| ladder.tell(signal, shutdown_grace));
+        self.workers
+            .iter_mut()
+            .chain(&mut self.strays)
+            .for_each(|ladder| ladder.tell(signal, shutdown_grace));
     }
 
     fn fail(&mut self, worker: LocalRank, exit: Exit) {

@@ -133,16 +133,31 @@ pub(crate) struct RunArgs {
     pub(super) tee: Option<String>,
     /// What --tee puts before each line; ${role_name}, ${rank}, ${local_rank} and ${hostname} are filled in [default:
     /// [${role_name}${local_rank}]:]
-    #[arg(long, alias = "log_line_prefix_template", value_name = "TEXT", help_heading = "Output of the workers")]
+    #[arg(
+        long,
+        alias = "log_line_prefix_template",
+        value_name = "TEXT",
+        help_heading = "Output of the workers"
+    )]
     pub(super) log_line_prefix_template: Option<String>,
     /// Shows only the output of these local ranks
     #[arg(long, alias = "local_ranks_filter", value_name = "N,…", help_heading = "Output of the workers")]
     pub(super) local_ranks_filter: Option<String>,
     /// Lines of tee'd stdout with one of these texts also go to filtered_stdout.log; ,, is a comma
-    #[arg(long, alias = "duplicate_stdout_filters", value_name = "TEXT,…", help_heading = "Output of the workers")]
+    #[arg(
+        long,
+        alias = "duplicate_stdout_filters",
+        value_name = "TEXT,…",
+        help_heading = "Output of the workers"
+    )]
     pub(super) duplicate_stdout_filters: Option<String>,
     /// The same for stderr and filtered_stderr.log
-    #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXT,…", help_heading = "Output of the workers")]
+    #[arg(
+        long,
+        alias = "duplicate_stderr_filters",
+        value_name = "TEXT,…",
+        help_heading = "Output of the workers"
+    )]
     pub(super) duplicate_stderr_filters: Option<String>,
     /// The plug-in that handles logs; there are none but default [no environment variable]
     #[arg(long, alias = "logs_specs", value_name = "NAME", help_heading = "Output of the workers")]
@@ -171,7 +186,12 @@ pub(crate) struct RunArgs {
     #[arg(long, alias = "end_report", value_name = "FILE", help_heading = "What the agent tells")]
     pub(super) end_report: Option<String>,
     /// Answers GET /health over HTTP there [default: TORCHELASTIC_HEALTH_CHECK_PORT; the address is 127.0.0.1]
-    #[arg(long, alias = "health_check", value_name = "[ADDRESS:]PORT", help_heading = "What the agent tells")]
+    #[arg(
+        long,
+        alias = "health_check",
+        value_name = "[ADDRESS:]PORT",
+        help_heading = "What the agent tells"
+    )]
     pub(super) health_check: Option<String>,
     /// Prints a completion script for a shell and ends [no environment variable]
     #[arg(

@@ -62,7 +62,9 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
         logs: logs(args, defaults, nproc_per_node, &mut warnings)?,
         events: events(args, defaults)?,
         report: args.end_report.as_ref().map(PathBuf::from),
-        error_file: (defaults.0)("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+        error_file: (defaults.0)("TORCHELASTIC_ERROR_FILE")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
         watch: watch(args, defaults, &mut warnings)?,
         numa: args.numa_binding.as_deref().and_then(numa),
         virtual_local_rank: defaults.switch(args.virtual_local_rank, "--virtual-local-rank")?,
@@ -124,7 +126,9 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
             Some(number) => numbers.push(number),
             None => {
                 let hint = "names are written SIGTERM,SIGUSR1";
-                return Err(Refused::usage(format!("--signals-to-handle: there is no signal {name:?} ({hint})")));
+                return Err(Refused::usage(format!(
+                    "--signals-to-handle: there is no signal {name:?} ({hint})"
+                )));
             }
         }
     }
@@ -213,7 +217,8 @@ fn logs(
             ));
         }
         if redirected || tee_d {
-            warnings.push("--log-dir /dev/null means no log files: --redirects and --tee have no effect".into());
+            warnings
+                .push("--log-dir /dev/null means no log files: --redirects and --tee have no effect".into());
         }
     }
     let shown_ranks = defaults.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
@@ -243,31 +248,40 @@ fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> 
     };
     match (args.event_log.as_deref(), handled) {
         (None, handled) => Ok(handled),
-        (Some(_), EventLog::Console) => {
-            Err(Refused::usage("--event-log and --event-log-handler console: name one place for events".into()))
-        }
+        (Some(_), EventLog::Console) => Err(Refused::usage(
+            "--event-log and --event-log-handler console: name one place for events".into(),
+        )),
         // What torchrun would take for a shortened --event-log-handler means what it means there.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),
         (Some(file), _) => {
             let opened = std::fs::File::options().create(true).append(true).open(file);
-            opened.map_err(|error| Refused::value(format!("--event-log {file:?} can't be written: {error}")))?;
+            opened
+                .map_err(|error| Refused::value(format!("--event-log {file:?} can't be written: {error}")))?;
             Ok(EventLog::File(file.into()))
         }
     }
 }
 
-fn watch(args: &RunArgs, defaults: &Defaults<'_>, warnings: &mut Vec<String>) -> Result<WatchConfig, Refused> {
+fn watch(
+    args: &RunArgs,
+    defaults: &Defaults<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<WatchConfig, Refused> {
     let seconds = defaults.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
     let seconds = seconds.and_then(|text| python::float(&text).ok());
     let health_check = match (&args.health_check, defaults.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
         (Some(text), _) => Some(address(text).ok_or_else(|| {
-            Refused::usage(format!("--health-check {text:?} is neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)"))
+            Refused::usage(format!(
+                "--health-check {text:?} is neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)"
+            ))
         })?),
         (None, Some(text)) => {
             let address = address(&text);
             if address.is_none() {
-                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT={text:?} is no port; there is no health check"));
+                warnings.push(format!(
+                    "TORCHELASTIC_HEALTH_CHECK_PORT={text:?} is no port; there is no health check"
+                ));
             }
             address
         }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_this_machine, parse_rendezvous_config, rendezvous_handler_registry,
+    RendezvousError, RendezvousParameters, is_this_machine, parse_rendezvous_config,
+    rendezvous_handler_registry,
 };
 
 use super::Refused;
@@ -60,13 +61,17 @@ impl Meeting {
         }
         if self.id.as_deref() == Some("") {
             let id = random_id();
-            warnings.push(format!("--rdzv-id is empty; the id of this run is {id}, which no other node can know"));
+            warnings.push(format!(
+                "--rdzv-id is empty; the id of this run is {id}, which no other node can know"
+            ));
             self.id = Some(id);
         }
         let is_static = self.backend == "static";
         if !is_static && self.node_rank != 0 {
             let backend = &self.backend;
-            warnings.push(format!("--node-rank is for --rdzv-backend static and has no effect: {backend} gives ranks itself"));
+            warnings.push(format!(
+                "--node-rank is for --rdzv-backend static and has no effect: {backend} gives ranks itself"
+            ));
         }
         if !is_static && self.endpoint.is_empty() && self.master_addr.is_some() {
             warnings.push("--master-addr is for --rdzv-backend static and has no effect; --rdzv-endpoint says where to meet".into());
@@ -83,7 +88,9 @@ impl Meeting {
                 self.min_nodes
             )));
         }
-        if self.standalone && (!self.endpoint.is_empty() || !matches!(self.backend.as_str(), "static" | "c10d")) {
+        if self.standalone
+            && (!self.endpoint.is_empty() || !matches!(self.backend.as_str(), "static" | "c10d"))
+        {
             warnings.push("--standalone meets on a free port of this machine: --rdzv-backend and --rdzv-endpoint have no effect".into());
         }
         self.backend = "c10d".into();
@@ -120,10 +127,11 @@ impl Meeting {
             check_ours("--local-addr", address)?;
         }
         let id = self.id.unwrap_or_else(|| "none".into());
-        let parameters = RendezvousParameters::new(&self.backend, &endpoint, &id, self.min_nodes, self.max_nodes)
-            .and_then(|parameters| parameters.with_config(config))
-            .map_err(wrong)?
-            .with_local_addr(self.local_addr);
+        let parameters =
+            RendezvousParameters::new(&self.backend, &endpoint, &id, self.min_nodes, self.max_nodes)
+                .and_then(|parameters| parameters.with_config(config))
+                .map_err(wrong)?
+                .with_local_addr(self.local_addr);
         match parameters.check() {
             wrong if wrong.is_empty() => Ok(parameters),
             wrong => Err(Refused::value(wrong.join("\n"))),
@@ -138,7 +146,11 @@ fn nodes(text: &str) -> Result<(u64, u64), Refused> {
     let (min, max) = match numbers.as_deref() {
         Some([number]) => (*number, *number),
         Some([min, max]) => (*min, *max),
-        _ => return Err(Refused::value(format!("nnodes={text} is not in \"MIN:MAX\" format (--nnodes 4, --nnodes 2:8)"))),
+        _ => {
+            return Err(Refused::value(format!(
+                "nnodes={text} is not in \"MIN:MAX\" format (--nnodes 4, --nnodes 2:8)"
+            )));
+        }
     };
     match (u64::try_from(min), u64::try_from(max)) {
         (Ok(least @ 1..), Ok(most)) if least <= most => Ok((least, most)),
@@ -164,9 +176,9 @@ fn host_of(endpoint: &str) -> &str {
 fn check_ours(flag: &str, host: &str) -> Result<(), Refused> {
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     match literal.parse::<IpAddr>() {
-        Ok(address) if !address.is_unspecified() && !is_this_machine(literal) => Err(Refused::value(format!(
-            "{flag} {host}: this machine does not have that address"
-        ))),
+        Ok(address) if !address.is_unspecified() && !is_this_machine(literal) => {
+            Err(Refused::value(format!("{flag} {host}: this machine does not have that address")))
+        }
         _ => Ok(()),
     }
 }

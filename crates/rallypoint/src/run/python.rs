@@ -86,7 +86,9 @@ mod tests {
         for text in ["", "x", "1.5", "1__0", "_1", "0x10"] {
             assert_eq!(int(text), Err(format!("invalid int value: '{text}'")));
         }
-        for (text, number) in [("0.1", 0.1), ("1e-3", 1e-3), (" 5 ", 5.0), ("1_0.5", 10.5), ("inf", f64::INFINITY)] {
+        for (text, number) in
+            [("0.1", 0.1), ("1e-3", 1e-3), (" 5 ", 5.0), ("1_0.5", 10.5), ("inf", f64::INFINITY)]
+        {
             assert_eq!(float(text), Ok(number));
         }
         for text in ["", "x", "1_", "1_.5"] {

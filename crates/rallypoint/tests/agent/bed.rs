@@ -4,6 +4,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -65,16 +66,16 @@ pub(crate) struct Ended {
 
 impl Agent {
     pub(crate) fn start(arguments: &[&str]) -> Agent {
-        Agent::start_with(arguments, |_| {})
+        Agent::start_with(arguments, &[])
     }
 
-    /// `rallypoint run` with these arguments; the command can be changed before.
-    pub(crate) fn start_with(arguments: &[&str], change: impl FnOnce(&mut Command)) -> Agent {
+    /// `rallypoint run` with these arguments and further environment variables.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
         let mark = format!("{:016x}", random());
         let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
         command.arg("run").args(arguments).env(MARK, &mark).env("RALLYPOINT_LOG", "info");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        change(&mut command);
+        command.envs(variables.iter().copied());
         let mut child = command.spawn().unwrap();
         let (out, err) = (Arc::default(), Arc::default());
         let readers = [
@@ -96,7 +97,12 @@ impl Agent {
     pub(crate) fn says(&self, what: &str, times: usize) {
         let deadline = Instant::now() + SOON;
         while self.out().lines().filter(|line| line.contains(what)).count() < times {
-            assert!(Instant::now() < deadline, "{what:?} not {times} times in:\n{}\n{}", self.out(), self.err());
+            assert!(
+                Instant::now() < deadline,
+                "{what:?} not {times} times in:\n{}\n{}",
+                self.out(),
+                self.err()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -114,11 +120,6 @@ impl Agent {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
-    }
-
-    /// The processes with its mark that are alive.
-    pub(crate) fn family(&self) -> Vec<String> {
-        family(&self.mark)
     }
 
     pub(crate) fn mark(&self) -> String {

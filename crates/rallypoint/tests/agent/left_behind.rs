@@ -1,10 +1,11 @@
 //! Nobody is left behind: whoever is killed, and whenever, workers and all that they have started are gone soon after.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, family, random, until};
+use crate::bed::{Agent, family, random};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
@@ -13,7 +14,7 @@ const GONE: Duration = Duration::from_secs(2);
 
 fn start(workers: &str, script: &str) -> Agent {
     let arguments = ["--standalone", "--nproc-per-node", workers, "--no-python", "sh", "-c", script];
-    Agent::start_with(&arguments, |command| drop(command.env("RALLYPOINT_LOG", "error")))
+    Agent::start_with(&arguments, &[("RALLYPOINT_LOG", Path::new("error"))])
 }
 
 fn assert_gone(mark: &str, what: &str) {
@@ -92,7 +93,7 @@ fn what_a_failed_worker_leaves_behind_is_gone_before_it_is_started_again() {
     "#;
     let dir = tempfile::tempdir().unwrap();
     let arguments = ["--standalone", "--max-restarts", "1", "--no-python", "sh", "-c", script];
-    let agent = Agent::start_with(&arguments, |command| drop(command.env("PIDFILE", dir.path().join("pid"))));
+    let agent = Agent::start_with(&arguments, &[("PIDFILE", &dir.path().join("pid"))]);
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     assert_eq!(ended.out.trim(), "", "the process of the first start was still there");
@@ -104,7 +105,7 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
     let mut marks = Vec::new();
     for round in 0..rounds(30, 1000) {
         let arguments = ["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
-        let mut agent = Agent::start_with(&arguments, |command| drop(command.env("TMPDIR", dir.path())));
+        let mut agent = Agent::start_with(&arguments, &[("TMPDIR", dir.path())]);
         std::thread::sleep(Duration::from_micros(random() % 20_000));
         let signal = if round % 2 == 0 { Signal::TERM } else { Signal::KILL };
         // Either of the two.
@@ -114,6 +115,11 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
         marks.push(agent.mark());
     }
     marks.iter().for_each(|mark| assert_gone(mark, "killed while it started"));
-    let left = || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
-    until("nothing is left in the folder for temporary files", || left().is_empty());
+    let left =
+        || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let start = Instant::now();
+    while !left().is_empty() {
+        assert!(start.elapsed() < GONE, "left in the folder for temporary files: {:?}", left());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

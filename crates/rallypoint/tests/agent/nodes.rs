@@ -10,12 +10,14 @@ const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,ke
 
 fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
     let endpoint = port.endpoint();
-    let first = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
+    let first =
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
     let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
     Agent::start(&[&first, more, &last].concat())
 }
 
-const TELL: &str = r#"echo "told $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT";"#;
+const TELL: &str =
+    r#"echo "told $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT";"#;
 
 #[test]
 fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
@@ -36,7 +38,9 @@ fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
 #[test]
 fn when_a_worker_dies_both_nodes_start_over_at_once_and_only_one_pays() {
     let port = Port::free();
-    let script = format!(r#"{TELL} [ $GROUP_RANK/$TORCHELASTIC_RESTART_COUNT = 1/0 ] && [ -n "$FAIL" ] && exit 7; exec sleep 600"#);
+    let script = format!(
+        r#"{TELL} [ $GROUP_RANK/$TORCHELASTIC_RESTART_COUNT = 1/0 ] && [ -n "$FAIL" ] && exit 7; exec sleep 600"#
+    );
     let quiet = node(&port, "2", &["--max-restarts", "1"], &script);
     let other = node(&port, "2", &["--max-restarts", "1"], &script);
     quiet.says("told", 1);
@@ -127,12 +131,13 @@ fn a_spare_ends_well_when_the_job_does() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let endpoint = port.endpoint();
-    let arguments = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "1"];
+    let arguments =
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "1"];
     let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script];
     let arguments = [&arguments[..], &last].concat();
-    let working = Agent::start_with(&arguments, |command| drop(command.env("GO", &go)));
+    let working = Agent::start_with(&arguments, &[("GO", &go)]);
     working.says("told", 1);
-    let spare = Agent::start_with(&arguments, |command| drop(command.env("GO", &go)));
+    let spare = Agent::start_with(&arguments, &[("GO", &go)]);
     crate::bed::until("it is a spare", || spare.err().contains("spare"));
     std::fs::write(&go, "").unwrap();
     assert_eq!(working.ended().status.code(), Some(0));

@@ -22,7 +22,7 @@ fn a_worker_that_fails_is_started_again_as_often_as_allowed_and_then_the_job_fai
 #[test]
 fn all_workers_are_started_again_when_one_fails() {
     let script = r#"echo "$RANK $TORCHELASTIC_RESTART_COUNT"
-        [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$
+        [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$$$
         [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 600"#;
     let ended = Agent::start(&standalone(&["--nproc-per-node", "3", "--max-restarts", "1"], script)).ended();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
@@ -34,7 +34,8 @@ fn all_workers_are_started_again_when_one_fails() {
 #[test]
 fn a_slow_worker_does_not_spend_the_others_grace() {
     // Both need longer than a common deadline would leave the second, and neither needs longer than its own.
-    let script = r#"trap 'sleep 1; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
+    let script =
+        r#"trap 'sleep 1; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
     let agent = Agent::start(&standalone(&["--nproc-per-node", "2", "--shutdown-timeout", "30"], script));
     agent.says("ready", 2);
     agent.signal(Signal::TERM);
@@ -59,7 +60,8 @@ fn a_stubborn_worker_is_killed_after_its_grace_and_not_before() {
 #[test]
 fn workers_get_the_signal_that_the_agent_got() {
     for (signal, name) in [(Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")] {
-        let script = format!("trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
+        let script =
+            format!("trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
         let agent = Agent::start(&standalone(&[], &script));
         agent.says("ready", 1);
         agent.signal(signal);

@@ -27,7 +27,13 @@ fn events_have_torchs_names_in_torchs_order() {
         .collect();
     assert_eq!(
         names,
-        ["AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER SUCCEEDED", "AGENT SUCCEEDED"]
+        [
+            "AGENT RENDEZVOUS",
+            "AGENT ASSIGN_WORKER_RANKS",
+            "WORKER START",
+            "WORKER SUCCEEDED",
+            "AGENT SUCCEEDED"
+        ]
     );
 }
 

@@ -61,10 +61,15 @@ fn defaults_are_torchruns() {
     assert_eq!(config.monitor_interval, Duration::from_millis(100));
     assert_eq!(config.grace.shutdown, Duration::from_secs(30));
     assert_eq!(config.signals, [15, 2, 1, 3]);
-    assert_eq!((config.rendezvous.backend.as_str(), config.rendezvous.endpoint.as_str()), ("c10d", "localhost:0"));
+    assert_eq!(
+        (config.rendezvous.backend.as_str(), config.rendezvous.endpoint.as_str()),
+        ("c10d", "localhost:0")
+    );
     assert_eq!(config.rendezvous.run_id.len(), 36);
     assert_eq!(config.command.args, ["a", "b"]);
-    assert!(matches!(&config.command.mode, CommandMode::Script { interpreter } if Path::new(interpreter).ends_with("python3")));
+    assert!(
+        matches!(&config.command.mode, CommandMode::Script { interpreter } if Path::new(interpreter).ends_with("python3"))
+    );
     assert_eq!(config.logs, LogsConfig::default());
     assert_eq!(variable(&config, "OMP_NUM_THREADS"), None);
     assert_eq!(variable(&config, "TORCHELASTIC_SIGNALS_TO_HANDLE").unwrap(), "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
@@ -163,7 +168,8 @@ fn the_rendezvous_is_chosen_by_torchruns_rules() {
     );
     assert_eq!(chosen("--rdzv-backend c10d --rdzv-endpoint h:1 DIR/s.py"), pair("c10d", "h:1"));
     assert_eq!(chosen("--rdzv-backend c10d DIR/s.py"), pair("c10d", ""));
-    let made = config("--nnodes 1:3 --rdzv-backend c10d --rdzv-conf join_timeout=5 --rdzv-id x DIR/s.py").rendezvous;
+    let made =
+        config("--nnodes 1:3 --rdzv-backend c10d --rdzv-conf join_timeout=5 --rdzv-id x DIR/s.py").rendezvous;
     assert_eq!((made.min_nodes, made.max_nodes, made.run_id.as_str()), (1, 3, "x"));
     assert_eq!(made.get_as_int("join_timeout").unwrap(), Some(5));
     let made = config("--nnodes 2 --node-rank 1 DIR/s.py").rendezvous;
@@ -194,7 +200,10 @@ fn variables_are_defaults() {
     assert_eq!((config.nproc_per_node, config.max_restarts), (3, 2));
     assert_eq!(config.command.mode, CommandMode::Program);
     assert_eq!(config.logs.tee.of(0), Streams { stdout: true, stderr: false });
-    assert_eq!((config.logs.dir, config.logs.stdout_filters), (LogDir::At("/logs".into()), vec!["a".into(), "b".into()]));
+    assert_eq!(
+        (config.logs.dir, config.logs.stdout_filters),
+        (LogDir::At("/logs".into()), vec!["a".into(), "b".into()])
+    );
     assert_eq!(config.grace.shutdown, Duration::from_secs(7));
     assert_eq!(variable(&config_of(&environment), "OMP_NUM_THREADS"), None);
     assert!(config.identical_workers);
