@@ -172,7 +172,7 @@ def test_a_failure_is_told_in_the_same_fields(tmp_path, how):
 
 
 def test_exceeded_restarts_are_told_in_the_same_fields(tmp_path):
-    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "exception"), tmp_path)
+    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "object"), tmp_path)
     assert ours == torchs
     assert "attempt_1" in torchs[1]["cause"][0]["error_file"]
 
@@ -181,7 +181,7 @@ def test_whoever_started_the_agent_finds_the_workers_error(tmp_path):
     found = []
     for name in LAUNCHERS:
         path = tmp_path / f"{name}.json"
-        run = Run(name, tmp_path, FAIL, "exception", env={"TORCHELASTIC_ERROR_FILE": str(path)})
+        run = Run(name, tmp_path, FAIL, "object", env={"TORCHELASTIC_ERROR_FILE": str(path)})
         assert run.code == 1
         told = json.loads(path.read_text())
         assert int(told["message"]["extraInfo"].pop("timestamp")) > 0
@@ -232,7 +232,6 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
         (["--signals-to-handle", "SIGKILL", TELL], 1),
         (["absent.py"], 1),
         (["--no-python", "absent"], 1),
-        (["--numa-binding", "node", TELL], 1),
         (["--help"], 0),
     ],
     ids=lambda value: "-".join(str(word).strip("-") for word in value[:2]) or "nothing" if isinstance(value, list) else None,

@@ -21,11 +21,16 @@ if how == "exception":
         raise ValueError("what went wrong")
 
     main()
-if how == "string":
+if how in ("string", "object"):
     import json
 
+    # As others than `record` may write it, and as `record` does.
+    told = {"message": "in its own words", "timestamp": int(time.time())}
+    if how == "object":
+        info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}
+        told = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        json.dump({"message": "in its own words", "timestamp": int(time.time())}, file)
+        json.dump(told, file)
     sys.exit(3)
 if how == "raise":
     raise ValueError("what went wrong")

@@ -1,12 +1,11 @@
-"""A worker that writes some lines to both streams."""
+"""A worker that writes some lines to both streams, each with one write: torch's tee tears what comes in two."""
 
 import os
-import sys
 
 rank = os.environ["RANK"]
-print(f"out {rank} begins")
-print(f"err {rank} begins", file=sys.stderr)
+os.write(1, f"out {rank} begins\n".encode())
+os.write(2, f"err {rank} begins\n".encode())
 for n in range(200):
-    print(f"out {rank} line {n}")
-print(f"err {rank} ends", file=sys.stderr)
-print(f"out {rank} ends: ü")
+    os.write(1, f"out {rank} line {n}\n".encode())
+os.write(2, f"err {rank} ends\n".encode())
+os.write(1, f"out {rank} ends: ü\n".encode())
