@@ -10,15 +10,16 @@ store() { "$rallypoint" store --endpoint "$MASTER_ADDR:$MASTER_PORT" --timeout 3
 
 start=$((TORCHELASTIC_RESTART_COUNT + 1))
 echo "start $start: rank $RANK of $WORLD_SIZE, process $$, store at $MASTER_ADDR:$MASTER_PORT"
-store set "demo/$start/rank$RANK" "$$" >/dev/null
+sleep 0.5 # For you to read; nothing here needs it.
 store barrier "demo/$start/met" "$WORLD_SIZE" >/dev/null
 echo "all $WORLD_SIZE are here"
+sleep 0.5
 
-if [ "$start" = 1 ] && [ "$RANK" = 1 ]; then
-  echo "rank 1 is killed now, to show what happens" >&2
-  kill -9 $$
-fi
 if [ "$start" = 1 ]; then
-  sleep 20 # The others are told to end, and start again.
+  if [ "$RANK" = 1 ]; then
+    echo "rank 1 is killed now, to show what happens" >&2
+    kill -9 $$
+  fi
+  sleep 30 # The others work on, are told to end, and start again.
 fi
 echo "done"

@@ -1,25 +1,91 @@
 """The two launchers, torch's and ours, run with the same arguments on the same scripts; and what is left of a run."""
 
+import atexit
+import functools
 import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 
 from clock import DEADLINE
 from servers import binary
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent / "run_scripts"
+HERE = pathlib.Path(__file__).resolve().parent
+SCRIPTS = HERE / "run_scripts"
 
 SLOW = 100
 """Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
 
-LAUNCHERS = {
-    "torchrun": lambda: [str(pathlib.Path(sys.executable).parent / "torchrun")],
-    "rallypoint": lambda: [binary(), "run"],
-}
+LAUNCHERS = ("torchrun", "rallypoint")
+
+
+@functools.cache
+def torchruns():
+    """A process that has imported torch and becomes torchrun as often as is asked for: the import takes most of the time."""
+    process = subprocess.Popen(
+        [sys.executable, HERE / "torchrun_again.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(process.stdin.close)
+    ready, _, _ = select.select([process.stdout], [], [], SLOW)
+    assert ready and process.stdout.readline() == "ready\n"
+    return process
+
+
+class Torchrun:
+    """One torchrun, with what subprocess.Popen would have."""
+
+    def __init__(self, args, folder, env):
+        self.returncode = None
+        base = folder / f"run{time.monotonic_ns()}"
+        self._files = {name: f"{base}.{name}" for name in ("stdout", "stderr", "pid", "code")}
+        request = {"arguments": args, "folder": str(folder), "environment": env} | self._files
+        print(json.dumps(request), file=torchruns().stdin, flush=True)
+        self.pid = int(self._read("pid", SLOW))
+
+    def _read(self, name, within):
+        deadline = time.monotonic() + within
+        while not os.path.exists(self._files[name]):
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("torchrun", within)
+            time.sleep(0.01)
+        return pathlib.Path(self._files[name]).read_text()
+
+    def poll(self):
+        if self.returncode is None and os.path.exists(self._files["code"]):
+            self.returncode = int(self._read("code", 0))
+        return self.returncode
+
+    def communicate(self, timeout=SLOW):
+        self.returncode = int(self._read("code", timeout))
+        texts = tuple(pathlib.Path(self._files[name]).read_text() for name in ("stdout", "stderr"))
+        for path in self._files.values():
+            pathlib.Path(path).unlink()
+        return texts
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def started(name, args, folder, env):
+    if name == "torchrun":
+        return Torchrun(args, folder, env)
+    return subprocess.Popen(
+        [binary(), "run", *args],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 class Run:
@@ -28,22 +94,13 @@ class Run:
     def __init__(self, name, folder, *args, env=None, wait=True):
         self.name = name
         self.folder = folder / name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "out").mkdir(parents=True, exist_ok=True)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TORCHELASTIC_"))}
         # Both must find the same interpreter and leave their temporary files where they can be looked at.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
-        (self.folder / "out").mkdir(exist_ok=True)
-        self.args = [*LAUNCHERS[name](), *map(str, args)]
-        self.process = subprocess.Popen(
-            self.args,
-            cwd=self.folder,
-            env={key: value for key, value in (inherited | (env or {})).items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.args = [str(arg) for arg in args]
+        self.process = started(name, self.args, self.folder, inherited | (env or {}))
         if wait:
             self.wait()
 
@@ -82,7 +139,7 @@ class Run:
         return found
 
     def __repr__(self):
-        return " ".join(self.args)
+        return f"{self.name} {' '.join(self.args)}"
 
     def __enter__(self):
         return self

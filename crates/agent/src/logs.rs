@@ -32,6 +32,8 @@ pub struct Logs {
     role: String,
     workers: u32,
     folder: Folder,
+    /// How something is shown.
+    show: fn(Console, &[u8]),
 }
 
 impl Logs {
@@ -42,6 +44,7 @@ impl Logs {
             role: config.role.clone(),
             workers: config.nproc_per_node,
             folder: Folder::create(&config.logs.dir, &config.rendezvous.run_id)?,
+            show: tail::show,
         })
     }
 
@@ -65,7 +68,7 @@ impl Logs {
         let stdout = filtered(&self.config.stdout_filters, "filtered_stdout.log")?;
         let stderr = filtered(&self.config.stderr_filters, "filtered_stderr.log")?;
         let prefixes = (0..self.workers).map(|local_rank| self.prefix(placement, local_rank)).collect();
-        let tail = Tail::start(stdout, stderr)?;
+        let tail = Tail::start(stdout, stderr, self.show)?;
         Ok(Attempt { config: self.config.clone(), dir, prefixes, tail, errors: Vec::new() })
     }
 

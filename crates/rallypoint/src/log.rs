@@ -9,6 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::output;
 
@@ -38,15 +42,18 @@ pub(crate) fn start_aside() -> Aside {
 /// Starts the log of an agent, which may not wait either: as much as `level` says, as text or as JSON. `None` if there is no such
 /// level.
 pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
-    let level = level.map_or(Some(USUAL), level_named)?;
+    let levels = match level {
+        Some(level) => Targets::new().with_default(level_named(level)?),
+        // The agent tells of its world; how it came by it is more than most want to know.
+        None => Targets::new()
+            .with_default(USUAL)
+            .with_targets([("rallypoint_rendezvous", LevelFilter::WARN), ("rallypoint_store", LevelFilter::WARN)]),
+    };
     let aside = Aside::to(io::stderr());
     let lines = aside.clone();
-    let log =
-        tracing_subscriber::fmt().with_max_level(level).with_writer(move || lines.clone()).with_target(false);
-    match json {
-        true => log.json().flatten_event(true).init(),
-        false => log.init(),
-    }
+    let log = tracing_subscriber::fmt::layer().with_writer(move || lines.clone()).with_target(false);
+    let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
+    tracing_subscriber::registry().with(log.with_filter(levels)).init();
     Some(aside)
 }
 

@@ -78,14 +78,19 @@ struct Passing {
     stdout: Option<Filter>,
     stderr: Option<Filter>,
     buffer: Vec<u8>,
+    show: fn(Console, &[u8]),
 }
 
 impl Tail {
-    pub(super) fn start(stdout: Option<Filter>, stderr: Option<Filter>) -> Result<Tail> {
+    pub(super) fn start(
+        stdout: Option<Filter>,
+        stderr: Option<Filter>,
+        show: fn(Console, &[u8]),
+    ) -> Result<Tail> {
         let system = |doing: &str, source| AgentError::System { doing: doing.into(), source };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system("make an event descriptor", error.into()))?;
-        let passing = Passing { followed: Vec::new(), stdout, stderr, buffer: vec![0; 64 << 10] };
+        let passing = Passing { followed: Vec::new(), stdout, stderr, buffer: vec![0; 64 << 10], show };
         let shared = Arc::new(Shared {
             followed: Mutex::new(passing),
             wake,
@@ -197,7 +202,7 @@ impl Shared {
 
 impl Passing {
     fn pass_all(&mut self, progress: &AtomicU64) {
-        let Passing { followed, stdout, stderr, buffer } = self;
+        let Passing { followed, stdout, stderr, buffer, show } = self;
         for followed in followed.iter_mut().filter(|followed| !followed.ended) {
             loop {
                 let read = match &mut followed.from {
@@ -224,14 +229,14 @@ impl Passing {
                     From::Passage { last, shown, .. } => {
                         last.pass(bytes);
                         if *shown {
-                            write(Console::Err, bytes);
+                            show(Console::Err, bytes);
                         }
                     }
                     From::File { prefix, to, .. } => {
                         let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
                         let mut batch = Batch { prefix, text: Vec::new(), filter };
                         followed.lines.take(bytes, |line| batch.add(line));
-                        write(*to, &batch.text);
+                        show(*to, &batch.text);
                     }
                 }
                 progress.fetch_add(1, Ordering::SeqCst);
@@ -241,13 +246,13 @@ impl Passing {
 
     /// Nothing more will come: a last line without an end is a line.
     fn finish(&mut self, progress: &AtomicU64) {
-        let Passing { followed, stdout, stderr, .. } = self;
+        let Passing { followed, stdout, stderr, show, .. } = self;
         for followed in followed {
             if let From::File { prefix, to, .. } = &followed.from {
                 let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
                 let mut batch = Batch { prefix, text: Vec::new(), filter };
                 followed.lines.finish(|line| batch.add(line));
-                write(*to, &batch.text);
+                show(*to, &batch.text);
                 progress.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -278,7 +283,7 @@ impl Batch<'_> {
 }
 
 /// Whoever has read our output may have gone away; that ends no worker.
-fn write(to: Console, bytes: &[u8]) {
+pub(super) fn show(to: Console, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }

@@ -13,7 +13,7 @@ fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
     let mut config = config(workers);
     config.logs.dir = LogDir::At(dir.to_owned());
     change(&mut config.logs);
-    Logs::create(&config).unwrap()
+    Logs { show: |_, _| {}, ..Logs::create(&config).unwrap() }
 }
 
 fn tree(root: &Path) -> Vec<String> {

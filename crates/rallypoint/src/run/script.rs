@@ -78,7 +78,8 @@ mod tests {
     fn the_interpreter_is_the_first_on_the_path_unless_named() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
-        [&one, &two].map(|folder| std::fs::create_dir(folder).unwrap());
+        std::fs::create_dir(&one).unwrap();
+        std::fs::create_dir(&two).unwrap();
         let path = std::env::join_paths([&one, &two]).unwrap();
         let refused = interpreter(None, &path).unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
