@@ -205,7 +205,7 @@ impl Agent {
                 if self.starts > 0 {
                     tracing::warn!("starting over: {reason}");
                 }
-                self.join();
+                self.join(reason);
             }
             Order::StopJoining => {
                 let is_static = self.config.rendezvous.backend == "static";
@@ -289,11 +289,12 @@ impl Agent {
     fn read(&mut self, letter: Letter) {
         let event = match letter {
             // If it is to leave, it need not wait for its ranks.
-            Letter::InRound if self.give_up.is_some() => Event::Formed,
+            Letter::InRound if self.give_up.is_some() => Event::Formed { restarts: 0 },
             Letter::InRound => return,
             Letter::Joined(Ok(formation)) => {
+                let restarts = formation.restarts;
                 self.formed(*formation);
-                Event::Formed
+                Event::Formed { restarts }
             }
             Letter::Joined(Err(error)) => {
                 let obstacle = match &error {
@@ -308,6 +309,7 @@ impl Agent {
             Letter::Saw(start, _) | Letter::Finished(start, _) if start != self.starts => return,
             Letter::Saw(_, sight) => match sight {
                 Sight::Waiting(nodes) => Event::NodesWaiting(nodes),
+                Sight::Returned => Event::PeerRestarts,
                 Sight::Gone(nodes, finished) => Event::NodesLeft { nodes, finished },
                 Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
@@ -315,6 +317,15 @@ impl Agent {
                         self.error = Some(error.into());
                     }
                     Event::StoreLost
+                }
+                // It is this node's own.
+                Sight::Heard(Tiding::Restart(Some(failure)) | Tiding::Failure(Some(failure)))
+                    if self
+                        .placement
+                        .as_ref()
+                        .is_some_and(|place| place.group_rank == failure.group_rank) =>
+                {
+                    return;
                 }
                 Sight::Heard(Tiding::Restart(failure)) => {
                     self.hear("restarts its workers", failure.as_ref());

@@ -8,6 +8,7 @@
 //! | `rallypoint.agent/failure` | the failure that ended the job |
 //! | `rallypoint.agent/listening` | how many nodes listen |
 //! | `rallypoint.agent/heard` | how many have heard of the failure |
+//! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
 
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,34 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
     // The first one counts.
     store.compare_set(key, b"", &json)?;
     store.set(NEWS, b"1")
+}
+
+/// How many nodes of the round are ours, as far as they have said so.
+pub(crate) fn listening(store: &dyn Store) -> Result<u64> {
+    Ok(store.with_timeout(TELL).add(LISTENING, 0)?.max(0) as u64)
+}
+
+/// Says how many restarts this node has counted. To be said before it says how many workers it has: whoever knows the
+/// ranks of all then finds it.
+pub(crate) fn say_restarts(store: &dyn Store, rank: u64, restarts: u32) -> Result<()> {
+    store.set(&restarts_of(rank), restarts.to_string().as_bytes())
+}
+
+/// The most restarts that a node of ours has counted. Torch's say nothing.
+pub(crate) fn most_restarts(store: &dyn Store, nodes: u64) -> Result<u32> {
+    let mut most = 0;
+    for rank in 0..nodes {
+        let key = restarts_of(rank);
+        if store.check(&[&key])? {
+            let count = String::from_utf8_lossy(&store.get(&key)?).parse().unwrap_or(0);
+            most = most.max(count);
+        }
+    }
+    Ok(most)
+}
+
+fn restarts_of(rank: u64) -> String {
+    format!("rallypoint.agent/restarts/{rank}")
 }
 
 /// Waits for news of a round and hands them on, for as long as `hand_on` and `is_wanted` say that somebody wants to know.
@@ -154,6 +183,15 @@ mod tests {
         assert_eq!(final_failure(&store), Some(failure(3)));
         // One listened and has heard, and the one who failed does not wait for itself.
         linger(&store);
+    }
+
+    #[test]
+    fn the_most_restarts_count_and_who_says_nothing_does_not() {
+        let store = HashStore::new();
+        assert_eq!(most_restarts(&store, 3).unwrap(), 0);
+        say_restarts(&store, 0, 1).unwrap();
+        say_restarts(&store, 2, 4).unwrap();
+        assert_eq!(most_restarts(&store, 3).unwrap(), 4);
     }
 
     #[test]

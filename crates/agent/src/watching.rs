@@ -3,23 +3,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler, RendezvousInfo};
 use rallypoint_store::{PrefixStore, Store};
 
 use crate::finishing::finished;
-use crate::news::{Tiding, listen};
+use crate::news::{Tiding, listen, listening};
 
 /// A state that can't be read need not be looked at more often.
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(10);
+/// How long a node that left may take to come back; the state is at most a second old.
+const RETURN: Duration = Duration::from_millis(1200);
 
 /// Something that was seen.
 #[derive(Debug)]
 pub(crate) enum Sight {
     /// So many nodes wait for the next round.
     Waiting(u64),
+    /// A node of torch's waits for the next one because its workers have failed.
+    Returned,
     /// So many are no longer in this one, and so many have finished.
     Gone(u64, u64),
     /// The rendezvous is closed, and so many have finished.
@@ -71,13 +75,17 @@ impl Watching {
         spawn(
             "membership",
             Box::new(move || {
+                let mut gone_since = None;
                 while is_wanted.load(Ordering::SeqCst) {
                     handler.wait_for_change(interval);
                     if !is_wanted.load(Ordering::SeqCst) {
                         return;
                     }
-                    match look(&*handler, &*round.store) {
-                        Ok(None) => {}
+                    match look(&*handler, &round) {
+                        Ok(None) => gone_since = None,
+                        // Who starts over leaves before it waits: that takes a moment.
+                        Ok(Some(Sight::Gone(..)))
+                            if gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN => {}
                         Ok(Some(sight)) => hand_on(sight),
                         Err(error) => return hand_on(Sight::Lost(error)),
                     }
@@ -94,13 +102,16 @@ impl Drop for Watching {
     }
 }
 
-fn look(handler: &dyn RendezvousHandler, store: &dyn Store) -> Result<Option<Sight>, RendezvousError> {
-    let finished = || finished(store).unwrap_or(0);
+fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
+    let finished = || finished(&*round.store).unwrap_or(0);
+    // Ours say so when they have failed.
+    let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
     if handler.is_closed()? {
         return Ok(Some(Sight::Closed(finished())));
     }
     match handler.num_nodes_waiting()? {
         0 => {}
+        _ if handler.num_nodes_returned()? > 0 && has_torch() => return Ok(Some(Sight::Returned)),
         waiting => return Ok(Some(Sight::Waiting(waiting))),
     }
     Ok(match handler.num_nodes_gone()? {

@@ -5,6 +5,7 @@ mod bootstrap;
 mod driver;
 mod keep_alive;
 
+use std::collections::BTreeSet;
 use std::process::id as process_id;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,9 +64,9 @@ pub struct DynamicRendezvousHandler {
 /// What was seen of the round this node is in.
 #[derive(Default)]
 struct Seen {
-    /// The round it is in, and how many nodes that had.
+    /// The round it is in, and the nodes that had.
     round: Option<u64>,
-    world_size: u64,
+    nodes: BTreeSet<NodeDesc>,
     /// When the state was last looked at.
     last: Option<(Instant, Arc<State>)>,
     /// It has heard that somebody wants to be in the next one.
@@ -184,10 +185,11 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        let world_size = participants.len() as u64;
-        *self.seen() = Seen { round: Some(state.round), world_size, ..Seen::default() };
+        let nodes = participants.iter().cloned().collect();
+        *self.seen() = Seen { round: Some(state.round), nodes, ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
+        let world_size = participants.len() as u64;
         let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
         let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
         tracing::info!(
@@ -281,7 +283,20 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let state = self.look()?;
         let seen = self.seen();
         let is_same = state.complete && !state.closed && seen.round == Some(state.round);
-        Ok(if is_same { seen.world_size.saturating_sub(state.participants.len() as u64) } else { 0 })
+        Ok(if is_same {
+            (seen.nodes.len() as u64).saturating_sub(state.participants.len() as u64)
+        } else {
+            0
+        })
+    }
+
+    fn num_nodes_returned(&self) -> Result<u64> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
+        let gone = seen.nodes.len().saturating_sub(state.participants.len());
+        let returned = state.wait_list.is_subset(&seen.nodes) && state.wait_list.len() == gone;
+        Ok(if is_same && returned { gone as u64 } else { 0 })
     }
 
     fn num_nodes_standing_by(&self) -> Result<u64> {

@@ -35,6 +35,12 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(0)
     }
 
+    /// How many nodes of this node's round wait for the next one, if nobody else waits or is gone: then it is one of them
+    /// that began to start over, because its workers failed.
+    fn num_nodes_returned(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     /// How many nodes are here that are in no round: they wait, or stand by as spares.
     fn num_nodes_standing_by(&self) -> Result<u64> {
         Ok(0)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy};
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
 use serde_json::{Value, json};
 
 use super::letter::Letter;
@@ -39,7 +39,7 @@ pub(super) fn host_name() -> Arc<OnceLock<String>> {
 
 impl Agent {
     /// Begins to join, after what came of the last start has been passed on.
-    pub(super) fn join(&mut self) {
+    pub(super) fn join(&mut self, reason: Reason) {
         if let Some(attempt) = self.attempt.take() {
             attempt.finish();
         }
@@ -47,8 +47,16 @@ impl Agent {
             crate::finishing::take_back(&formation.round);
         }
         let (joining, post) = (Arc::clone(&self.joining), self.post.clone());
+        let failed_in = match reason {
+            Reason::WorkerFailed { .. } => self.formation.clone(),
+            _ => None,
+        };
+        let restarts = self.supervisor.restarts();
         std::thread::spawn(move || {
-            let joined = joining.join(|| post.send(Letter::InRound));
+            if let Some(last) = &failed_in {
+                joining.wait_for_torch(last);
+            }
+            let joined = joining.join(restarts, || post.send(Letter::InRound));
             post.send(Letter::Joined(joined.map(Box::new)));
         });
     }

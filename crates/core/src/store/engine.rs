@@ -174,6 +174,10 @@ impl Engine {
             }
             return;
         }
+        if let (Request::Get { key }, None) = (&request, &keepsake) {
+            let reply = Reply::Value(self.value(key, &[]));
+            return self.outputs.push_back(Output::Reply { client, reply });
+        }
         let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
         match self.answer(client, request, latch) {
             Ok(Some(reply)) => self.outputs.push_back(Output::Reply { client, reply }),

@@ -29,9 +29,9 @@ pub(super) struct Map {
     bytes: usize,
 }
 
-/// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, the value's
-/// allocation, and that of a long key.
-pub(super) const ENTRY_OVERHEAD: usize = 128;
+/// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, in which short
+/// ones lie; long ones have allocations besides.
+pub(super) const ENTRY_OVERHEAD: usize = 160;
 
 /// What a key with a value of these lengths is counted as.
 pub(super) fn cost(key: usize, value: usize) -> usize {
@@ -74,13 +74,13 @@ impl Map {
     /// The key as kept, with its value.
     pub(super) fn entry(&self, key: &[u8]) -> Option<(&Key, &Value)> {
         let (shard, hash) = self.hash(key);
-        self.shards[shard].find(hash, |entry| *entry.key == *key).map(|entry| (&entry.key, &entry.value))
+        self.shards[shard].find(hash, |entry| entry.key.is(key)).map(|entry| (&entry.key, &entry.value))
     }
 
     /// The value of a key, to be [overwritten](Value::overwrite) by one that is as long.
     pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Value> {
         let (shard, hash) = self.hash(key);
-        self.shards[shard].find_mut(hash, |entry| *entry.key == *key).map(|entry| &mut entry.value)
+        self.shards[shard].find_mut(hash, |entry| entry.key.is(key)).map(|entry| &mut entry.value)
     }
 
     /// Puts a value in the place of what was there.
@@ -103,7 +103,7 @@ impl Map {
         }
         let (shard, hash) = self.hash(key);
         let hasher = &self.hasher;
-        match self.shards[shard].entry(hash, |entry| *entry.key == *key, |entry| hasher.hash_one(&*entry.key))
+        match self.shards[shard].entry(hash, |entry| entry.key.is(key), |entry| hasher.hash_one(&*entry.key))
         {
             hash_table::Entry::Occupied(mut slot) => {
                 let held = &mut slot.get_mut().value;
@@ -121,7 +121,7 @@ impl Map {
     /// Lengthens a value that is there.
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
         let (shard, hash) = self.hash(key);
-        if let Some(entry) = self.shards[shard].find_mut(hash, |entry| *entry.key == *key) {
+        if let Some(entry) = self.shards[shard].find_mut(hash, |entry| entry.key.is(key)) {
             entry.value.append(more);
             self.bytes += more.len();
         }
@@ -129,7 +129,7 @@ impl Map {
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<Value> {
         let (shard, hash) = self.hash(key);
-        let slot = self.shards[shard].find_entry(hash, |entry| *entry.key == *key).ok()?;
+        let slot = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)).ok()?;
         let (entry, _) = slot.remove();
         self.bytes -= cost(entry.key.len(), entry.value.len());
         self.len -= 1;

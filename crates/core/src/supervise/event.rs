@@ -57,7 +57,10 @@ pub enum Obstacle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// This node is in a round and knows the ranks of its workers.
-    Formed,
+    Formed {
+        /// How often the nodes of the round have restarted their workers after a failure: the most that any of them has.
+        restarts: u32,
+    },
     /// It is in none.
     NotFormed(Obstacle),
     /// A worker could not be started; whoever told of it has the details. It counts as ended.
@@ -79,7 +82,7 @@ pub enum Event {
         /// How many nodes have finished; who has may leave.
         finished: u64,
     },
-    /// Another node restarts its workers after a failure.
+    /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
     PeerRestarts,
     /// Another node has failed for good.
     PeerFailed,

@@ -13,7 +13,8 @@ use crate::rendezvous::MonoTime;
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     policy: Policy,
-    restarts_left: u32,
+    /// How often workers were restarted after a failure, here or elsewhere.
+    restarts: u32,
     phase: Phase,
     workers: Vec<Ladder>,
     /// What the workers have left behind, once that is cleared away.
@@ -56,7 +57,7 @@ impl Supervisor {
     pub fn new(policy: Policy) -> Supervisor {
         Supervisor {
             policy,
-            restarts_left: policy.max_restarts,
+            restarts: 0,
             phase: Phase::Joining(None),
             workers: vec![Ladder::Gone; policy.workers as usize],
             strays: None,
@@ -66,9 +67,9 @@ impl Supervisor {
         }
     }
 
-    /// How often this node has restarted its workers after a failure.
+    /// How often workers were restarted after a failure, here or on another node.
     pub fn restarts(&self) -> u32 {
-        self.policy.max_restarts - self.restarts_left
+        self.restarts
     }
 
     /// Whether workers are to run: they were started, and nobody has told them to end.
@@ -105,6 +106,10 @@ impl Supervisor {
     pub fn poll_order(&mut self, now: MonoTime) -> Option<Order> {
         loop {
             if let Some(order) = self.orders.pop_front() {
+                if matches!(order, Order::Start { .. }) {
+                    // Not before: until now nobody was there.
+                    self.alone = false;
+                }
                 return Some(order);
             }
             if !self.advance(now) {
@@ -127,16 +132,17 @@ impl Supervisor {
                 self.phase = Phase::Joining(Some(Then::End(self.signalled(signal), Parting::Leave)));
                 self.orders.push_back(Order::StopJoining);
             }
-            (Event::Formed, Some(then)) => self.end(then),
+            (Event::Formed { .. }, Some(then)) => self.end(then),
             // It was told to leave, and has left.
             (Event::NotFormed(_), Some(Then::End(verdict, _))) => {
                 self.end(Then::End(verdict, Parting::Nothing));
             }
-            (Event::Formed, None) => {
+            (Event::Formed { restarts }, None) => {
+                self.restarts = self.restarts.max(restarts);
                 self.workers.fill(Ladder::Running);
-                (self.alone, self.started, self.strays) = (false, true, None);
+                (self.started, self.strays) = (true, None);
                 self.phase = Phase::Running;
-                self.orders.push_back(Order::Start { restarts: self.restarts() });
+                self.orders.push_back(Order::Start { restarts: self.restarts });
             }
             (Event::NotFormed(obstacle), _) => {
                 let verdict = match obstacle {
@@ -175,6 +181,7 @@ impl Supervisor {
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesLeft(nodes)));
             }
             Event::PeerRestarts => {
+                self.restarts += 1;
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::PeerRestarts));
             }
             Event::PeerFailed | Event::Closed { finished: 0 } => {
@@ -196,7 +203,10 @@ impl Supervisor {
                 return self.stop(Signal::TERM, grace, Then::End(Verdict::Succeeded, parting));
             }
             Event::Signalled(signal) => Then::End(self.signalled(signal), Parting::Leave),
-            Event::PeerRestarts => Then::Join(Reason::PeerRestarts),
+            Event::PeerRestarts => {
+                self.restarts += 1;
+                Then::Join(Reason::PeerRestarts)
+            }
             // If another has finished too, it may be the one who closed it, tired of waiting.
             Event::PeerFailed | Event::Closed { finished: 0 | 1 } => {
                 Then::End(Verdict::FailedElsewhere, Parting::Close)
@@ -241,13 +251,13 @@ impl Supervisor {
 
     fn fail(&mut self, worker: LocalRank, exit: Exit) {
         let grace = self.policy.restart_grace;
-        if self.restarts_left == 0 {
+        if self.restarts >= self.policy.max_restarts {
             self.orders.push_back(Order::Tell(News::Failure(worker)));
             return self.stop(Signal::TERM, grace, Then::End(Verdict::Failed, Parting::Close));
         }
-        self.restarts_left -= 1;
+        self.restarts += 1;
         self.orders.push_back(Order::Tell(News::Restart(worker)));
-        let left = self.restarts_left;
+        let left = self.policy.max_restarts - self.restarts;
         self.stop(Signal::TERM, grace, Then::Join(Reason::WorkerFailed { worker, exit, left }));
     }
 

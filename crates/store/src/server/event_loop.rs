@@ -35,6 +35,11 @@ const SCRATCH: usize = 256 * 1024;
 /// aside.
 const GLANCE: usize = 32 * 1024;
 
+/// So many turns are had, or bytes read, before replies are sent: reading, then writing, for many at a time keeps the
+/// processor in the same code, and more would keep the first of them waiting.
+const SERVED_TOGETHER: usize = 64;
+const SERVED_BYTES: usize = 256 * 1024;
+
 /// What is left of a connection's turn.
 struct Share {
     bytes: usize,
@@ -69,6 +74,10 @@ pub(super) struct EventLoop {
     buffers: Buffers,
     /// Connections with work left that no event will tell of.
     ready: VecDeque<usize>,
+    /// Connections that have had a turn, and are to be sent what they got from it.
+    served: VecDeque<usize>,
+    /// Bytes that were read in those turns.
+    served_bytes: usize,
     /// Connections that got replies in another's turn.
     touched: VecDeque<usize>,
     doomed: Vec<usize>,
@@ -116,6 +125,8 @@ impl EventLoop {
             scratch: vec![0; SCRATCH],
             buffers: Buffers::default(),
             ready: VecDeque::new(),
+            served: VecDeque::new(),
+            served_bytes: 0,
             touched: VecDeque::new(),
             doomed: Vec::new(),
             unvalidated: VecDeque::new(),
@@ -167,10 +178,11 @@ impl EventLoop {
                                 self.turn(index);
                             }
                         }
-                        self.settle();
                     }
                 }
+                self.settle_some();
             }
+            self.settle();
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     match index.checked_sub(FIRST_CONNECTION) {
@@ -185,9 +197,10 @@ impl EventLoop {
                             self.accept(index);
                         }
                     }
-                    self.settle();
+                    self.settle_some();
                 }
             }
+            self.settle();
             if self.crowd.waiting() > 0 {
                 self.let_in();
             }
@@ -249,10 +262,21 @@ impl EventLoop {
         }
     }
 
-    /// After a turn: sends what others got from it, lets them go on, and closes who is doomed.
+    /// After a turn, if that was enough of them.
+    fn settle_some(&mut self) {
+        let enough = self.served.len() >= SERVED_TOGETHER || self.served_bytes >= SERVED_BYTES;
+        if enough || !self.doomed.is_empty() {
+            self.settle();
+        }
+    }
+
+    /// After some turns: sends what they and others got from them, lets those go on, and closes who is doomed.
     fn settle(&mut self) {
+        self.served_bytes = 0;
         loop {
-            if let Some(index) = self.touched.pop_front() {
+            if let Some(index) = self.served.pop_front() {
+                self.flush(index);
+            } else if let Some(index) = self.touched.pop_front() {
                 let Some(connection) = self.connections.get_mut(index) else { continue };
                 connection.touched = false;
                 // What was held back has its own turn, not this one; its replies then go out with this one.
@@ -320,6 +344,7 @@ impl EventLoop {
                 }
                 Ok(len) => {
                     share.bytes = share.bytes.saturating_sub(len);
+                    self.served_bytes += len;
                     // Less than was offered means drained: what comes later raises a new event. Only the end of the
                     // stream may have been told of already.
                     connection.unread = len == offered || connection.hung_up;
@@ -334,7 +359,7 @@ impl EventLoop {
             }
         }
         self.scratch = scratch;
-        self.flush(index);
+        self.served.push_back(index);
     }
 
     /// Handles bytes of one connection. Those that its share does not reach for are held back for another turn.

@@ -39,7 +39,7 @@ impl Scene {
     fn running(workers: u32, max_restarts: u32) -> Scene {
         let mut scene = Scene::new(workers, max_restarts);
         assert_eq!(scene.orders(0), [Order::Join(Reason::FirstStart)]);
-        assert_eq!(scene.tell([Event::Formed]), [Order::Start { restarts: 0 }]);
+        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
         scene
     }
 
@@ -82,7 +82,7 @@ fn a_failure_is_told_at_once_and_costs_one_restart() {
     assert_eq!(orders, [Order::Tell(News::Restart(rank(1))), send(0, Signal::TERM)]);
     let orders = scene.tell([Event::Exited(rank(0), Exit::Signal(Signal::TERM)), Event::Alone]);
     assert_eq!(orders, [Order::Join(Reason::WorkerFailed { worker: rank(1), exit: BAD, left: 0 })]);
-    assert_eq!(scene.tell([Event::Formed]), [Order::Start { restarts: 1 }]);
+    assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 1 }]);
     let orders = scene.tell([Event::Exited(rank(0), BAD)]);
     assert_eq!(orders, [Order::Tell(News::Failure(rank(0))), send(1, Signal::TERM)]);
     let orders = scene.tell([Event::Exited(rank(1), OK), Event::Alone]);
@@ -95,15 +95,29 @@ fn coming_and_going_of_nodes_restarts_without_cost() {
     for (event, reason) in [
         (Event::NodesWaiting(1), Reason::NodesWaiting(1)),
         (Event::NodesLeft { nodes: 2, finished: 0 }, Reason::NodesLeft(2)),
-        (Event::PeerRestarts, Reason::PeerRestarts),
     ] {
         let mut scene = Scene::running(1, 0);
         assert_eq!(scene.tell([event]), [send(0, Signal::TERM)], "{event:?}");
         // That a worker fails on the way out is no failure.
         let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
         assert_eq!(orders, [Order::Join(reason)]);
-        assert_eq!(scene.tell([Event::Formed]), [Order::Start { restarts: 0 }]);
+        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
     }
+}
+
+#[test]
+fn all_nodes_count_a_restart_and_who_comes_later_counts_on() {
+    let mut scene = Scene::running(1, 2);
+    scene.tell([Event::PeerRestarts]);
+    let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(orders, [Order::Join(Reason::PeerRestarts)]);
+    assert_eq!(scene.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    let mut late = Scene::new(1, 2);
+    late.orders(0);
+    assert_eq!(late.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    late.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(late.tell([Event::Formed { restarts: 2 }]), [Order::Start { restarts: 2 }]);
+    assert_eq!(late.tell([Event::Exited(rank(0), BAD)])[0], Order::Tell(News::Failure(rank(0))));
 }
 
 #[test]
@@ -189,7 +203,11 @@ fn a_signal_while_it_waits_for_others_makes_it_leave_and_a_second_one_end() {
     assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [Order::StopJoining]);
     let orders = scene.clone().tell([Event::NotFormed(Obstacle::Interrupted)]);
     assert_eq!(orders, [end(verdict, Parting::Nothing)]);
-    assert_eq!(scene.clone().tell([Event::Formed]), [end(verdict, Parting::Leave)], "it came too late");
+    assert_eq!(
+        scene.clone().tell([Event::Formed { restarts: 0 }]),
+        [end(verdict, Parting::Leave)],
+        "it came too late"
+    );
     assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [end(verdict, Parting::Nothing)]);
 }
 
@@ -202,6 +220,16 @@ fn what_workers_leave_behind_is_ended_before_they_are_started_again() {
     assert_eq!(scene.orders(29), []);
     assert_eq!(scene.orders(30), [strays(Signal::KILL)]);
     assert!(matches!(scene.tell([Event::Alone])[..], [Order::Join(_)]));
+}
+
+#[test]
+fn that_nobody_was_there_before_the_start_does_not_count_after_it() {
+    let mut scene = Scene::new(1, 0);
+    scene.orders(0);
+    assert_eq!(scene.tell([Event::Formed { restarts: 0 }, Event::Alone]), [Order::Start { restarts: 0 }]);
+    scene.tell([Event::Exited(rank(0), OK)]);
+    let orders = scene.tell([Event::Finished { all: true }]);
+    assert_eq!(orders, [Order::Send(Target::Strays, Signal::TERM)]);
 }
 
 #[test]

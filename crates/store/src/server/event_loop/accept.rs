@@ -36,7 +36,7 @@ impl EventLoop {
                 // The peer went away while it waited to be accepted, or the like: its matter.
                 Err(_) => {}
             }
-            self.settle();
+            self.settle_some();
         }
         self.queued_listeners[listener] = true;
         self.ready.push_back(listener);
