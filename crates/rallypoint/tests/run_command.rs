@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
@@ -287,4 +288,30 @@ fn the_tail_of_a_burst_is_not_lost_when_workers_end() {
             (0..2000).map(|n| format!("{rank} line {n}")).chain(["no end".to_owned()]).collect();
         assert_eq!(lines, expected);
     }
+}
+
+/// README's first command.
+#[test]
+fn the_first_job_shows_a_failure_and_a_comeback_in_under_five_seconds() {
+    let place = Place::new();
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/meet.sh");
+    let mut path = binary.parent().unwrap().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap());
+    let flags = ["--nproc-per-node", "3", "--max-restarts", "1", "--tee", "3", "--no-python"];
+    let start = Instant::now();
+    let done = place.command(&flags).arg(example).env("PATH", path).output().unwrap();
+    let took = start.elapsed();
+    let (out, told) = (text(&done.stdout), text(&done.stderr));
+    assert!(done.status.success(), "{told}");
+    for rank in 0..3 {
+        let prefix = format!("[default{rank}]:");
+        let lines: Vec<_> = out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
+        assert!(lines[0].starts_with(&format!("start 1: rank {rank} of 3, process ")), "{out}");
+        assert_eq!(lines.iter().filter(|line| **line == "all 3 are here").count(), 2, "{out}");
+        assert_eq!(lines.last(), Some(&"done"), "{out}");
+    }
+    assert!(told.contains("exitcode: -9"), "{told}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
