@@ -45,9 +45,10 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
     let levels = match level {
         Some(level) => Targets::new().with_default(level_named(level)?),
         // The agent tells of its world; how it came by it is more than most want to know.
-        None => Targets::new()
-            .with_default(USUAL)
-            .with_targets([("rallypoint_rendezvous", LevelFilter::WARN), ("rallypoint_store", LevelFilter::WARN)]),
+        None => Targets::new().with_default(USUAL).with_targets([
+            ("rallypoint_rendezvous", LevelFilter::WARN),
+            ("rallypoint_store", LevelFilter::WARN),
+        ]),
     };
     let aside = Aside::to(io::stderr());
     let lines = aside.clone();
