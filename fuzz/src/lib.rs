@@ -77,9 +77,12 @@ fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, 
     for mut input in pieces {
         loop {
             let hold = if engine.is_blocked(client) { Hold::Blocked } else { Hold::No };
-            let Ok(next) = session.next(&mut input, limits, hold) else { return (replies, true) };
-            let Some(frame) = next else { break };
-            engine.handle_request(client, frame.request());
+            let sets = std::iter::from_fn(|| session.next_set(&mut input, limits));
+            if hold != Hold::No || engine.handle_sets(client, sets) == 0 {
+                let Ok(next) = session.next(&mut input, limits, hold) else { return (replies, true) };
+                let Some(frame) = next else { break };
+                engine.handle_request(client, frame.request());
+            }
             engine.assert_consistent();
             assert!(engine.snapshot().bytes <= limits.store_bytes);
             while let Some(output) = engine.poll_output() {

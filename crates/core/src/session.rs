@@ -54,6 +54,16 @@ impl Session {
         self.next_with_care(input, limits, hold)
     }
 
+    /// The key and the value of the next request, if that is a SET and nothing is held back: many come in a row, each
+    /// cheaper to carry out than to hand on. Whatever else there is, [`Session::next`] tells.
+    #[inline]
+    pub fn next_set<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<(&'a [u8], &'a [u8])> {
+        if !self.validated || self.has_deferred() {
+            return None;
+        }
+        self.decoder.next_set(input, limits)
+    }
+
     fn next_with_care<'a>(
         &mut self,
         input: &mut &'a [u8],

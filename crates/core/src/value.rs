@@ -1,29 +1,20 @@
 //! A value as the store keeps it: bytes that many may hold at once without copying them.
 //!
-//! Short ones lie in the record that names them, others in one allocation of their own; a large one may be a part of the
-//! message it came in.
+//! Small ones sit in one allocation of their own; a large one may be a part of the message it came in.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use bytes::Bytes;
+use triomphe::Arc;
 
 /// Immutable bytes, cheap to clone.
 #[derive(Clone)]
 pub struct Value(Repr);
 
-/// Longer than a number, an address or a rank's information, which nearly all values are; and with a key it makes an entry
-/// of two lines of the processor's cache. To follow a pointer to another costs as much as to find the entry.
-const SHORT: usize = 70;
-
 #[derive(Clone)]
 enum Repr {
-    Short {
-        len: u8,
-        bytes: [u8; SHORT],
-    },
     Own(Arc<[u8]>),
-    /// Boxed, as a value is cloned more often than one so large is made.
+    /// Boxed: most values are small, and every entry of the store pays for the larger variant.
     Shared(Box<Bytes>),
     /// Has been appended to, and may be again.
     Grown(Arc<Vec<u8>>),
@@ -34,16 +25,8 @@ impl Value {
     pub const SHARED_FROM: usize = 16 * 1024;
 
     /// A copy of these bytes.
-    #[inline]
     pub fn copied(bytes: &[u8]) -> Value {
-        Value(match bytes.len() {
-            len @ ..=SHORT => {
-                let mut short = [0; SHORT];
-                short[..len].copy_from_slice(bytes);
-                Repr::Short { len: len as u8, bytes: short }
-            }
-            _ => Repr::Own(Arc::from(bytes)),
-        })
+        Value(Repr::Own(Arc::from(bytes)))
     }
 
     /// These bytes themselves.
@@ -54,10 +37,6 @@ impl Value {
     /// Puts these bytes in the place of those held, if they are as long and few, and nobody else holds them.
     pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
-            Repr::Short { len, bytes: held } if usize::from(*len) == bytes.len() => {
-                held[..bytes.len()].copy_from_slice(bytes);
-                true
-            }
             Repr::Own(own) if own.len() == bytes.len() && bytes.len() < Value::SHARED_FROM => {
                 Arc::get_mut(own).map(|own| own.copy_from_slice(bytes)).is_some()
             }
@@ -78,13 +57,11 @@ impl Value {
         self.0 = Repr::Grown(Arc::new(grown));
     }
 
-    /// As `Bytes`, without a copy unless it is short.
+    /// As `Bytes`, without a copy if it is shared already.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
-            Repr::Short { .. } => Bytes::copy_from_slice(self),
-            Repr::Own(own) => Bytes::from_owner(Arc::clone(own)),
             Repr::Shared(shared) => Bytes::clone(shared),
-            Repr::Grown(grown) => Bytes::from_owner(GrownBytes(Arc::clone(grown))),
+            Repr::Own(_) | Repr::Grown(_) => Bytes::from_owner(self.clone()),
         }
     }
 }
@@ -95,7 +72,6 @@ impl Deref for Value {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Short { len, bytes } => &bytes[..usize::from(*len)],
             Repr::Own(own) => own,
             Repr::Shared(shared) => shared,
             Repr::Grown(grown) => grown,
@@ -103,12 +79,10 @@ impl Deref for Value {
     }
 }
 
-/// What `Bytes` needs to keep a grown value alive.
-struct GrownBytes(Arc<Vec<u8>>);
-
-impl AsRef<[u8]> for GrownBytes {
+/// What `Bytes` needs to keep a value alive.
+impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self
     }
 }
 
@@ -156,60 +130,35 @@ mod tests {
         assert_ne!(copied, Value::copied(b"abd"));
     }
 
-    /// The same bytes, kept in each of the ways in which they can be shared.
-    fn shareable() -> [Value; 3] {
-        let mut grown = Value::copied(&[b'v'; SHORT]);
-        grown.append(b"v");
-        let bytes = [b'v'; SHORT + 1];
-        [Value::copied(&bytes), Value::shared(Bytes::copy_from_slice(&bytes)), grown]
-    }
-
     #[test]
     fn a_clone_shares_the_bytes() {
-        for value in shareable() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.clone().as_ptr(), value.as_ptr());
         }
     }
 
     #[test]
     fn bytes_of_a_value_are_the_value_itself() {
-        for value in shareable() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
-            assert_eq!(value.to_bytes(), &[b'v'; SHORT + 1][..]);
-        }
-        assert_eq!(Value::copied(b"abc").to_bytes(), &b"abc"[..]);
-    }
-
-    #[test]
-    fn a_value_of_any_length_reads_as_it_was_given() {
-        for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 8192] {
-            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let value = Value::copied(&bytes);
-            assert_eq!((&*value, &*value.clone()), (&bytes[..], &bytes[..]), "{len}");
+            assert_eq!(value.to_bytes(), &b"abc"[..]);
         }
     }
 
     #[test]
     fn what_is_as_long_and_held_by_nobody_else_is_overwritten_in_place() {
-        for len in [3, SHORT, SHORT + 1] {
-            let mut value = Value::copied(&vec![b'a'; len]);
-            let place = value.as_ptr();
-            assert!(value.overwrite(&vec![b'x'; len]));
-            assert_eq!((&*value, value.as_ptr()), (&vec![b'x'; len][..], place));
-            assert!(!value.overwrite(&vec![b'y'; len + 1]));
-            assert!(!value.overwrite(&vec![b'y'; len - 1]));
-            assert_eq!(*value, vec![b'x'; len]);
-        }
-    }
-
-    #[test]
-    fn what_somebody_else_holds_does_not_change() {
-        for len in [3, SHORT, SHORT + 1] {
-            let mut value = Value::copied(&vec![b'a'; len]);
-            let held = value.clone();
-            assert_eq!(value.overwrite(&vec![b'x'; len]), len <= SHORT);
-            assert_eq!(*held, vec![b'a'; len]);
-        }
+        let mut value = Value::copied(b"abc");
+        let place = value.as_ptr();
+        assert!(value.overwrite(b"xyz"));
+        assert_eq!((&*value, value.as_ptr()), (&b"xyz"[..], place));
+        assert!(!value.overwrite(b"longer"));
+        let held = value.clone();
+        assert!(!value.overwrite(b"uvw"));
+        assert_eq!((&*value, &*held), (&b"xyz"[..], &b"xyz"[..]));
     }
 
     #[test]

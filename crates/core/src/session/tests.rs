@@ -55,6 +55,41 @@ fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
 }
 
 #[test]
+fn a_set_is_taken_only_whole_and_only_if_nothing_else_comes_first() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
+    let next_set = |session: &mut Session, bytes: &[u8]| {
+        let mut input = bytes;
+        let taken =
+            session.next_set(&mut input, &Limits::default()).map(|(key, value)| [key, value].concat());
+        (taken, input.len())
+    };
+    assert_eq!(next_set(&mut validated(), &set), (Some(b"/kv".to_vec()), 0));
+    assert_eq!(next_set(&mut validated(), &[&set[..], &set].concat()), (Some(b"/kv".to_vec()), set.len()));
+    for cut in 0..set.len() {
+        assert_eq!(next_set(&mut validated(), &set[..cut]), (None, cut));
+    }
+    assert_eq!(next_set(&mut Session::default(), &set), (None, set.len()));
+    assert_eq!(next_set(&mut validated(), &[NUM_KEYS]), (None, 1));
+    // The rest of a request that has begun is no request of its own.
+    let mut begun = validated();
+    assert_eq!(ops(&mut begun, &set[..3], Hold::No), (vec![], None));
+    assert_eq!(next_set(&mut begun, &set), (None, set.len()));
+    let mut behind = validated();
+    assert_eq!(ops(&mut behind, &[NUM_KEYS], Hold::Congested), (vec![], None));
+    assert_eq!(next_set(&mut behind, &set), (None, set.len()));
+}
+
+#[test]
+fn a_set_beyond_the_limits_is_left_to_be_refused() {
+    for (key, value) in [(9, 1), (8, 17), (8, 16)] {
+        let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
+        let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);
+        assert_eq!(validated().next_set(&mut &set[..], &limits), None, "{key}, {value}");
+        assert!(validated().next(&mut &set[..], &limits, Hold::No).is_err(), "{key}, {value}");
+    }
+}
+
+#[test]
 fn validate_works_at_every_split_point() {
     for cut in 0..=VALIDATE.len() {
         let mut session = Session::default();

@@ -167,13 +167,7 @@ impl Engine {
         }
         // This request ends what the one before left open.
         let keepsake = known.keepsake.take();
-        // The request most stores are told most often: it has no reply and no use for a latch, and goes past the rest.
-        if let (Request::Set { key, value }, None) = (&request, &keepsake) {
-            if let Err(reason) = self.set(key, value) {
-                self.outputs.push_back(Output::Close { client, reason });
-            }
-            return;
-        }
+        // What most stores are asked most often goes past the rest.
         if let (Request::Get { key }, None) = (&request, &keepsake) {
             let reply = Reply::Value(self.value(key, &[]));
             return self.outputs.push_back(Output::Reply { client, reply });
@@ -187,6 +181,28 @@ impl Engine {
         if let Some(keepsake) = keepsake {
             self.discard(keepsake);
         }
+    }
+
+    /// A client that is not blocked asks for SETs in a row, up to one that is refused or wakes somebody. How many that were.
+    #[inline]
+    pub fn handle_sets<'a>(
+        &mut self,
+        client: ClientId,
+        mut sets: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> usize {
+        let Some((key, value)) = sets.next() else { return 0 };
+        // The first ends what the request before left open.
+        self.handle_request(client, Request::Set { key, value: value.into() });
+        let mut handled = 1;
+        while self.outputs.is_empty()
+            && let Some((key, value)) = sets.next()
+        {
+            handled += 1;
+            if let Err(reason) = self.set(key, &value.into()) {
+                self.outputs.push_back(Output::Close { client, reason });
+            }
+        }
+        handled
     }
 
     /// A client is gone: whatever it waited for, it doesn't any more.

@@ -29,9 +29,9 @@ pub(super) struct Map {
     bytes: usize,
 }
 
-/// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, in which short
-/// ones lie; long ones have allocations besides.
-pub(super) const ENTRY_OVERHEAD: usize = 160;
+/// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, the value's
+/// allocation, and that of a long key.
+pub(super) const ENTRY_OVERHEAD: usize = 128;
 
 /// What a key with a value of these lengths is counted as.
 pub(super) fn cost(key: usize, value: usize) -> usize {

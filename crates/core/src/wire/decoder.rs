@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::op::Op;
-use super::parse::length_at_front;
+use super::parse::{length_at_front, string_at_front};
 use super::reply::{Reply, ReplyKind};
 use super::request::Request;
 use super::scan::{Progress, Scan};
@@ -167,6 +167,25 @@ impl RequestDecoder {
             return Ok(Some(Frame(Repr::There(bytes))));
         }
         self.next_in_pieces(input, limits)
+    }
+
+    /// The key and the value of the SET at the front of `input`, if there is one and all of it is there.
+    #[inline]
+    pub(crate) fn next_set<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        limits: &Limits,
+    ) -> Option<(&'a [u8], &'a [u8])> {
+        if self.partial.is_some() || input.first() != Some(&(Op::Set as u8)) {
+            return None;
+        }
+        let (key, rest) = string_at_front(&input[1..], limits.key_len)?;
+        let (value, rest) = string_at_front(rest, limits.value_len)?;
+        if input.len() - rest.len() > limits.frame_len {
+            return None;
+        }
+        *input = rest;
+        Some((key, value))
     }
 
     fn next_in_pieces<'a>(

@@ -37,6 +37,17 @@ pub(super) fn length_at_front(bytes: &[u8], limits: &Limits) -> Option<usize> {
     (len <= bytes.len() && len <= limits.frame_len).then_some(len)
 }
 
+/// The string at the front of `bytes` and what follows it, if all of it is there and it is no longer than that.
+#[inline]
+pub(super) fn string_at_front(bytes: &[u8], most: usize) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    let len = u64::from_le_bytes(*len);
+    if len > most as u64 {
+        return None;
+    }
+    rest.split_at_checked(len as usize)
+}
+
 impl<'a> Request<'a> {
     /// Reads a whole request; that `bytes` are one, the decoder has made sure. `owner` is the message around it, where
     /// that is ours to keep a part of.

@@ -373,6 +373,15 @@ impl EventLoop {
             } else {
                 Hold::No
             };
+            if hold == Hold::No {
+                let (session, limits) = (&mut connection.session, &self.limits);
+                let sets = std::iter::from_fn(|| session.next_set(&mut input, limits)).take(share.requests);
+                share.requests -= self.engine.handle_sets(connection.client, sets);
+                if share.requests == 0 || self.engine.next_output().is_some() {
+                    self.take_outputs(Some(index));
+                    continue;
+                }
+            }
             match connection.session.next(&mut input, &self.limits, hold) {
                 Ok(Some(frame)) => {
                     share.requests = share.requests.saturating_sub(1);

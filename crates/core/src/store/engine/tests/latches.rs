@@ -154,7 +154,7 @@ fn of_one_key_named_twice_in_a_multi_set_the_last_value_is_latched() {
 
 #[test]
 fn what_idle_clients_have_seen_is_bounded_and_given_back() {
-    let mut store = Store::with(Limits { latched_bytes: 1_200, ..Limits::default() });
+    let mut store = Store::with(Limits { latched_bytes: 1_000, ..Limits::default() });
     let large = [b'x'; 400];
     for client in 1..=5 {
         store.tell(0, set(b"k", &large));
