@@ -98,3 +98,30 @@ def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first
         until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
         (tmp_path / "finish").touch()
         assert first.ended() == 0, first.text
+
+
+def launch_shell(kind, port, script, *, hosts):
+    return Launcher(
+        kind,
+        *("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+        *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind], "--no-python", "sh", "-c", script),
+    )
+
+
+def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
+    """Its peers of its own kind run on, wait for 300 s and exit with 0."""
+    with (
+        launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
+        launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
+    ):
+        assert torchs.ended() == 1, torchs.text
+        assert ours.ended() == 1, ours.text
+
+
+def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_failed(port):
+    with (
+        launch_shell("ours", port, "exit 0", hosts=True) as ours,
+        launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
+    ):
+        assert torchs.ended() == 1, torchs.text
+        assert ours.ended() == 1, ours.text

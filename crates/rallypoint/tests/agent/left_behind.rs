@@ -109,7 +109,7 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
         std::thread::sleep(Duration::from_micros(random() % 20_000));
         let signal = if round % 2 == 0 { Signal::TERM } else { Signal::KILL };
         // Either of the two.
-        let victim = agent.inner().filter(|_| random() % 2 == 0).unwrap_or(agent.pid());
+        let victim = agent.inner().filter(|_| random().is_multiple_of(2)).unwrap_or(agent.pid());
         let _ = kill_process(victim, signal);
         agent.wait();
         marks.push(agent.mark());
