@@ -34,7 +34,7 @@ Exit codes:
   0      all workers of this node ended with 0; or the job ended while this node was a spare
   1      a worker failed, on this node or another; a signal ended the job; or nothing could be started
   2      wrong usage
-  128+N  killed by signal N, if it is none of --signals-to-handle
+  128+N  ended by signal N, which is none of --signals-to-handle or came before there were workers
 Standard error says why, and --end-report tells a program."
 )]
 pub(crate) struct RunArgs {
