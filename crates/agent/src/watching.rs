@@ -37,6 +37,8 @@ pub(crate) enum Sight {
 /// Two threads that look, until it is dropped. They notice that within a second, and nobody waits for it.
 pub(crate) struct Watching {
     wanted: Arc<AtomicBool>,
+    /// The members of the round are of interest.
+    looking: Arc<AtomicBool>,
     /// Where this node and those that watch the same start tell each other something.
     pub(crate) board: Arc<dyn Store>,
 }
@@ -70,7 +72,8 @@ impl Watching {
                 listen(&*news, || is_wanted.load(Ordering::SeqCst), |tiding| tell(Sight::Heard(tiding)))
             }),
         );
-        let (is_wanted, handler, round) = (Arc::clone(&wanted), Arc::clone(handler), round.clone());
+        let looking = Arc::new(AtomicBool::new(true));
+        let (is_wanted, handler, round) = (Arc::clone(&looking), Arc::clone(handler), round.clone());
         let interval = interval.clamp(SHORTEST, LONGEST);
         spawn(
             "membership",
@@ -92,12 +95,18 @@ impl Watching {
                 }
             }),
         );
-        Watching { wanted, board }
+        Watching { wanted, looking, board }
+    }
+
+    /// This node leaves the round; only what others say about it is still of interest.
+    pub(crate) fn stop_looking(&self) {
+        self.looking.store(false, Ordering::SeqCst);
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
+        self.stop_looking();
         self.wanted.store(false, Ordering::SeqCst);
     }
 }

@@ -211,13 +211,19 @@ impl DynamicRendezvousHandler {
         {
             return Ok(Arc::clone(state));
         }
+        let round = self.seen().round;
         let state = self.driver.look()?;
         if self.driver.has_duty()
             && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
         {
             keep_alive.hurry();
         }
-        self.seen().last = Some((Instant::now(), Arc::clone(&state)));
+        // What was read before this node was in its round says nothing about that.
+        let mut seen = self.seen();
+        if seen.round == round {
+            seen.last = Some((Instant::now(), Arc::clone(&state)));
+        }
+        drop(seen);
         Ok(state)
     }
 }

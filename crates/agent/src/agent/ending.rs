@@ -144,15 +144,12 @@ impl Agent {
 fn raw_error(failure: &Failure) -> String {
     let file = failure.error_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let json = file.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    json.map_or_else(
-        || match failure.exit {
-            Exit::Signal(_) => json!({"message": "<NONE>"}),
-            Exit::Code(_) => json!({
-                "message": "<NONE>",
-                "errorTraits": {"category": "system_terminated_error", "retryability": "False"},
-            }),
-        },
-        |json| json,
-    )
-    .to_string()
+    let raw = json.unwrap_or_else(|| match failure.exit {
+        Exit::Signal(_) => json!({"message": "<NONE>"}),
+        Exit::Code(_) => json!({
+            "message": "<NONE>",
+            "errorTraits": {"category": "system_terminated_error", "retryability": "False"},
+        }),
+    });
+    raw.to_string()
 }

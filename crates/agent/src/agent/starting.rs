@@ -51,8 +51,15 @@ impl Agent {
             Reason::WorkerFailed { .. } => self.formation.clone(),
             _ => None,
         };
-        let restarts = self.supervisor.restarts();
+        if let Some(watching) = &self.watching {
+            watching.stop_looking();
+        }
+        let (restarts, telling) = (self.supervisor.restarts(), self.telling.take());
         std::thread::spawn(move || {
+            // The others are to hear that it starts over, and why, before they see that it does.
+            if let Some(telling) = telling {
+                let _ = telling.join();
+            }
             if let Some(last) = &failed_in {
                 joining.wait_for_torch(last);
             }

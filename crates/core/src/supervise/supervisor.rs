@@ -158,13 +158,11 @@ impl Supervisor {
     fn while_running(&mut self, event: Event) {
         let Policy { restart_grace, shutdown_grace, .. } = self.policy;
         match event {
-            Event::Exited(_, exit) if exit.is_success() => {
-                if self.workers.iter().all(|worker| *worker == Ladder::Gone) {
-                    self.phase = Phase::Finishing;
-                    self.orders.push_back(Order::Finish);
-                }
+            Event::Exited(worker, exit) if !exit.is_success() => self.fail(worker, exit),
+            Event::Exited(..) if self.workers.iter().all(|worker| *worker == Ladder::Gone) => {
+                self.phase = Phase::Finishing;
+                self.orders.push_back(Order::Finish);
             }
-            Event::Exited(worker, exit) => self.fail(worker, exit),
             Event::NotStarted(_) => {
                 self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::Error, Parting::Close))
             }
