@@ -52,7 +52,11 @@ impl Followed {
     }
 
     pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
-        Followed { from: From::Passage { fd: Arc::new(fd), last, shown }, lines: Lines::default(), ended: false }
+        Followed {
+            from: From::Passage { fd: Arc::new(fd), last, shown },
+            lines: Lines::default(),
+            ended: false,
+        }
     }
 }
 
