@@ -10,10 +10,10 @@ store() { "$rallypoint" store --endpoint "$MASTER_ADDR:$MASTER_PORT" --timeout 3
 
 start=$((TORCHELASTIC_RESTART_COUNT + 1))
 echo "start $start: rank $RANK of $WORLD_SIZE, process $$, store at $MASTER_ADDR:$MASTER_PORT"
-sleep 0.5 # For you to read; nothing here needs it.
+sleep 0.4 # For you to read; nothing here needs it.
 store barrier "demo/$start/met" "$WORLD_SIZE" >/dev/null
 echo "all $WORLD_SIZE are here"
-sleep 0.5
+sleep 0.4
 
 if [ "$start" = 1 ]; then
   if [ "$RANK" = 1 ]; then

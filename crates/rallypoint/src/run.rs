@@ -107,6 +107,14 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome) -> ExitCode {
                 output::complain(&format!("hint: {hint}"));
             }
         }
+        End::Unhealthy if outcome.failures.is_empty() => {
+            output::complain(
+                "rallypoint run: a worker could not be interrupted for too long and was given up",
+            );
+        }
+        End::FailedElsewhere if outcome.first_failure.is_none() && outcome.failures.is_empty() => {
+            output::complain("rallypoint run: the job was ended by another node, which has not said why");
+        }
         End::Failed | End::FailedElsewhere | End::Unhealthy => {
             let title = entry_point_name(config);
             let first = outcome.first_failure.as_ref();

@@ -43,7 +43,7 @@ enum From {
     /// A file of which each line is shown with a prefix.
     File { file: File, prefix: Vec<u8>, to: Console },
     /// A pipe or terminal whose bytes are shown as they are.
-    Passage { fd: OwnedFd, last: LastLines, shown: bool },
+    Passage { fd: Arc<OwnedFd>, last: LastLines, shown: bool },
 }
 
 impl Followed {
@@ -52,7 +52,11 @@ impl Followed {
     }
 
     pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
-        Followed { from: From::Passage { fd, last, shown }, lines: Lines::default(), ended: false }
+        Followed {
+            from: From::Passage { fd: Arc::new(fd), last, shown },
+            lines: Lines::default(),
+            ended: false,
+        }
     }
 }
 
@@ -183,11 +187,7 @@ impl Shared {
         for followed in passing.followed.iter().filter(|followed| !followed.ended) {
             match &followed.from {
                 From::File { .. } => has_files = true,
-                From::Passage { fd, .. } => match fd.as_fd().try_clone_to_owned() {
-                    Ok(fd) => waiting.push(fd),
-                    // Too many open files: it is looked at like a file.
-                    Err(_) => has_files = true,
-                },
+                From::Passage { fd, .. } => waiting.push(Arc::clone(fd)),
             }
         }
         drop(passing);
@@ -208,7 +208,7 @@ impl Passing {
                 let read = match &mut followed.from {
                     From::File { file, .. } => file.read(buffer),
                     From::Passage { fd, .. } => {
-                        rustix::io::read(fd, &mut buffer[..]).map_err(io::Error::from)
+                        rustix::io::read(&**fd, &mut buffer[..]).map_err(io::Error::from)
                     }
                 };
                 let bytes = match read {

@@ -12,13 +12,15 @@ use super::python;
 ///
 /// It meets the other nodes, starts the workers with torch's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and so
 /// on), watches them, and starts them again together with the other nodes' when one fails or nodes come and go. Nodes that run
-/// torchrun can be in the same job. Every flag can be written with dashes or underscores, can be shortened as long as it is
-/// clear, and has an environment variable PET_ and its name (PET_NNODES, PET_NPROC_PER_NODE, …), except where noted.
+/// torchrun can be in the same job. Every flag can be written with dashes or underscores and can be shortened as long as it is
+/// clear. Those of torchrun have an environment variable each, PET_ and the name (PET_NNODES, PET_NPROC_PER_NODE, …), except
+/// where noted.
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
     infer_long_args = true,
     allow_negative_numbers = true,
+    override_usage = "rallypoint run [OPTIONS] SCRIPT [ARGS]...",
     after_help = "Examples:
   rallypoint run --nproc-per-node 4 train.py --epochs 10          one machine, four workers
   rallypoint run --nproc-per-node gpu -m package.train            one worker per GPU, a module
@@ -32,12 +34,12 @@ Exit codes:
   0      all workers of this node ended with 0; or the job ended while this node was a spare
   1      a worker failed, on this node or another; a signal ended the job; or nothing could be started
   2      wrong usage
-  128+N  killed by signal N, if it is none of --signals-to-handle
+  128+N  ended by signal N, which is none of --signals-to-handle or came before there were workers
 Standard error says why, and --end-report tells a program."
 )]
 pub(crate) struct RunArgs {
     /// The script, module or program that each worker runs, and its arguments; ${local_rank} in them becomes the local rank
-    #[arg(value_name = "SCRIPT [ARGS]", trailing_var_arg = true)]
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true)]
     pub(super) command: Vec<OsString>,
 
     /// How many nodes: a number, or the least and the most [default: 1:1]
@@ -185,7 +187,7 @@ pub(crate) struct RunArgs {
     /// Where a report of how the run ended on this node goes, as JSON: a file, or - for standard output
     #[arg(long, alias = "end_report", value_name = "FILE", help_heading = "What the agent tells")]
     pub(super) end_report: Option<String>,
-    /// Answers GET /health over HTTP there [default: TORCHELASTIC_HEALTH_CHECK_PORT; the address is 127.0.0.1]
+    /// Answers over HTTP there whether the agent lives [default: TORCHELASTIC_HEALTH_CHECK_PORT; the address is 127.0.0.1]
     #[arg(
         long,
         alias = "health_check",
