@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::NodeDesc;
-use rallypoint_store::{Store, StoreError, TcpStoreServer};
+use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 
 use crate::error::{RendezvousError, Result};
 use crate::machine::{is_this_machine, place_to_listen};
@@ -104,6 +104,7 @@ impl Bootstrap {
     /// The port of this node's server, started if there is none.
     fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
         if let Some(server) = &self.server {
+            empty(server)?;
             return Ok(server.port());
         }
         // An address that is ours only seen from outside, behind a translator say, can't be bound.
@@ -113,4 +114,16 @@ impl Bootstrap {
         self.server = Some(Arc::new(server));
         Ok(port)
     }
+}
+
+/// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays
+/// where it is, because torch's nodes don't ask again where that is.
+fn empty(server: &TcpStoreServer) -> Result<(), StoreError> {
+    let address = server.addresses()[0];
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => "localhost".to_owned(),
+        ip => ip.to_string(),
+    };
+    let store = TcpStore::connect(&host, address.port())?;
+    store.list_keys()?.iter().try_for_each(|key| store.delete_key(key).map(drop))
 }
