@@ -6,7 +6,8 @@ How to run, from the root of the repository:
     "$(scripts/torch-venv)/bin/python" -m pytest -n 2 tests/interop
 
 `scripts/torch-venv` makes an environment with torch and pytest once and prints where it is. The binary is
-`$RALLYPOINT_BIN`, else the newest build in `target`.
+`$RALLYPOINT_BIN`, else the newest build in `target`. `test_python_*.py` need our Python package too: `scripts/python-venv` builds it and
+makes an environment that has both.
 
 Where torch's client talks to our server, the expected outcome is not written down: the same scenario is played on
 torch's own server in the same run, and results, error types and messages must be equal (`stage.on_both`). Where we
@@ -28,7 +29,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import pytest
 
-pytest.register_assert_rewrite("raw", "servers", "stage")
+pytest.register_assert_rewrite("families", "raw", "servers", "stage")
 
 from servers import OurServer, TorchServer
 from stage import Stage

@@ -28,6 +28,16 @@ class Round:
         return f"round {self.number}: {self.rank} of {self.world_size}, {self.master}"
 
 
+class Counting(C10dRendezvousBackend):
+    """Counts its compare-and-sets."""
+
+    writes = 0
+
+    def set_state(self, *arguments):
+        self.writes += 1
+        return super().set_state(*arguments)
+
+
 class TorchNode:
     """Torch's DynamicRendezvousHandler over a client of its own, or over a file."""
 
@@ -38,11 +48,10 @@ class TorchNode:
             self.store = dist.TCPStore(
                 server.host, server.port, is_master=False, timeout=timedelta(seconds=read_timeout), wait_for_workers=False
             )
-        backend = C10dRendezvousBackend(self.store, run_id)
-        parameters = RendezvousParameters(
-            "c10d", str(server), run_id, *nodes, local_addr=addr, join_timeout=JOIN, **config
-        )
-        self.handler = create_handler(self.store, backend, parameters)
+        self.backend = Counting(self.store, run_id)
+        config = {"join_timeout": JOIN, **config}
+        parameters = RendezvousParameters("c10d", str(server), run_id, *nodes, local_addr=addr, **config)
+        self.handler = create_handler(self.store, self.backend, parameters)
 
     def start(self):
         """Begins to join; `joined` waits for it."""
@@ -92,7 +101,7 @@ class OurNode:
         self.process = subprocess.Popen(
             [
                 *(binary(), "join", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id),
-                *("--nnodes", "{}:{}".format(*nodes), "--local-addr", addr),
+                *("--nnodes", "{}:{}".format(*nodes), *(("--local-addr", addr) if addr else ())),
                 *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in config.items())),
                 *(("--", *command) if command else ()),
             ],

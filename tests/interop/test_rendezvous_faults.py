@@ -5,14 +5,16 @@ import contextlib
 import datetime
 import os
 import pickle
+import re
+import socket
 import threading
 import time
 
 import pytest
 import torch.distributed as dist
-from nodes import OurNode, TorchNode, assert_agree
+from nodes import Counting, OurNode, TorchNode, assert_agree
 from servers import OurServer, TorchServer
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError, dynamic_rendezvous
 
 
 @pytest.fixture
@@ -139,3 +141,88 @@ def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
     assert node.process.returncode in (1, 5), node.log
     assert 1024 < most < 64 * 1024, most
     torchs.stop()
+
+
+def test_a_time_out_says_why_with_us_and_nothing_with_torch(server):
+    with TorchNode(server, "torchs", (2, 2), join_timeout=1) as torchs, pytest.raises(RendezvousTimeoutError) as error:
+        torchs.start().joined()
+    assert str(error.value) == ""
+    with OurNode(server, "ours", (2, 2), join_timeout=1) as ours:
+        assert ours.ended() == 4
+    said = "".join(ours.log)
+    assert re.search(r"1 of at least 2 nodes joined within 1 s \(join_timeout\): 127\.0\.0\.1 \(pid \d+\)", said), said
+    assert "--rdzv-conf join_timeout=SECONDS" in said
+
+
+def test_a_closed_rendezvous_says_by_whom_and_when_with_us_and_nothing_with_torch(server):
+    with OurNode(server, "job", (1, 1), command=("true",)) as closer:
+        assert closer.ended() == 0
+    with TorchNode(server, "job", (1, 1)) as torchs, pytest.raises(RendezvousClosedError) as error:
+        torchs.start().joined()
+    assert str(error.value) == ""
+    with OurNode(server, "job", (1, 1)) as ours:
+        assert ours.ended() == 3
+    said = "".join(ours.log)
+    assert re.search(rf"closed by 127\.0\.0\.1 \(pid {closer.process.pid}\) at 20\d\d-", said), said
+
+
+def drop(server, run_id):
+    """Takes the one node of a round out of it, as one with a wrong clock might."""
+    store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+    key = f"torch.rendezvous.{run_id}"
+    state = pickle.loads(base64.b64decode(store.get(key)))
+    [node] = state.participants
+    for nodes in (state.participants, state.last_heartbeats):
+        del nodes[node]
+    state.complete, state.round = False, state.round + 1
+    store.set(key, base64.b64encode(pickle.dumps(state)))
+    return lambda: node in pickle.loads(base64.b64decode(store.get(key))).participants
+
+
+def test_a_node_that_was_dropped_finds_out_with_us_and_never_with_torch(server):
+    """Trap T2."""
+    options = {"keep_alive_interval": 1, "last_call_timeout": 1}
+    with OurNode(server, "ours", (1, 2), **options) as ours:
+        before = ours.joined()
+        drop(server, "ours")
+        after = ours.joined()
+        assert "the other nodes dropped this one" in "".join(ours.log)
+        assert (after.number, after.world_size) == (before.number + 1, 1)
+    with TorchNode(server, "torchs", (1, 2), **options) as torchs:
+        assert torchs.start().joined().world_size == 1
+        is_in = drop(server, "torchs")
+        # Three heartbeats' time.
+        deadline = time.monotonic() + 3.5
+        while time.monotonic() < deadline:
+            assert torchs.waiting() == 0 and not is_in()
+            time.sleep(0.1)
+
+
+def test_the_master_of_ours_can_be_reached_and_torchs_is_a_name_that_nobody_may_know(server, monkeypatch):
+    # With a store of its own at that name torch would not even get so far.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: "no-such-host.invalid")
+    with TorchNode(server, "torchs", (1, 1), addr=None) as torchs:
+        assert torchs.start().joined().master[0] == "no-such-host.invalid"
+    monkeypatch.delenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    with OurNode(server, "ours", (1, 1), addr=None) as ours:
+        address, port = ours.joined().master
+        assert address == "127.0.0.1"
+        socket.create_connection((address, port), 20).close()
+
+
+def test_torchs_nodes_that_are_far_from_their_store_overtake_each_other_again_and_again(server, monkeypatch):
+    """All see the same before any has written, so all but one lose, each time. Ours need at most three each: see the Rust
+    test with the same distance, and the simulator."""
+    nodes = 24
+    set_state = Counting.set_state
+
+    def from_far_away(*arguments):
+        time.sleep(0.05)
+        return set_state(*arguments)
+
+    monkeypatch.setattr(Counting, "set_state", from_far_away)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(TorchNode(server, "job", (nodes, nodes))) for _ in range(nodes)]
+        assert_agree([node.joined() for node in [node.start() for node in crowd]])
+        assert sum(node.backend.writes for node in crowd) > 3 * nodes

@@ -149,7 +149,7 @@ def test_each_restart_has_its_folder(tmp_path):
     assert {f"RUN/attempt_{n}" for n in range(3)} <= set(trees[0])
 
 
-def reports(runs, folder):
+def reports(runs):
     """The reports without what is each run's own; exit codes beside them."""
     found = []
     for run in runs:
@@ -166,13 +166,13 @@ def reports(runs, folder):
 
 @pytest.mark.parametrize("how", ["exit", "signal", "exception", "string", "raise"])
 def test_a_failure_is_told_in_the_same_fields(tmp_path, how):
-    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, FAIL, how), tmp_path)
+    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, FAIL, how))
     assert ours == torchs
     assert torchs[0] == 1
 
 
 def test_exceeded_restarts_are_told_in_the_same_fields(tmp_path):
-    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "object"), tmp_path)
+    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "object"))
     assert ours == torchs
     assert "attempt_1" in torchs[1]["cause"][0]["error_file"]
 
@@ -248,15 +248,20 @@ def test_bad_input_has_the_same_exit_code_and_ours_is_said_in_a_line_before_anyt
     assert not [path for path in ours.folder.iterdir() if path.name != "out"]
 
 
-def test_a_function_of_python_is_run_the_same(tmp_path):
-    runs = both(tmp_path, "--run-path", TELL, "a")
-    found = environments(runs)
+def run_path(folder, *args):
+    """Torch's worker is forked, which spares it another import of torch; ours can only be spawned."""
+    torchs = Run("torchrun", folder, "--start-method", "fork", "--run-path", *args)
+    return [torchs, Run("rallypoint", folder, "--run-path", *args)]
+
+
+def test_a_script_inside_of_python_is_run_the_same(tmp_path):
+    found = environments(run_path(tmp_path, TELL, "a"))
     for workers in found:
         for told in workers.values():
             # Ours lead sessions of their own however they are started, and Python's own plumbing is Python's.
             del told["leads its session"], told["open files"]
     assert same(found[1], found[0]) is True
-    torchs, ours = reports(both(tmp_path / "fails", "--run-path", FAIL, "raise"), tmp_path)
+    torchs, ours = reports(run_path(tmp_path / "fails", FAIL, "raise"))
     for report in (torchs, ours):
         # The frames above the script are each launcher's own.
         assert report[1]["cause"][0].pop("traceback").startswith("Traceback")

@@ -33,12 +33,12 @@ def port():
 class Torchrun:
     """`torchrun` with one worker that is a command."""
 
-    def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", **config):
+    def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", restarts=0, **config):
         self.process = subprocess.Popen(
             [
                 *(pathlib.Path(sys.executable).parent / "torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
                 *("--rdzv-id", run_id, "--nnodes", "{}:{}".format(*nodes), "--nproc-per-node", "1"),
-                *("--local-addr", addr, "--monitor-interval", "0.1", "--no-python"),
+                *("--local-addr", addr, "--monitor-interval", "0.1", "--max-restarts", str(restarts), "--no-python"),
                 *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in config.items())),
                 *command,
             ],
@@ -170,3 +170,58 @@ def close(server, run_id):
     """Ends the job as a node that has finished does."""
     with TorchNode(server, run_id, (1, 1)) as node:
         node.close()
+
+
+def test_a_node_that_fails_closes_it_for_all_with_torch_and_nothing_with_us():
+    """As in pytorch's issue 147064: one node that goes ends the rendezvous for the others."""
+    server = OurServer()
+    with OurNode(server, "ours", (1, 1), command=("false",)) as ours:
+        assert ours.joined().world_size == 1
+        assert ours.ended() == 1
+    participants, _, closed = lists(server, "ours")
+    assert (participants, closed) == (set(), False)
+    with OurNode(server, "ours", (1, 1)) as next_one:
+        assert next_one.joined().number == 1
+    with Torchrun(f"{server.host}:{server.port}", "torchs", (1, 1), "false", is_host=0) as torchs:
+        assert torchs.ended() == 1
+    assert lists(server, "torchs")[2]
+    with OurNode(server, "torchs", (1, 1)) as next_one:
+        assert next_one.ended() == 3
+    server.stop()
+
+
+def test_torchrun_that_restarts_its_workers_goes_on_without_ours_whose_command_ends(tmp_path):
+    """Each would else wait for the other: ours for its command, torchrun for ours to leave the round."""
+    server = OurServer()
+    once = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}"
+    with (
+        OurNode(server, "job", (1, 2), command=("sleep", "300"), last_call_timeout=SLOW) as ours,
+        Torchrun(
+            f"{server.host}:{server.port}", "job", (1, 2), "sh", "-c", once, restarts=1, is_host=0, last_call_timeout=1
+        ) as torchs,
+    ):
+        assert ours.joined(SLOW).world_size == 2
+        assert ours.ended(SLOW) == 6
+        assert "other nodes have left round 0 and start over" in "".join(ours.log)
+        assert torchs.ended() == 0, torchs.err
+    server.stop()
+
+
+def test_torchrun_that_waits_for_others_to_finish_is_not_called_dead(tmp_path):
+    """It sends no heartbeats meanwhile, because its one connection to the store is busy with waiting."""
+    server = OurServer()
+    options = {"is_host": 0, "keep_alive_interval": 1}
+    command = ("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
+    with (
+        OurNode(server, "job", (2, 2), command=command, **options) as ours,
+        Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", **options) as torchs,
+    ):
+        assert ours.joined(SLOW).world_size == 2
+        until(lambda: "was removed from the rendezvous" in "".join(ours.log))
+        (tmp_path / "go").touch()
+        assert ours.ended(SLOW) == 0
+        assert torchs.ended() == 0, torchs.err
+    [line] = [line for line in ours.log if "was removed from the rendezvous" in line]
+    assert "so nothing need be wrong" in line and "INFO" in line, line
+    assert "WARN" not in "".join(ours.log), ours.log
+    server.stop()

@@ -1,27 +1,31 @@
 //! `rallypoint join`: one node of a rendezvous, from the shell. It runs at most one command, once; restarting workers is
 //! the launcher's work.
 
+mod again;
 mod arguments;
 mod command;
 mod meeting;
 mod signals;
+mod worker;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rallypoint_rendezvous::{
-    AssignedRanks, DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo,
-    RendezvousParameters, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters,
+    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
 };
+use rallypoint_store::StoreError;
 use serde_json::json;
 
 pub(crate) use arguments::JoinArgs;
+pub(crate) use command::{BECOME, become_command};
 use signals::Listener;
 
 use crate::output;
 use crate::progress::Progress;
+use crate::waiting::Waiting;
 
 /// How long the host of the store stays when the rendezvous was closed: the others look once a second.
 const LINGER: Duration = Duration::from_millis(1500);
@@ -43,8 +47,8 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
         Ok(handler) => handler,
         Err(error) => return complain(&error),
     };
-    signals.set_handler(Arc::clone(&handler));
-    let node = Node { handler, progress, signals };
+    signals.set_handler(Some(Arc::clone(&handler)));
+    let node = Node { parameters, handler: Mutex::new(handler), progress, signals };
     match args.command.split_first() {
         None => node.stay(),
         Some((program, arguments)) => node.run(program, arguments),
@@ -55,25 +59,33 @@ fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
+    let _waiting =
+        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
     Ok(match parameters.backend.as_str() {
         "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?),
-        "static" => Arc::new(StaticRendezvousHandler::create(parameters)?),
+        "static" => {
+            Arc::new(StaticRendezvousHandler::create(parameters)?.with_observer(Arc::clone(progress) as _))
+        }
         _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
     })
 }
 
 struct Node {
-    handler: Arc<dyn RendezvousHandler>,
+    parameters: RendezvousParameters,
+    /// Another one once the store was lost and found again.
+    handler: Mutex<Arc<dyn RendezvousHandler>>,
     progress: Arc<Progress>,
     signals: Listener,
 }
 
 impl Node {
+    fn handler(&self) -> Arc<dyn RendezvousHandler> {
+        Arc::clone(&self.handler.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Joins, and says so on standard output.
     fn join(&self) -> Result<RendezvousInfo, ExitCode> {
-        let joined = self.handler.next_rendezvous();
-        self.progress.end();
-        match joined {
+        match self.join_in_the_end() {
             Ok(round) => {
                 let place = &round.bootstrap_store_info;
                 let participants: Vec<_> = round
@@ -82,7 +94,7 @@ impl Node {
                     .map(|node| json!({"addr": &*node.addr, "pid": node.pid, "local_id": node.local_id}))
                     .collect();
                 let line = json!({
-                    "run_id": self.handler.run_id(),
+                    "run_id": self.handler().run_id(),
                     "round": round.round,
                     "rank": round.rank,
                     "world_size": round.world_size,
@@ -113,14 +125,14 @@ impl Node {
 
     /// This node, and it alone, is to be out of the rendezvous.
     fn leave(&self) {
-        if let Err(error) = self.handler.leave() {
+        if let Err(error) = self.handler().leave() {
             tracing::warn!("could not leave the rendezvous: {error}");
         }
     }
 
     /// It is over, but the others must be able to see that.
     fn linger(&self) {
-        if self.handler.hosts_store() {
+        if self.handler().hosts_store() {
             let _ = self.signals.signalled.recv_timeout(LINGER);
         }
     }
@@ -146,7 +158,7 @@ impl Node {
         let (store, rank, world_size) = (Arc::clone(&round.store), round.rank, round.world_size);
         std::thread::spawn(move || {
             let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
-            let taken = meeting::count_as_finished(&*store);
+            let taken = meeting::come_without_workers(&*store, rank);
             if let Err(error) = taken.and_then(|()| assign_ranks(&*store, &mine, world_size)) {
                 tracing::debug!("ranks of workers were not assigned: {error}");
             }
@@ -155,16 +167,16 @@ impl Node {
 
     /// Watches a round until it is to be started over.
     fn watch(&self) -> Result<(), ExitCode> {
+        let handler = self.handler();
         loop {
-            self.handler.wait_for_change(Duration::from_secs(1));
+            handler.wait_for_change(Duration::from_secs(1));
             if self.signals.signalled.try_recv().is_ok() {
-                return Err(match self.handler.leave() {
+                return Err(match handler.leave() {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => complain(&error),
                 });
             }
-            let seen =
-                self.handler.is_closed().and_then(|closed| Ok((closed, self.handler.num_nodes_waiting()?)));
+            let seen = handler.is_closed().and_then(|closed| Ok((closed, handler.num_nodes_waiting()?)));
             match seen {
                 Ok((true, _)) => {
                     tracing::info!("the rendezvous was closed");
@@ -174,79 +186,6 @@ impl Node {
                 Ok((false, 0)) => {}
                 Ok((false, _)) => return Ok(()),
                 Err(error) => return Err(complain(&error)),
-            }
-        }
-    }
-
-    /// Joins and runs a command as the one worker of this node.
-    fn run(&self, program: &str, arguments: &[String]) -> ExitCode {
-        let round = match self.join() {
-            Ok(round) => round,
-            Err(code) => return code,
-        };
-        let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
-        let ranks = match self.assign(&round, mine) {
-            Ok(ranks) => ranks,
-            Err(code) => return code,
-        };
-        let environment = command::environment(&*self.handler, &round, &ranks);
-        let mut child = match command::start(program, arguments, &environment) {
-            Ok(child) => child,
-            Err(error) => {
-                output::complain(&format!("rallypoint join: cannot run {program:?}: {error}"));
-                meeting::fail(&round);
-                self.leave();
-                return ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
-            }
-        };
-        let (send, ended) = channel();
-        let pid = child.id();
-        std::thread::spawn(move || send.send(child.wait()));
-        self.signals.set_running(true);
-        let status = loop {
-            match ended.recv_timeout(Duration::from_millis(20)) {
-                Ok(status) => break status,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.signals.signalled.try_iter().for_each(|signal| command::send_signal(pid, signal));
-                }
-                Err(RecvTimeoutError::Disconnected) => return ExitCode::FAILURE,
-            }
-        };
-        self.signals.set_running(false);
-        let code = command::exit_code(status);
-        let stays_behind = match code {
-            0 => meeting::finish(&*self.handler, &round, || self.signals.signalled.try_recv().is_ok()),
-            _ => {
-                meeting::fail(&round);
-                true
-            }
-        };
-        if stays_behind {
-            self.leave();
-        }
-        ExitCode::from(code)
-    }
-
-    /// Learns the ranks of this node's workers, unless a signal comes first.
-    fn assign(&self, round: &RendezvousInfo, mine: RoleInfo) -> Result<AssignedRanks, ExitCode> {
-        let (store, world_size) = (Arc::clone(&round.store), round.world_size);
-        let (send, assigned) = channel();
-        std::thread::spawn(move || send.send(assign_ranks(&*store, &mine, world_size)));
-        loop {
-            match assigned.recv_timeout(Duration::from_millis(20)) {
-                Ok(Ok(ranks)) => return Ok(ranks),
-                Ok(Err(source)) => {
-                    let run_id = self.handler.run_id().to_owned();
-                    self.leave();
-                    return Err(complain(&RendezvousError::Connection { run_id, source }));
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(ExitCode::FAILURE),
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Ok(signal) = self.signals.signalled.try_recv() {
-                        self.leave();
-                        return Err(ExitCode::from(128 + signal as u8));
-                    }
-                }
             }
         }
     }
@@ -264,10 +203,15 @@ fn complain(error: &RendezvousError) -> ExitCode {
         }
         RendezvousError::Closed { .. } => 3,
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
-        RendezvousError::Connection { .. } => {
-            output::complain(
-                "hint: is the node of the endpoint up, and do all nodes name the same endpoint?",
-            );
+        RendezvousError::Connection { source, .. } => {
+            output::complain(match source {
+                StoreError::File { .. }
+                | StoreError::FileTimeout { .. }
+                | StoreError::UntrustedFile { .. } => {
+                    "hint: can all nodes read, write and lock that file, and do all name the same one?"
+                }
+                _ => "hint: is the node of the endpoint up, and do all nodes name the same endpoint?",
+            });
             5
         }
         _ => 1,

@@ -44,6 +44,10 @@ fn main() -> ExitCode {
     if let Some(code) = rallypoint_agent::enter() {
         return code;
     }
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == join::BECOME) {
+        return join::become_command(arguments);
+    }
     let command = Cli::parse().command;
     // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say.
     if !matches!(command, Command::Serve(_) | Command::Run(_)) {

@@ -1,11 +1,12 @@
 //! What a node waits for, said while it waits: as a live line on a terminal, in a log once for every change.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rallypoint_rendezvous::{NodeDesc, Observer, Reason, Waiting};
+use rallypoint_rendezvous::{Gathering, NodeDesc, Observer, Reason, Waiting};
 
 /// Tells it.
 pub(crate) struct Progress {
@@ -13,8 +14,12 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     /// What was logged last, without what changes by itself.
     logged: Mutex<Option<String>>,
+    /// No round was under way when it was last told.
+    forming: AtomicBool,
 }
 
+/// How often the line moves while nothing else does.
+const TICK: Duration = Duration::from_millis(100);
 /// So many nodes are named; a crowd is only counted.
 const NAMED: usize = 8;
 
@@ -27,41 +32,67 @@ impl Progress {
             }
             bar
         });
-        Progress { run_id: run_id.into(), bar, logged: Mutex::default() }
+        Progress { run_id: run_id.into(), bar, logged: Mutex::default(), forming: AtomicBool::new(false) }
     }
 
-    /// It waits no longer.
-    pub(crate) fn end(&self) {
+    /// It waits no longer; whether it had only waited for others, with no round under way.
+    pub(crate) fn end(&self) -> bool {
         if let Some(bar) = &self.bar {
+            bar.disable_steady_tick();
             bar.set_message("");
             bar.finish_and_clear();
             bar.reset();
         }
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.forming.swap(false, Ordering::Relaxed)
     }
-}
 
-impl Observer for Progress {
-    fn waiting(&self, waiting: &Waiting<'_>) {
-        // Steps on the way are nothing to tell of.
-        if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
-            return;
-        }
-        let (what, until) = (what(waiting), until(waiting));
+    /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
+    fn tell(&self, kind: &str, what: String, line: String, until: &str) {
         match &self.bar {
             Some(bar) => {
-                // What ends the wait first: a narrow terminal cuts the rest.
-                bar.set_message(format!("{}: {}{until}{}", self.run_id, reason(waiting), who(waiting)));
+                bar.set_message(format!("{}: {line}", self.run_id));
                 bar.tick();
             }
             None => {
                 let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
                 if logged.as_deref() != Some(&what) {
-                    tracing::info!("waiting in the rendezvous '{}': {what}{until}", self.run_id);
+                    tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
                     *logged = Some(what);
                 }
             }
         }
+    }
+}
+
+impl Observer for Progress {
+    fn gathering(&self, gathering: &Gathering<'_>) {
+        let Gathering { joined, world_size, endpoint, left, .. } = gathering;
+        let what = match joined {
+            None => format!("no answer yet from rank 0 at {endpoint}"),
+            Some(joined) => format!("{joined} of {world_size} nodes are here"),
+        };
+        let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
+        if let (Some(bar), None) = (&self.bar, joined) {
+            // Nobody calls while the connection is being made.
+            bar.enable_steady_tick(TICK);
+        }
+        self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);
+    }
+
+    fn waiting(&self, waiting: &Waiting<'_>) {
+        let under_way = matches!(
+            waiting.reason,
+            Reason::Spare { .. } | Reason::RoundUnderWay { .. } | Reason::RoundBroken { .. }
+        );
+        self.forming.store(!under_way, Ordering::Relaxed);
+        // Steps on the way are nothing to tell of.
+        if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
+            return;
+        }
+        let (what, until) = (what(waiting), until(waiting));
+        // What ends the wait before who is here.
+        self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until);
     }
 }
 

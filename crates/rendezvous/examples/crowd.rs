@@ -1,8 +1,9 @@
-//! Many nodes of one job in one process: how long until all are in a round, and how many compare-and-sets that took. `crowd
-//! NODES [ENDPOINT]` prints one line of JSON; without an endpoint it serves the store itself.
+//! Many nodes of one job in one process: how long until all are in a round, how many compare-and-sets that took, and how
+//! long after one of them has begun to start over the others have heard of it. `crowd NODES [ENDPOINT]` prints one line of
+//! JSON; without an endpoint it serves the store itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
@@ -15,6 +16,8 @@ use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServe
 struct Counting(C10dBackend);
 
 static WRITES: AtomicUsize = AtomicUsize::new(0);
+/// When the first compare-and-set since this was last cleared was won.
+static CHANGED: Mutex<Option<Instant>> = Mutex::new(None);
 
 impl RendezvousBackend for Counting {
     fn name(&self) -> &str {
@@ -25,7 +28,11 @@ impl RendezvousBackend for Counting {
     }
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
         WRITES.fetch_add(1, Ordering::Relaxed);
-        self.0.set_state(state, token)
+        let written = self.0.set_state(state, token)?;
+        if written.won {
+            CHANGED.lock().expect("nobody panics with it").get_or_insert_with(Instant::now);
+        }
+        Ok(written)
     }
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
         self.0.announce(round, node)
@@ -85,7 +92,45 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return Err("the ranks are not those from 0 on".into());
     }
     let writes = WRITES.load(Ordering::Relaxed);
-    println!("{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}}}");
+    let woken = wake(&handlers);
+    let (median, most) = (woken[woken.len() / 2], woken[woken.len() - 1]);
+    println!(
+        "{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}, \"woken\": {median:.6}, \
+         \"woken_last\": {most:.6}}}"
+    );
     // Leaving one by one is no part of it.
     std::process::exit(0);
+}
+
+/// How long after the first one has changed the round, so as to start over, each of the others has woken up, the slowest
+/// last; in seconds.
+fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
+    let Some((first, others)) = handlers.split_first() else { return vec![0.0] };
+    let ready = Arc::new(Barrier::new(handlers.len()));
+    let waiting: Vec<_> = others
+        .iter()
+        .map(|handler| {
+            let (handler, ready) = (Arc::clone(handler), Arc::clone(&ready));
+            std::thread::spawn(move || {
+                ready.wait();
+                handler.wait_for_change(Duration::from_secs(30));
+                Instant::now()
+            })
+        })
+        .collect();
+    ready.wait();
+    // They are to wait already; a heartbeat meanwhile is no change of the round.
+    std::thread::sleep(Duration::from_millis(500));
+    *CHANGED.lock().expect("nobody panics with it") = None;
+    let first = Arc::clone(first);
+    std::thread::spawn(move || first.next_rendezvous());
+    let woken: Vec<_> = waiting.into_iter().map(|node| node.join().expect("no node panics")).collect();
+    let changed = CHANGED.lock().expect("nobody panics with it").expect("it was the change that woke them");
+    let mut took: Vec<_> =
+        woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
+    took.sort_by(f64::total_cmp);
+    if took.is_empty() {
+        took.push(0.0);
+    }
+    took
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime};
-use rallypoint_store::{PrefixStore, Store};
+use rallypoint_store::{Endpoint, PrefixStore, Store};
 
 use crate::backend::{RendezvousBackend, Signal};
 use crate::c10d::{C10dBackend, create_store};
@@ -42,10 +42,29 @@ pub struct Waiting<'a> {
     pub missing: Vec<String>,
 }
 
-/// Somebody who wants to know what a node waits for. Called each time it looks, which is about once a second.
+/// What a node of a static rendezvous that waits can tell about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Gathering<'a> {
+    /// Where rank 0 is.
+    pub endpoint: &'a Endpoint,
+    /// How many nodes are here; `None` as long as rank 0 has not been reached.
+    pub joined: Option<i64>,
+    /// How many must be.
+    pub world_size: u64,
+    /// When this node gives up.
+    pub left: Duration,
+}
+
+/// Somebody who wants to know what a node waits for. Called each time it looks, which is about once a second, or oftener.
 pub trait Observer: Send + Sync {
     /// The node goes on waiting.
     fn waiting(&self, waiting: &Waiting<'_>);
+
+    /// A node of a static rendezvous goes on waiting.
+    fn gathering(&self, gathering: &Gathering<'_>) {
+        let _ = gathering;
+    }
 }
 
 /// The clock by which a node stamps its heartbeats. Others see them; nobody compares them with a clock of their own.
@@ -64,10 +83,9 @@ pub struct DynamicRendezvousHandler {
 /// What was seen of the round this node is in.
 #[derive(Default)]
 struct Seen {
-    /// The round it is in, and the nodes that had.
+    /// The round it is in, with whom, and when the state was last looked at.
     round: Option<u64>,
-    nodes: BTreeSet<NodeDesc>,
-    /// When the state was last looked at.
+    members: BTreeSet<NodeDesc>,
     last: Option<(Instant, Arc<State>)>,
     /// It has heard that somebody wants to be in the next one.
     heard: bool,
@@ -120,7 +138,7 @@ impl DynamicRendezvousHandler {
         }
         let me = NodeDesc::new(addr, i64::from(process_id()), HANDLERS.fetch_add(1, Ordering::Relaxed));
         Ok(DynamicRendezvousHandler {
-            driver: Arc::new(Driver::new(backend, Member::new(me, settings))),
+            driver: Arc::new(Driver::new(backend, Arc::clone(&store), Member::new(me, settings))),
             store,
             is_host: false,
             keep_alive: Mutex::default(),
@@ -185,8 +203,8 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        let nodes = participants.iter().cloned().collect();
-        *self.seen() = Seen { round: Some(state.round), nodes, ..Seen::default() };
+        let members = participants.iter().cloned().collect();
+        *self.seen() = Seen { round: Some(state.round), members, ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -290,7 +308,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let seen = self.seen();
         let is_same = state.complete && !state.closed && seen.round == Some(state.round);
         Ok(if is_same {
-            (seen.nodes.len() as u64).saturating_sub(state.participants.len() as u64)
+            (seen.members.len() as u64).saturating_sub(state.participants.len() as u64)
         } else {
             0
         })
@@ -300,8 +318,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let state = self.look()?;
         let seen = self.seen();
         let is_same = state.complete && !state.closed && seen.round == Some(state.round);
-        let gone = seen.nodes.len().saturating_sub(state.participants.len());
-        let returned = state.wait_list.is_subset(&seen.nodes) && state.wait_list.len() == gone;
+        let gone = seen.members.len().saturating_sub(state.participants.len());
+        let returned = state.wait_list.is_subset(&seen.members) && state.wait_list.len() == gone;
         Ok(if is_same && returned { gone as u64 } else { 0 })
     }
 
@@ -346,6 +364,21 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn hosts_store(&self) -> bool {
         self.is_host
+    }
+
+    fn is_round_over(&self) -> Result<bool> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let Some(round) = seen.round.filter(|_| !state.closed) else { return Ok(false) };
+        Ok(state.round != round || seen.members.iter().any(|node| state.wait_list.contains(node)))
+    }
+
+    fn gone_from_round(&self) -> Result<Vec<NodeDesc>> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let is_in =
+            |node: &NodeDesc| seen.round == Some(state.round) && state.participants.contains_key(node);
+        Ok(seen.members.iter().filter(|node| !is_in(node)).cloned().collect())
     }
 
     fn interrupt(&self) {

@@ -44,6 +44,19 @@ pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<En
     Ok(Endpoint { host: host.into(), port })
 }
 
+/// What is wrong with an endpoint that names every address of a machine: it can be listened at, but nobody can connect to
+/// it, and it would be handed on as `MASTER_ADDR`.
+pub(crate) fn check_reachable(endpoint: &Endpoint) -> Option<String> {
+    let address = endpoint.host.parse::<std::net::IpAddr>().ok()?;
+    address.to_canonical().is_unspecified().then(|| {
+        format!(
+            "the rendezvous endpoint '{endpoint}' can't be: {} stands for all addresses of a machine, so it tells no node \
+             where the store is; give the name or the address of the machine that hosts it",
+            endpoint.host
+        )
+    })
+}
+
 /// Whether this is an IPv6 address whose last part can't be meant as a port: `::1` is. `::1:29400` is an address too, but
 /// there torch's reading is what people mean.
 fn is_bare_address(text: &str) -> bool {
@@ -84,6 +97,18 @@ mod tests {
         for text in ["::1", "::", "2001:db8::7"] {
             let endpoint = parse_rendezvous_endpoint(text, 123).unwrap();
             assert_eq!(endpoint, Endpoint { host: text.into(), port: 123 });
+        }
+    }
+
+    #[test]
+    fn an_address_that_stands_for_all_is_none_to_meet_at() {
+        for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "[::ffff:0.0.0.0]:1"] {
+            let endpoint = parse_rendezvous_endpoint(text, 1).unwrap();
+            let wrong = check_reachable(&endpoint).expect("it is refused");
+            assert!(wrong.contains("stands for all addresses of a machine"), "{wrong}");
+        }
+        for text in ["127.0.0.1:1", "[::1]:1", "localhost", "node0:29400"] {
+            assert_eq!(check_reachable(&parse_rendezvous_endpoint(text, 1).unwrap()), None, "{text}");
         }
     }
 

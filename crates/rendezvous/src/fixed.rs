@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rallypoint_core::rendezvous::NodeDesc;
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::endpoint::parse_rendezvous_endpoint;
+use crate::dynamic::{Gathering, Observer};
+use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
@@ -42,6 +43,7 @@ pub struct StaticRendezvousHandler {
     nonce: u64,
     store: Mutex<Option<Arc<dyn Store>>>,
     interrupted: AtomicBool,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 /// Makes a handler as `parameters` ask for. The option `rank` says which node this is.
@@ -93,7 +95,10 @@ impl StaticRendezvousHandler {
         // No port can be missed by accident: it is looked for twice, with two defaults.
         let endpoints = [1, 2].map(|port| parse_rendezvous_endpoint(text, port));
         let endpoint = match endpoints {
-            [Ok(one), Ok(other)] if one == other && !text.is_empty() => Some(one),
+            [Ok(one), Ok(other)] if one == other && !text.is_empty() => {
+                wrong.extend(check_reachable(&one));
+                Some(one)
+            }
             [Ok(_), Ok(_)] if !text.is_empty() => {
                 wrong.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
                 None
@@ -115,8 +120,23 @@ impl StaticRendezvousHandler {
                 nonce: RandomState::new().build_hasher().finish(),
                 store: Mutex::default(),
                 interrupted: AtomicBool::new(false),
+                observer: None,
             }),
             _ => Err(RendezvousError::Parameters(wrong)),
+        }
+    }
+
+    /// The same, watched by somebody.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> StaticRendezvousHandler {
+        self.observer = Some(observer);
+        self
+    }
+
+    fn tell(&self, joined: Option<i64>, start: Instant) {
+        if let Some(observer) = &self.observer {
+            let left = self.timeout.saturating_sub(start.elapsed());
+            let (endpoint, world_size) = (&self.endpoint, self.world_size);
+            observer.gathering(&Gathering { endpoint, joined, world_size, left });
         }
     }
 
@@ -131,6 +151,9 @@ impl StaticRendezvousHandler {
     /// Connects, or hosts, and meets the others.
     fn meet(&self) -> Result<Arc<dyn Store>> {
         let start = Instant::now();
+        if self.rank != 0 {
+            self.tell(None, start);
+        }
         let store = match self.open() {
             Ok(store) => store,
             Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
@@ -171,15 +194,14 @@ impl StaticRendezvousHandler {
             if self.interrupted.load(Ordering::SeqCst) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
             }
-            if said != Some(joined) {
+            if said != Some(joined) && self.observer.is_none() {
                 said = Some(joined);
+                let (run_id, world_size) = (&self.run_id, self.world_size);
                 tracing::info!(
-                    "waiting in the static rendezvous '{}': {joined} of {} nodes are here; gives up in {} s (timeout)",
-                    self.run_id,
-                    self.world_size,
-                    self.timeout.saturating_sub(start.elapsed()).as_secs_f64().ceil()
+                    "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here"
                 );
             }
+            self.tell(Some(joined), start);
             if start.elapsed() >= self.timeout {
                 return Err(self.too_few(&notes, joined, start.elapsed()));
             }

@@ -64,6 +64,17 @@ pub trait RendezvousHandler: Send + Sync {
         false
     }
 
+    /// Whether nodes of the round this one is in have left it and wait for the next, or are in that already. Who has
+    /// workers in the round has lost theirs; and they wait for this node to leave it too.
+    fn is_round_over(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Who of the round this node is in is in it no longer: left, or was taken for dead.
+    fn gone_from_round(&self) -> Result<Vec<NodeDesc>> {
+        Ok(Vec::new())
+    }
+
     /// Makes a call that waits in [`next_rendezvous`](RendezvousHandler::next_rendezvous) end soon, from any thread. The
     /// node is out of the rendezvous then.
     fn interrupt(&self) {}

@@ -1,17 +1,23 @@
 //! Who is expected by name: a list somebody gave, or the one of the scheduler. It only makes messages better; nobody is
 //! let in or kept out by it.
 
+mod addresses;
+
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rallypoint_core::rendezvous::NodeDesc;
 
 use crate::error::{RendezvousError, Result};
-use crate::machine::addresses;
 use crate::parameters::RendezvousParameters;
+use addresses::Addresses;
 
 /// The hosts of a job, as far as they were named.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ExpectedHosts(Vec<String>);
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExpectedHosts {
+    names: Vec<String>,
+    addresses: Arc<Addresses>,
+}
 
 /// More than this many are no list of hosts but a mistake, or an attack.
 const MOST: usize = 100_000;
@@ -27,16 +33,20 @@ impl ExpectedHosts {
                     "expected_hosts={list} is no list of hosts; write host1;host2 or host[1-8]"
                 ))
             })?;
-            return Ok(ExpectedHosts(hosts));
+            return Ok(ExpectedHosts::named(hosts));
         }
         let list = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
         // A list that can't be read only means that nobody is named.
-        Ok(ExpectedHosts(list.and_then(|list| expand(&list)).unwrap_or_default()))
+        Ok(ExpectedHosts::named(list.and_then(|list| expand(&list)).unwrap_or_default()))
     }
 
-    /// Those of them that are not among these nodes.
+    fn named(names: Vec<String>) -> ExpectedHosts {
+        ExpectedHosts { names, addresses: Arc::default() }
+    }
+
+    /// Those of them that are not among these nodes, as far as their addresses are known by now.
     pub(crate) fn missing<'a>(&self, here: impl Iterator<Item = &'a NodeDesc>) -> Vec<String> {
-        if self.0.is_empty() {
+        if self.names.is_empty() {
             return Vec::new();
         }
         let here: BTreeSet<&str> = here.map(|node| &*node.addr).collect();
@@ -46,9 +56,10 @@ impl ExpectedHosts {
         let by_name = |host: &String| {
             here.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
         };
-        let mut missing: Vec<String> = self.0.iter().filter(|host| !by_name(host)).cloned().collect();
+        let mut missing: Vec<String> = self.names.iter().filter(|host| !by_name(host)).cloned().collect();
         if missing.len() <= LOOKED_UP && here.iter().any(|addr| !is_name(&addr)) {
-            missing.retain(|host| !addresses(host).iter().any(|ip| here.contains(ip.to_string().as_str())));
+            self.addresses.look_up(&missing);
+            missing.retain(|host| !self.addresses.any_of(host, |ip| here.contains(ip.to_string().as_str())));
         }
         missing
     }
@@ -125,13 +136,18 @@ mod tests {
 
     #[test]
     fn who_is_here_by_name_or_by_address_is_not_missing() {
-        let expected = ExpectedHosts(expand("node[1-3],127.0.0.7,localhost").unwrap());
+        let expected = ExpectedHosts::named(expand("node[1-3],127.0.0.7,localhost").unwrap());
         let here = [
             NodeDesc::new("node1", 1, 0),
             NodeDesc::new("node2.cluster.example", 2, 0),
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
-        assert_eq!(expected.missing(here.iter()), ["node3", "127.0.0.7"]);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while expected.missing(here.iter()) != ["node3", "127.0.0.7"] {
+            // A slow name server holds nobody up, so it may take a second look.
+            assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here.iter()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         assert!(ExpectedHosts::default().missing(here.iter()).is_empty());
     }
 }

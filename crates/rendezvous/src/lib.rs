@@ -42,7 +42,9 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, create_store};
-pub use dynamic::{DynamicRendezvousHandler, Observer, Waiting, WallClock, create_dynamic_handler};
+pub use dynamic::{
+    DynamicRendezvousHandler, Gathering, Observer, Waiting, WallClock, create_dynamic_handler,
+};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
@@ -50,6 +52,6 @@ pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use machine::is_this_machine;
 pub use parameters::{Config, ConfigValue, RendezvousParameters, parse_rendezvous_config};
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
-pub use ranks::{AssignedRanks, RoleInfo, assign_ranks};
+pub use ranks::{AssignedRanks, FINISHED_KEY, RoleInfo, assign_ranks, count_as_idle};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
 pub use store_info::RendezvousStoreInfo;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::Settings;
 
-use crate::endpoint::parse_rendezvous_endpoint;
+use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
@@ -74,7 +74,10 @@ fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
     wrong.extend(parameters.get_as_bool("is_host").err());
     wrong.extend(read_timeout(parameters).err());
     match store_type(parameters) {
-        Ok(StoreType::Tcp) => wrong.extend(parse_rendezvous_endpoint(&parameters.endpoint, 0).err()),
+        Ok(StoreType::Tcp) => match parse_rendezvous_endpoint(&parameters.endpoint, 0) {
+            Ok(endpoint) => wrong.extend(check_reachable(&endpoint).map(RendezvousError::parameter)),
+            Err(error) => wrong.push(error),
+        },
         Ok(StoreType::File) => {}
         Err(error) => wrong.push(error),
     }

@@ -45,7 +45,7 @@ pub(crate) struct Writer<'a> {
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) settings: Settings,
-    /// With whom each round was completed, and whether a torch node did it.
+    /// With whom each round was completed, and whether one of ours has written down with how many.
     completed: BTreeMap<u64, (BTreeMap<NodeDesc, i64>, bool)>,
     closed: bool,
     /// When each node's heartbeat last changed in the register.
@@ -92,6 +92,11 @@ impl Checks {
         if !writer.is_torch {
             self.check_silent(before, after, writer.node, at)?;
             self.check_transition(before, after, writer.node, at)?;
+        }
+        if let Some((members, known)) = self.completed.get_mut(&after.round) {
+            // Whoever writes while the highest rank is there can tell how large the round is.
+            let last = members.keys().next_back();
+            *known |= !writer.is_torch && last.is_some_and(|last| before.participants.contains_key(last));
         }
         self.note(before, after, at);
         Ok(())
@@ -200,7 +205,7 @@ impl Checks {
     /// Takes note of a round that was completed.
     pub(crate) fn completed(&mut self, after: &State, writer: Writer<'_>, at: Duration) {
         self.last_round = Some(at);
-        self.completed.insert(after.round, (after.participants.clone(), writer.is_torch));
+        self.completed.insert(after.round, (after.participants.clone(), !writer.is_torch));
         self.asked.retain(|round, _| *round > after.round);
     }
 
@@ -216,7 +221,7 @@ impl Checks {
         let (round, world) = (state.round, state.participants.len() as u64);
         let rank = state.participants.get(node).copied();
         hold!(at, "R7", !state.closed, "{node} joined a closed rendezvous");
-        let Some((completed, by_torch)) = self.completed.get(&round) else {
+        let Some((completed, known)) = self.completed.get(&round) else {
             return Err(Violation {
                 rule: "R1",
                 what: format!("{node} returned from round {round} that is open"),
@@ -229,11 +234,12 @@ impl Checks {
             rank == completed.get(node).copied(),
             "{node} returned with {rank:?} of {completed:?}"
         );
-        // Of a round that a torch node completed, only the ranks tell how large it was; whether the last has left since
-        // can't be known.
+        // Of a round that a torch node completed and in which none of ours has written yet, only the ranks tell how large
+        // it was, and that it had at least the least; whether the last has left since can't be known.
         let last_left =
             || completed.keys().next_back().is_none_or(|last| !state.participants.contains_key(last));
-        if !(is_torch || *by_torch && last_left()) {
+        let enough = world >= self.settings.min_nodes;
+        if !(is_torch || !*known && enough && last_left()) {
             hold!(
                 at,
                 "R1",

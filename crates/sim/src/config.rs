@@ -143,6 +143,8 @@ pub struct Summary {
     pub writes_to_heal: u64,
     /// When that was.
     pub healed: Option<Duration>,
+    /// How often somebody alive was put out because others had been quicker than each of its heartbeats.
+    pub excused: u64,
     /// How often each timed check looked at something that it could have found wrong, in the order R9 to R13.
     pub looked: [u64; 5],
 }

@@ -71,10 +71,10 @@ fn run_all(from: u64, to: u64) -> u64 {
         }
     });
     let (failed, sum) = (failed.into_inner(), total.into_inner().expect("nobody panics with it"));
-    let Summary { rounds, joins, timeouts, writes, losses, looked, .. } = sum;
+    let Summary { rounds, joins, timeouts, writes, losses, looked, excused, .. } = sum;
     println!(
         "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {losses} of them lost, \
-         {looked:?} looks of R9 to R13, {failed} violations",
+         {looked:?} looks of R9 to R13, {excused} put out whose heartbeats all lost, {failed} violations",
         to - from
     );
     failed
@@ -86,6 +86,7 @@ fn add(sum: &mut Summary, one: &Summary) {
     sum.timeouts += one.timeouts;
     sum.writes += one.writes;
     sum.losses += one.losses;
+    sum.excused += one.excused;
     sum.looked.iter_mut().zip(one.looked).for_each(|(sum, one)| *sum += one);
 }
 

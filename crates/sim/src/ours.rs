@@ -155,9 +155,9 @@ impl Ours {
         if let Some(state) = &cell.state {
             wanted.watch.observe(state, mono, &wanted.settings);
         }
-        // What it wants next it may announce, and whoever let it in has written a heartbeat for it.
+        // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
         wanted.announcement = wanted.announcement.max(self.member.announcement);
-        if cell.state.as_ref().is_some_and(|state| state.participants.contains_key(&wanted.me)) {
+        if cell.state.as_ref().is_some_and(|state| state.has(&wanted.me)) {
             wanted.beat = wanted.beat.max(self.member.beat);
         }
         (wanted != self.member).then(|| Report::Broken {
@@ -221,12 +221,18 @@ impl Mind for Ours {
             (Pending::Reading, Reply::Cell(cell)) => {
                 run.expect("it asked").handle_cell(&mut self.member, cell, mono, wall)
             }
-            (Pending::Monitoring, Reply::Cell(Cell { state: Some(state), .. })) => {
+            (Pending::Monitoring, Reply::Cell(cell @ Cell { state: Some(_), .. })) => {
+                let state = cell.state.clone().unwrap_or_default();
                 self.member.watch.observe(&state, mono, &self.member.settings);
-                return match self.member.has_duty(mono) {
-                    true => self.start(life, Goal::KeepAlive, now),
-                    false => self.look(life, &state, now),
-                };
+                match self.member.has_duty(mono) {
+                    // The real driver has a thread for this, which reads when it is due: once, as here.
+                    true => {
+                        let limit = self.member.settings.heartbeat_timeout;
+                        let run = self.run.insert(Run::new(Goal::KeepAlive, mono, mono.after(limit)));
+                        run.handle_cell(&mut self.member, cell, mono, wall)
+                    }
+                    false => return self.look(life, &state, now),
+                }
             }
             (Pending::Monitoring, Reply::Cell(_)) => return idle(),
             (pending, reply) => unreachable!("{pending:?} was answered {reply:?}"),

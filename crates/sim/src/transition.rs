@@ -46,7 +46,17 @@ impl Checks {
                 continue;
             }
             let taken_in = old.0.is_none() && new.0.is_some();
-            if taken_in {
+            let taken_out = old.0.is_some() && new == (None, true, false);
+            if taken_out {
+                let next = self.asked.get(&(before.round + 1)).is_some_and(|asked| asked.contains(node));
+                hold!(
+                    at,
+                    "R8",
+                    next && before.complete,
+                    "{writer} took {node} out of round {}, which did not ask",
+                    before.round
+                );
+            } else if taken_in {
                 let asked = self.asked.get(&after.round).is_some_and(|asked| asked.contains(node));
                 hold!(at, "R8", asked, "{writer} let {node} into round {}, which did not ask", after.round);
             } else {
@@ -61,7 +71,7 @@ impl Checks {
                     "{writer} moved {node} from {old:?} to {new:?}"
                 );
             }
-            let kept = if taken_in { newest < Some(heartbeat) } else { was == Some(heartbeat) };
+            let kept = if taken_in || taken_out { newest < Some(heartbeat) } else { was == Some(heartbeat) };
             hold!(at, "R8", kept, "{writer} changed the heartbeat of {node} from {was:?} to {heartbeat}");
         }
         let stay = |node: &&NodeDesc| after.participants.contains_key(*node);

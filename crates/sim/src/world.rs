@@ -93,6 +93,8 @@ pub(crate) struct World {
     pub(crate) away: Vec<Range<Duration>>,
     /// Whether all may have become well with what happened last.
     unsettled: bool,
+    /// When torch's nodes have last put somebody out who is alive, or anybody has given up.
+    pub(crate) disturbed: Option<Duration>,
 }
 
 /// A driver's patience with one request.
@@ -131,6 +133,7 @@ impl World {
             peace: config.trouble,
             away: Vec::new(),
             unsettled: false,
+            disturbed: None,
             config: config.clone(),
         }
     }
@@ -256,12 +259,10 @@ impl World {
         request: Request,
     ) -> Result<(), Violation> {
         let Node { job, is_torch, .. } = self.nodes[node];
-        if let (Request::Announce { node, .. }, true) = (&request, self.config.thorough) {
-            let round = self.state(job).round;
-            // It may have read a state in which all others were dead, and the next round was to come.
-            for round in [round, round + 1] {
-                self.jobs[job].checks.asked.entry(round).or_default().insert(node.clone());
-            }
+        if let (Request::Announce { key, node }, true) = (&request, self.config.thorough) {
+            let round = key.rsplit('/').next().and_then(|round| round.parse().ok());
+            let round = round.expect("announcements are for a round");
+            self.jobs[job].checks.asked.entry(round).or_default().insert(node.clone());
         }
         let (reply, changed) = self.store.handle(request);
         if let Reply::Written { won, .. } = &reply {
@@ -344,6 +345,8 @@ impl World {
             }
             Some(Report::TimedOut { cleanly }) => {
                 self.summary.timeouts += 1;
+                // One to spare less: with torch's nodes a full round may have started over again and again until now.
+                self.disturbed = Some(self.now);
                 self.check_timed_out(node, cleanly)
             }
             Some(Report::Broken { rule, what }) => Err(self.violation(rule, what)),

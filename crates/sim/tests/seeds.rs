@@ -43,14 +43,16 @@ fn a_seed_is_one_run() {
 /// torch nodes and second rendezvous beside them.
 #[test]
 fn every_check_has_something_to_look_at() {
-    let (mut looked, mut timeouts, mut losses) = ([0; 5], 0, 0);
+    let (mut looked, mut timeouts, mut losses, mut excused) = ([0; 5], 0, 0, 0);
     for seed in 0..2_000 {
         let summary = run(&Config::of(seed)).unwrap();
         looked.iter_mut().zip(summary.looked).for_each(|(sum, one)| *sum += one);
         timeouts += summary.timeouts;
         losses += summary.losses;
+        excused += summary.excused;
     }
     assert!(looked.iter().all(|looks| *looks > 10), "looks of R9 to R13: {looked:?}");
+    assert_eq!(excused, 0, "what R9 lets pass is rare");
     assert!(timeouts > 100 && losses > 10_000, "{timeouts} timeouts, {losses} lost writes");
     let configs: Vec<_> = (0..2_000).map(Config::of).collect();
     assert!(configs.iter().filter(|config| config.torch > 0).count() > 300);
@@ -67,13 +69,20 @@ fn many_who_come_at_once_need_few_writes() {
     }
 }
 
-/// Leaving is one write for each, and all want to leave at once: none of a thousand may try more than twenty times in a
-/// second, which each run checks.
+/// All want to leave at once and to be back at once: whoever is first in line takes the others along, both times. That
+/// none tries more than twenty times in a second is checked in each run.
 #[test]
-fn a_thousand_who_start_over_at_once_do_not_crowd_each_other_out() {
+fn a_thousand_who_start_over_at_once_need_few_writes() {
     let summary = run(&Config { restarts: 1, thorough: false, ..Config::crowd(4, 1_000) }).unwrap();
     assert_eq!((summary.rounds, summary.joins), (2, 2_000), "{summary:?}");
-    assert!(summary.healed.unwrap().as_secs_f64() < 30.0, "{summary:?}");
+    assert!(summary.healed.unwrap().as_secs_f64() < 10.0, "{summary:?}");
+    assert!(summary.writes <= 6 * 1_000, "{summary:?}");
+}
+
+/// The node that was once put out although it lived: it had lost three compare-and-sets, each a second away from the store.
+#[test]
+fn who_is_far_from_the_store_is_not_put_out_because_others_are_quicker() {
+    run(&Config::of(514_463)).unwrap();
 }
 
 /// Also where nobody is near the store, and the first in line is as slow as all others.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::interrupt;
+
 /// The end of one call's time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
@@ -34,9 +36,20 @@ impl Deadline {
         Deadline { start: self.start, at: Some(self.at.map_or(soon, |at| at.min(soon))) }
     }
 
-    /// What is left: `None` without end, zero if it has passed.
+    /// What is left: `None` without end, zero if it has passed, or if the caller has said to stop.
     pub(crate) fn left(&self) -> Option<Duration> {
+        if interrupt::is_stopped() {
+            return Some(Duration::ZERO);
+        }
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// How long to wait at most before looking up (`interrupt::look_up`): what is left, or less where that is asked for.
+    pub(crate) fn slice(&self) -> Option<Duration> {
+        match self.left() {
+            left if !interrupt::is_watched() => left,
+            left => Some(left.map_or(interrupt::SLICE, |left| left.min(interrupt::SLICE))),
+        }
     }
 
     /// What is left, as the time-out of another call: zero is without end there, so that it never is unless this is.
@@ -55,7 +68,11 @@ impl Deadline {
 
     /// Sleeps so long, but not past the end.
     pub(crate) fn sleep(&self, most: Duration) {
-        std::thread::sleep(self.left().map_or(most, |left| left.min(most)));
+        let woken = self.or_after(most);
+        while let Some(slice) = woken.slice().filter(|slice| !slice.is_zero()) {
+            std::thread::sleep(slice);
+            interrupt::look_up();
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
+use crate::interrupt;
 
 /// A host name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,9 +61,18 @@ impl Endpoint {
         let endpoint = self.clone();
         let (answer, answered) = mpsc::channel();
         std::thread::spawn(move || answer.send(endpoint.resolve()));
-        let answer = match timeout {
-            Duration::ZERO => answered.recv().ok(),
-            timeout => answered.recv_timeout(timeout).ok(),
+        let deadline = Deadline::after(timeout);
+        let answer = loop {
+            let slice = match deadline.slice() {
+                None => break answered.recv().ok(),
+                Some(Duration::ZERO) => break None,
+                Some(slice) => slice,
+            };
+            match answered.recv_timeout(slice) {
+                Ok(answer) => break Some(answer),
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) => interrupt::look_up(),
+            }
         };
         answer.unwrap_or_else(|| {
             let reason = "the name server did not answer in time".into();

@@ -328,6 +328,9 @@ pub enum StoreError {
         /// What was called.
         op: Op,
     },
+    /// A store that is not one of these failed, in a way of its own.
+    #[error(transparent)]
+    Foreign(Box<dyn std::error::Error + Send + Sync>),
     /// Arguments that don't go together.
     #[error("{0}")]
     InvalidArgument(String),

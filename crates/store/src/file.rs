@@ -93,6 +93,18 @@ impl FileStore {
         left
     }
 
+    /// The same file for a process that was forked from the one which opened it. It is not counted in the file, and has
+    /// nothing in common with the one it is made from: that one's locks may be held by threads which were not copied.
+    pub fn for_child(&self, timeout: Duration) -> FileStore {
+        FileStore {
+            options: self.options.clone(),
+            place: Arc::new(Place::new(self.place.path().to_owned(), self.options.shared)),
+            timeout: Mutex::new(timeout),
+            counted: false,
+            view: Arc::new(Mutex::new(View::new(&self.options.limits))),
+        }
+    }
+
     /// The key as the file has it, if it may be that long.
     fn key(&self, key: &str) -> Result<Box<[u8]>> {
         // The slash before it, and the mark of deletion that may come before that.

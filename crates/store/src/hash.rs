@@ -10,6 +10,7 @@ use rallypoint_core::{Limits, Refusal, printable};
 
 use crate::deadline::Deadline;
 use crate::error::{KeyStates, Result, StoreError};
+use crate::interrupt;
 use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
@@ -93,14 +94,20 @@ impl HashStore {
             if let Some(answer) = state.answers.remove(&client) {
                 break Some(answer);
             }
-            let left = deadline.left();
-            if left == Some(Duration::ZERO) {
-                break None;
-            }
-            state = match left {
-                None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            let changed = &self.shared.changed;
+            state = match deadline.slice() {
+                Some(Duration::ZERO) => break None,
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(slice) => {
+                    let (woken, timeout) =
+                        changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() {
+                        drop(woken);
+                        interrupt::look_up();
+                        self.state()
+                    } else {
+                        woken
+                    }
                 }
             };
         };

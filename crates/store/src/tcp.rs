@@ -10,6 +10,7 @@ mod operations;
 mod waiting;
 
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -170,6 +171,18 @@ impl TcpStore {
     /// Another handle of this same client.
     pub fn client(&self) -> TcpStore {
         TcpStore::over(Arc::clone(&self.link), self.server.clone(), self.load_timeout())
+    }
+
+    /// An independent client of the same server, with connections of its own.
+    pub fn another(&self) -> Result<TcpStore> {
+        let link = self.link.another();
+        link.connect(&Deadline::after(self.load_timeout()))?;
+        Ok(TcpStore::over(Arc::new(link), self.server.clone(), self.load_timeout()))
+    }
+
+    /// The socket of a connection that is not in use just now: its number, this end and the other.
+    pub fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
+        self.link.socket()
     }
 
     /// The address of this machine that the connection to the server has; `None` if it is not connected just now.

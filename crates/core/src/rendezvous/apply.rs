@@ -10,8 +10,9 @@ use super::time::WallTime;
 
 /// The state after `change` by `view.me`.
 ///
-/// `dead` are dropped with every write. `announced` are nodes that asked to be let in: whoever writes next lets them in
-/// along with itself, so that many who come at once don't have to come one by one.
+/// `dead` are dropped with every write. `announced` are nodes that asked to be let into the next round to be open: whoever
+/// writes next lets them in along with itself, or, as long as they are in the round before that, takes them out of it, so
+/// that many who come or go at once don't have to do so one by one.
 pub fn apply(
     change: Change,
     state: &State,
@@ -47,6 +48,17 @@ pub fn apply(
             next.wait_list.remove(me);
             next.redundancy_list.insert(me.clone());
         }
+        Change::StartOver => {
+            let with_me = announced.iter().filter(|node| *node != me && !dead.contains(node)).chain([me]);
+            let in_round = |node: &&NodeDesc| next.participants.contains_key(*node);
+            let leaving: Vec<_> = with_me.filter(in_round).cloned().collect();
+            next = next.without(&leaving, settings.min_nodes);
+            for node in leaving {
+                // That it asked for it is a sign of life.
+                next.last_heartbeats.insert(node.clone(), stamp);
+                next.wait_list.insert(node);
+            }
+        }
         Change::Withdraw => {
             next = next.without(std::slice::from_ref(me), settings.min_nodes);
             // So that the state differs even if this node was only about to be let in: see `Step::Write::retract`.
@@ -59,6 +71,7 @@ pub fn apply(
         next.last_heartbeats.insert(me.clone(), stamp);
     }
     next.keep_newest(state.newest());
+    next.keep_world(state);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),

@@ -16,7 +16,7 @@ use super::watch::Watch;
 pub enum Goal {
     /// Be in the next round.
     Join,
-    /// Be out of the round it was in.
+    /// Be out of the round it was in, so as to be in the next.
     Exit,
     /// Be in no list at all, because it goes.
     Leave,
@@ -54,6 +54,8 @@ pub enum Change {
     AddToWaitList,
     /// Among the spares.
     AddToRedundancyList,
+    /// Out of the complete round and onto the list for the next.
+    StartOver,
     /// Out of every list.
     Withdraw,
     /// No more nodes: give out ranks.
@@ -83,6 +85,8 @@ pub struct View<'a> {
     pub since: MonoTime,
     /// Whether it has asked the others to let it in.
     pub announced: bool,
+    /// The round for which it has done so since it began.
+    pub asked: Option<u64>,
 }
 
 impl View<'_> {
@@ -128,7 +132,8 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(state, view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        let (round, of) = (state.round, state.world_size());
+        // Where it can't be told how large it was, it had at least the least.
+        let (round, of) = (state.round, state.world_size().max(settings.min_nodes));
         return match of == have {
             true => (Decision::Finish, Reason::InRound { round, world_size: have }),
             // Others have returned from this round with a larger world. It can't be entered any more.
@@ -185,12 +190,15 @@ fn stay(state: &State, view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    if !state.participants.contains_key(view.me) {
+    // Others may have let it out and into the next round before it has seen the first.
+    let is_in_next = view.asked == Some(state.round);
+    if is_in_next || !state.participants.contains_key(view.me) {
         return (Decision::Finish, Reason::Nothing);
     }
-    match view.is_late() {
-        true => (Decision::FailTimeout, Reason::TooLong),
-        false => (Decision::Write(Change::Withdraw), Reason::Leaving),
+    match (view.is_late(), state.complete && !state.closed) {
+        (true, _) => (Decision::FailTimeout, Reason::TooLong),
+        (false, true) => (Decision::Write(Change::StartOver), Reason::Leaving),
+        (false, false) => (Decision::Write(Change::Withdraw), Reason::Leaving),
     }
 }
 

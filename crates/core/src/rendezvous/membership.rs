@@ -85,8 +85,20 @@ impl State {
         for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
             *held = rank;
         }
-        let world = format!("{}:{}", self.round, self.participants.len());
+        self.write_down_world(self.participants.len() as u64);
+    }
+
+    fn write_down_world(&mut self, nodes: u64) {
+        let world = format!("{}:{nodes}", self.round);
         self.extra.insert(Arc::from(WORLD), Extra::Text(Arc::from(world)));
+    }
+
+    /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
+    /// highest rank has left, nothing else tells.
+    pub(super) fn keep_world(&mut self, before: &State) {
+        if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
+            self.write_down_world(before.world_size());
+        }
     }
 
     pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
@@ -124,19 +136,19 @@ impl State {
 
     /// How many nodes the complete round was completed with, as far as that can be known.
     ///
-    /// Our nodes write it down. Where a torch node completed the round, the highest rank tells, unless that one has left.
+    /// Our nodes write it down, with the first write into a round that a torch node completed. Before that the highest rank
+    /// tells, unless that one has left.
     pub fn world_size(&self) -> u64 {
         let have = self.participants.len() as u64;
-        let written = match self.extra.get(WORLD) {
-            Some(Extra::Text(text)) => text
-                .split_once(':')
-                .and_then(|(round, world)| Some((round.parse::<u64>().ok()?, world.parse::<u64>().ok()?)))
-                .filter(|(round, _)| *round == self.round)
-                .map(|(_, world)| world),
-            _ => None,
-        };
         let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
-        written.unwrap_or(0).max(highest).max(have)
+        self.written_world().unwrap_or(0).max(highest).max(have)
+    }
+
+    /// What stands there of the size of this round.
+    fn written_world(&self) -> Option<u64> {
+        let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
+        let (round, world) = text.split_once(':')?;
+        (round.parse() == Ok(self.round)).then(|| world.parse().ok())?
     }
 
     /// Who closed it, where one of our nodes did.

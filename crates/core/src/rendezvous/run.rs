@@ -22,7 +22,10 @@ pub struct Run {
     since: MonoTime,
     deadline: MonoTime,
     cell: Option<Cell>,
-    announced: Arc<[NodeDesc]>,
+    /// Who has announced itself for the next round to be open; only where that was read after the state.
+    announced: Option<Arc<[NodeDesc]>>,
+    /// The round it has last announced itself for, since it began.
+    asked: Option<u64>,
     losses: u32,
     reason: Reason,
     /// Who was here when the time was up: this node among them, although it withdraws before it ends.
@@ -46,6 +49,8 @@ const MOST_DEFERRALS: u32 = 4;
 /// Between two that wait for the same one ahead of them.
 const STAGGER: Duration = Duration::from_millis(1);
 const MOST_STAGGERED: usize = 256;
+/// Whose way to the store and back takes so long can't write more than twenty times a second anyway.
+const FAR: Duration = Duration::from_millis(60);
 /// No pause is shorter, however soon something is due.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
@@ -57,7 +62,8 @@ impl Run {
             since: now,
             deadline,
             cell: None,
-            announced: Arc::default(),
+            announced: None,
+            asked: None,
             losses: 0,
             reason: Reason::Nothing,
             late: None,
@@ -98,11 +104,11 @@ impl Run {
         now: MonoTime,
         wall: WallTime,
     ) -> Step {
-        self.announced = announced.into();
+        self.announced = Some(announced.into());
         self.take(member, cell, now);
         let step = self.next(member, now, wall);
         // It goes with this state and no other; and it may be long.
-        self.announced = Arc::default();
+        self.announced = None;
         step
     }
 
@@ -140,11 +146,13 @@ impl Run {
         let most = pause / 4 + pause.mul_f64((random % 4096) as f64 / 4096.0 * 0.75);
         // What the winner wrote may be all that was wanted.
         let step = self.next(member, now, wall);
-        // A heartbeat is tried again at once, every other time: what it is to replace is at hand and will not be any newer
-        // after a pause and another read. Far from the store it would else be overtaken again and again, and be missed.
+        // A heartbeat is tried again at once: what it is to replace is at hand and will not be any newer after a pause and
+        // another read. Far from the store it would else be overtaken again and again, and be missed; near it, every other
+        // time is enough.
         let is_heartbeat = matches!(self.writing, Some((Change::KeepAlive, _)));
+        let is_far = written.is_some_and(|(_, at)| now.since(at) >= FAR);
         match step {
-            Step::Write { .. } if is_heartbeat && self.losses % 2 == 1 => step,
+            Step::Write { .. } if is_heartbeat && (is_far || self.losses % 2 == 1) => step,
             Step::Write { .. } | Step::Announce { .. } => Step::Pause { most, phase: self.phase() },
             other => other,
         }
@@ -152,17 +160,20 @@ impl Run {
 
     /// The pause is over.
     pub fn handle_pause(&mut self, member: &Member, now: MonoTime) -> Step {
-        let outside = |round: &u64| {
-            self.state().is_none_or(|state| {
-                state.round == *round && !state.complete && !state.participants.contains_key(&member.me)
-            })
+        let fresh = State::default();
+        let state = self.state().unwrap_or(&fresh);
+        let is_in = state.participants.contains_key(&member.me);
+        let wants = match self.goal {
+            Goal::Join => !state.complete && !is_in,
+            Goal::Exit => state.complete && is_in,
+            _ => false,
         };
-        match member.announcement.filter(outside) {
-            Some(round) if self.goal == Goal::Join => {
-                self.announcing = now;
+        match member.announcement.filter(|round| wants && *round == to_open(state)) {
+            Some(round) => {
+                (self.asked, self.announcing) = (Some(round), now);
                 Step::Announce { round }
             }
-            _ => Step::Read,
+            None => Step::Read,
         }
     }
 
@@ -175,8 +186,11 @@ impl Run {
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
         if let Some(state) = &cell.state {
             member.watch.observe(state, now, &member.settings);
-            // Whoever let it in has written a heartbeat for it, some time after it asked.
-            if member.announcement == Some(state.round) && state.participants.contains_key(&member.me) {
+            // Whoever let it in, or out of the round before, has written a heartbeat for it, some time after it asked.
+            let let_in =
+                member.announcement == Some(state.round) && state.participants.contains_key(&member.me);
+            let let_out = self.goal == Goal::Exit && state.wait_list.contains(&member.me);
+            if let_in || let_out {
                 member.beat = member.beat.max(self.first_announced);
             }
         }
@@ -197,6 +211,7 @@ impl Run {
             wall,
             since: self.since,
             announced: member.may_be_let_in(raw),
+            asked: self.asked,
         };
         let dead = member.watch.dead(member.settings.keep_alive_limit(), &member.me);
         let state = match dead.is_empty() {
@@ -206,6 +221,8 @@ impl Run {
         // Ranks come from the bytes that were read, never from this node's opinion of who is dead.
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { raw } else { &*state };
         let (decision, reason) = decide(self.goal, seen, &view);
+        // Others may have gone on to another round since it announced itself.
+        self.announced.take_if(|_| self.asked != Some(to_open(&state)));
         self.reason = reason.clone();
         match decision {
             Decision::Finish => {
@@ -215,13 +232,16 @@ impl Run {
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
             Decision::FailTimeout => Step::End(End::Timeout(self.late.take().unwrap_or(reason))),
             Decision::Wait => Step::Pause { most: self.wait(member, now), phase: self.phase() },
-            Decision::Write(Change::AddToParticipants) if member.announcement != Some(state.round) => {
-                let round = state.round;
-                member.announcement = Some(round);
-                (self.announcing, self.first_announced) = (now, Some(now));
+            // Together with whoever else wants the same.
+            Decision::Write(Change::AddToParticipants | Change::StartOver) if self.announced.is_none() => {
+                let round = to_open(&state);
+                if member.announcement != Some(round) {
+                    (member.announcement, self.first_announced) = (Some(round), Some(now));
+                }
+                (self.asked, self.announcing) = (Some(round), now);
                 Step::Announce { round }
             }
-            Decision::Write(Change::AddToParticipants)
+            Decision::Write(Change::AddToParticipants | Change::StartOver)
                 if !view.is_overdue(&state) && self.goes_later(&state, &member.me) =>
             {
                 let ahead = self.ahead(&state, &member.me).take(MOST_STAGGERED).count() as u32;
@@ -234,7 +254,8 @@ impl Run {
                 Step::Pause { most: took + STAGGER * ahead, phase: self.phase() }
             }
             Decision::Write(change) => {
-                let next = apply(change, raw, &view, &dead, &self.announced);
+                let announced = self.announced.as_deref().unwrap_or_default();
+                let next = apply(change, raw, &view, &dead, announced);
                 if matches!(reason, Reason::JoinTimeout { .. }) {
                     self.late.get_or_insert(reason);
                 }
@@ -249,15 +270,16 @@ impl Run {
         }
     }
 
-    /// Who has announced itself before this node and is not in the round yet; the last one first, because those who came
-    /// early are mostly in it.
+    /// Who has announced itself before this node and is not in the round yet, or not out of the one before; the last one
+    /// first, because those who came early mostly are.
     fn ahead<'a>(&'a self, state: &'a State, me: &NodeDesc) -> impl Iterator<Item = &'a NodeDesc> {
-        let place = self.announced.iter().position(|node| node == me).unwrap_or_default();
-        self.announced[..place].iter().rev().filter(|node| !state.participants.contains_key(node))
+        let announced = self.announced.as_deref().unwrap_or_default();
+        let place = announced.iter().position(|node| node == me).unwrap_or_default();
+        announced[..place].iter().rev().filter(|node| state.participants.contains_key(node) == state.complete)
     }
 
-    /// Whether to let others go first, but not for ever: whoever is first in line lets the others in along with itself, so
-    /// that of many who come at once few have to write.
+    /// Whether to let others go first, but not for ever: whoever is first in line lets the others in, or out, along with
+    /// itself, so that of many who come or go at once few have to write.
     fn goes_later(&self, state: &State, me: &NodeDesc) -> bool {
         let times = if self.deferred.0 == state.round { self.deferred.1 } else { 0 };
         times < MOST_DEFERRALS && self.ahead(state, me).next().is_some()
@@ -273,8 +295,8 @@ impl Run {
         state: &State,
         dead: Vec<NodeDesc>,
     ) -> Option<(u64, Vec<NodeDesc>)> {
-        let round = state.round.max(member.announcement.unwrap_or_default());
-        let mut nodes = if state.complete { Vec::new() } else { dead };
+        let round = to_open(state).max(member.announcement.unwrap_or_default());
+        let mut nodes = dead;
         if change == Change::Withdraw && member.may_be_let_in(raw) {
             nodes.push(member.me.clone());
         }
@@ -298,6 +320,11 @@ impl Run {
             .map_or(POLL, |beat| member.settings.keep_alive_interval.saturating_sub(now.since(beat)));
         POLL.min(call).min(time).min(beat).max(SHORTEST_WAIT)
     }
+}
+
+/// The round that nodes may announce themselves for.
+fn to_open(state: &State) -> u64 {
+    if state.complete { state.round.saturating_add(1) } else { state.round }
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl Scene {
             wall: self.wall,
             since: at(0),
             announced: self.announced,
+            asked: None,
         }
     }
 }

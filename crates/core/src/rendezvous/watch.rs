@@ -36,7 +36,7 @@ impl Watch {
     /// node was paused or the store was away, then the others could not be seen and are not to blame.
     pub fn observe(&mut self, state: &Arc<State>, now: MonoTime, settings: &Settings) {
         let passed = self.observed.map_or(Duration::ZERO, |before| now.since(before));
-        self.looked += passed.min(settings.keep_alive_interval);
+        self.looked = self.looked.saturating_add(passed.min(settings.keep_alive_interval));
         self.observed = Some(now);
         if self.sights.back().is_none_or(|(_, last)| last != state) {
             self.keep(state, settings.keep_alive_limit());
@@ -55,12 +55,12 @@ impl Watch {
     fn keep(&mut self, state: &Arc<State>, limit: Duration) {
         // A sight that is passed over makes what it showed look newer than it is, by little: nobody is taken for dead
         // too soon.
-        let close = |(before, _): &(Duration, Arc<State>)| self.looked - *before < 2 * limit / MOST_SIGHTS;
+        let close = |(before, _): &(Duration, Arc<State>)| self.looked - *before < limit / (MOST_SIGHTS / 2);
         if self.sights.iter().nth_back(1).is_some_and(close) {
             self.sights.pop_back();
         }
         self.sights.push_back((self.looked, state.clone()));
-        while self.sights.get(1).is_some_and(|(since, _)| *since + limit <= self.looked) {
+        while self.sights.get(1).is_some_and(|(since, _)| since.saturating_add(limit) <= self.looked) {
             self.sights.pop_front();
         }
     }
@@ -76,7 +76,7 @@ impl Watch {
 
     /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.
     pub fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
-        let old = self.sights.iter().rposition(|(since, _)| *since + limit <= self.looked);
+        let old = self.sights.iter().rposition(|(since, _)| since.saturating_add(limit) <= self.looked);
         let (Some(old), Some((_, last))) = (old, self.sights.back()) else { return Vec::new() };
         let is_dead = |node: &&NodeDesc| {
             let heartbeat = last.heartbeat(node);

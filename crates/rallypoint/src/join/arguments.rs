@@ -27,6 +27,7 @@ Exit codes:
   3    the rendezvous is closed
   4    the time ran out before enough nodes were here
   5    the store could not be reached, or was lost
+  6    other nodes started over while the command ran; run again to be in the next round
   126, 127   the command could not be run, or was not found
   128+N      ended by signal N while waiting; with a command, the command was ended by signal N
   otherwise  the command's own"

@@ -93,7 +93,7 @@ fn name_of_host(endpoint: &Endpoint) -> String {
 }
 
 fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
-    let path = match parameters.endpoint.trim() {
+    let path: std::path::PathBuf = match parameters.endpoint.trim() {
         // Torch makes a file that only this process knows.
         "" => {
             let random = RandomState::new().build_hasher().finish();
@@ -101,7 +101,15 @@ fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
         }
         path => path.into(),
     };
-    let store = FileStoreOptions::new(&path).open();
+    // What is missing there will not come by itself, as the file does; it would be waited for in vain.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(RendezvousError::parameter(format!(
+            "the endpoint {path:?} is to be a file (store_type=file), but there is no folder {folder:?}; make it, or name a \
+             file elsewhere"
+        )));
+    }
+    let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).open();
     let store =
         store.map_err(|source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source })?;
     Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as: outward_address().to_string() })

@@ -10,16 +10,18 @@ use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
     Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, pickle,
 };
-use rallypoint_store::StoreError;
+use rallypoint_store::{PrefixStore, Store, StoreError};
 
 use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
+use crate::ranks::nodes_that_finished;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
     pub(super) backend: Arc<dyn RendezvousBackend>,
+    store: Arc<dyn Store>,
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -43,6 +45,8 @@ const SLICE: Duration = Duration::from_millis(200);
 const WORTH_WAITING: Duration = Duration::from_millis(20);
 /// How long a state that can't be read is looked at again before it is an error: it may be put right.
 const CORRUPT: Duration = Duration::from_secs(10);
+/// How long to find out more about somebody who was dropped.
+const WHY: Duration = Duration::from_secs(1);
 
 /// What to do about something that failed.
 enum Failure {
@@ -51,9 +55,10 @@ enum Failure {
 }
 
 impl Driver {
-    pub(super) fn new(backend: Arc<dyn RendezvousBackend>, member: Member) -> Driver {
+    pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
         Driver {
             backend,
+            store,
             me: member.me.clone(),
             settings: member.settings.clone(),
             observer: None,
@@ -261,14 +266,32 @@ impl Driver {
             backend.signal(Signal::Wanted { round: after.round });
         }
         for node in before.last_heartbeats.keys().filter(|node| **node != self.me && !after.has(node)) {
-            tracing::warn!(
+            let what = format!(
                 "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s \
-                 (keep_alive_interval × keep_alive_max_attempt).",
+                 (keep_alive_interval × keep_alive_max_attempt)",
                 self.settings.run_id,
                 self.me,
                 self.settings.keep_alive_limit().as_secs_f64()
             );
+            match self.may_have_finished(backend, before, node) {
+                true => tracing::info!(
+                    "{what}. Workers of the round have finished: a torch agent whose own have says nothing more while it \
+                     waits for the others, so nothing need be wrong."
+                ),
+                false => tracing::warn!("{what}."),
+            }
         }
+    }
+
+    /// Whether this may be an agent of torch's that waits for the others to finish: its client can do one thing at a
+    /// time, so its heartbeats wait as well. Ours have announced themselves, and show that they live until they go.
+    fn may_have_finished(&self, backend: &dyn RendezvousBackend, before: &State, node: &NodeDesc) -> bool {
+        if !before.complete || backend.announced(before.round).is_ok_and(|ours| ours.contains(node)) {
+            return false;
+        }
+        let prefix = format!("torch.rendezvous.{}.{}", self.settings.run_id, before.round);
+        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(WHY)));
+        nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 
     fn report(&self, run: &Run, started: Instant) {

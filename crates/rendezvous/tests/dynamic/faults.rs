@@ -103,7 +103,9 @@ fn the_state_comes_back_and_a_node_goes_on() {
     let nodes = [0, 1].map(|_| job.node_over(&store));
     store.set("torch.rendezvous.job", b"!!!").unwrap();
     let waiting = join(&nodes[0]);
-    std::thread::sleep(Duration::from_millis(700));
+    eventually("it has seen that and looked again", Duration::from_secs(9), || {
+        job.counts.reads.load(Ordering::Relaxed) >= 2
+    });
     // Somebody puts it right.
     store.set("torch.rendezvous.job", rallypoint_core::rendezvous::cell::NULL).unwrap();
     let other = nodes[1].next_rendezvous().unwrap();

@@ -16,6 +16,8 @@ pub(crate) struct Job {
     pub(crate) server: TcpStoreServer,
     pub(crate) settings: Settings,
     pub(crate) counts: Arc<Counts>,
+    /// How long it takes its nodes to get to the store.
+    pub(crate) distance: Duration,
 }
 
 /// What the backends of a job were asked.
@@ -29,6 +31,7 @@ pub(crate) struct Counts {
 struct Counted {
     inner: C10dBackend,
     counts: Arc<Counts>,
+    distance: Duration,
 }
 
 impl RendezvousBackend for Counted {
@@ -37,16 +40,20 @@ impl RendezvousBackend for Counted {
     }
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(self.distance);
         self.inner.state()
     }
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(self.distance);
         self.inner.set_state(state, token)
     }
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+        std::thread::sleep(self.distance);
         self.inner.announce(round, node)
     }
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
+        std::thread::sleep(self.distance);
         self.inner.announced(round)
     }
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
@@ -63,7 +70,7 @@ impl RendezvousBackend for Counted {
     }
     fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
         let inner = self.inner.with_timeout(most);
-        Some(Box::new(Counted { inner, counts: Arc::clone(&self.counts) }))
+        Some(Box::new(Counted { inner, counts: Arc::clone(&self.counts), distance: self.distance }))
     }
 }
 
@@ -72,7 +79,7 @@ impl Job {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let mut settings = Settings::new("job", min_nodes, max_nodes);
         settings.join_timeout = Duration::from_secs(60);
-        Job { server, settings, counts: Arc::default() }
+        Job { server, settings, counts: Arc::default(), distance: Duration::ZERO }
     }
 
     /// How many compare-and-sets there were so far.
@@ -113,15 +120,16 @@ impl Job {
 
     /// A node whose state lies elsewhere.
     pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
-        let backend = Arc::new(C10dBackend::new(Arc::clone(store), &self.settings.run_id).unwrap());
-        let settings = self.settings.clone();
-        Arc::new(DynamicRendezvousHandler::new(backend, Arc::clone(store), "127.0.0.1", settings).unwrap())
+        Arc::new(self.handler_over(Arc::clone(store), self.settings.clone()))
     }
 
     fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
-        let store: Arc<dyn Store> = Arc::new(self.store());
+        self.handler_over(Arc::new(self.store()), settings)
+    }
+
+    fn handler_over(&self, store: Arc<dyn Store>, settings: Settings) -> DynamicRendezvousHandler {
         let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
-        let backend = Counted { inner, counts: Arc::clone(&self.counts) };
+        let backend = Counted { inner, counts: Arc::clone(&self.counts), distance: self.distance };
         DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap()
     }
 

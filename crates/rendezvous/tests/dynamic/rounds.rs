@@ -1,9 +1,10 @@
 //! Rounds form and re-form.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
+use rallypoint_rendezvous::{DynamicRendezvousHandler, RendezvousError, RendezvousHandler};
 use rallypoint_store::{Store, TcpStore};
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
@@ -41,6 +42,19 @@ fn many_nodes_at_once_cost_few_compare_and_sets() {
     let nodes = job.nodes(N);
     assert_agree(&join_all(&nodes));
     let writes = job.counts.writes.load(Ordering::Relaxed);
+    assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
+}
+
+/// All see the same before any of them has written; torch's would each try until none is before them, which is n² in all
+/// (the interop tests show that).
+#[test]
+fn many_nodes_at_once_that_are_far_from_the_store_cost_few_compare_and_sets() {
+    const N: usize = 24;
+    let mut job = Job::new(N as u64, N as u64);
+    job.distance = Duration::from_millis(50);
+    let nodes = job.nodes(N);
+    assert_agree(&join_all(&nodes));
+    let writes = job.writes();
     assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
 }
 
@@ -91,6 +105,72 @@ fn nodes_start_over_within_milliseconds() {
     let second = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[first.join().unwrap().unwrap(), second]);
     assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
+/// Those who wait are woken by who changes the round; they would else look once a second. On a busy machine one try may
+/// take longer, so it is the median that counts, and of several measurements the best.
+#[test]
+fn who_changes_the_round_wakes_the_others_within_fifty_milliseconds() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    join_all(&nodes);
+    let mut medians = Vec::new();
+    for _ in 0..5 {
+        let (mut heard, mut joined): (Vec<_>, Vec<_>) = (0..9).map(|_| start_over(&nodes)).unzip();
+        heard.sort();
+        joined.sort();
+        medians.push((heard[4], joined[4]));
+        if heard[4].max(joined[4]) <= Duration::from_millis(50) {
+            return;
+        }
+    }
+    panic!("{medians:?}");
+}
+
+/// One starts over, and the other hears of it and does the same: how long until the second has heard that somebody waits, and
+/// from there until the first, who waits for it, is in the next round.
+fn start_over(nodes: &[Arc<DynamicRendezvousHandler>]) -> (Duration, Duration) {
+    let start = Instant::now();
+    let first = join(&nodes[0]);
+    nodes[1].wait_for_change(SOON);
+    let heard = start.elapsed();
+    assert!(nodes[1].is_round_over().unwrap());
+    let second = nodes[1].next_rendezvous().unwrap();
+    assert_agree(&[first.join().unwrap().unwrap(), second]);
+    (heard, start.elapsed() - heard)
+}
+
+#[test]
+fn many_nodes_that_start_over_at_once_cost_few_compare_and_sets() {
+    const N: usize = 64;
+    let job = Job::new(N as u64, N as u64);
+    let nodes = job.nodes(N);
+    join_all(&nodes);
+    let before = job.writes();
+    assert_agree(&join_all(&nodes));
+    let writes = job.writes() - before;
+    assert!(writes <= 6 * N, "{writes} compare-and-sets for {N} nodes");
+}
+
+#[test]
+fn who_has_gone_from_a_round_is_known_and_that_it_is_over_once_one_of_them_waits() {
+    let mut job = Job::new(1, 3);
+    job.settings.last_call_timeout = Duration::from_secs(2);
+    let nodes = job.nodes(3);
+    let rounds = join_all(&nodes);
+    assert_agree(&rounds);
+    assert!(nodes[0].gone_from_round().unwrap().is_empty() && !nodes[0].is_round_over().unwrap());
+    nodes[1].leave().unwrap();
+    eventually("it is seen", SOON, || nodes[0].gone_from_round().unwrap() == [nodes[1].node().clone()]);
+    // Somebody who was not in it waits: that ends nothing.
+    let late = job.node();
+    let joining = join(&late);
+    eventually("it waits", SOON, || nodes[0].num_nodes_waiting().unwrap() == 1);
+    assert!(!nodes[0].is_round_over().unwrap());
+    let starting = join(&nodes[2]);
+    eventually("it is over", SOON, || nodes[0].is_round_over().unwrap());
+    nodes[0].leave().unwrap();
+    assert_agree(&[joining.join().unwrap().unwrap(), starting.join().unwrap().unwrap()]);
 }
 
 #[test]

@@ -3,14 +3,16 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use rallypoint_core::store::SERVER_KEY;
 use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
 use rallypoint_core::{Limits, WireError};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::deadline::Deadline;
+use crate::interrupt;
 
 /// How an exchange failed.
 #[derive(Debug)]
@@ -69,9 +71,7 @@ impl Connection {
         deadline: &Deadline,
     ) -> Result<(Connection, Option<String>), Broken> {
         let failed = |error: std::io::Error| lost(&error, false);
-        let patience =
-            deadline.left().map_or(one_try, |left| left.min(one_try)).max(Duration::from_millis(1));
-        let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
+        let stream = connect(address, &deadline.or_after(one_try)).map_err(failed)?;
         if is_to_itself(&stream) {
             return Err(Broken::Lost { reason: REFUSED.into(), sent: false, ended: false });
         }
@@ -127,6 +127,12 @@ impl Connection {
         self.stream.local_addr().ok()
     }
 
+    /// Its socket's number, and both its ends.
+    pub(super) fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
+        let (local, remote) = (self.stream.local_addr().ok()?, self.stream.peer_addr().ok()?);
+        Some((self.stream.as_raw_fd(), local, remote))
+    }
+
     /// Adds a request to what is sent next.
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
@@ -165,7 +171,10 @@ impl Connection {
         }
         match (&self.stream).write(&self.out[from..]) {
             Ok(len) => Ok(len),
-            Err(error) if is_pause(&error) => Ok(0),
+            Err(error) if is_pause(&error) => {
+                interrupt::look_up();
+                Ok(0)
+            }
             Err(error) => Err(lost(&error, false)),
         }
     }
@@ -215,7 +224,7 @@ impl Connection {
                     return Err(Broken::Lost { reason, sent: true, ended: true });
                 }
                 Ok(len) => return Ok(len),
-                Err(error) if is_pause(&error) => {}
+                Err(error) if is_pause(&error) => interrupt::look_up(),
                 Err(error) => return Err(lost(&error, true)),
             }
         }
@@ -265,7 +274,7 @@ impl Connection {
 /// The socket time-out to set, if the one that is set doesn't serve. A call's first read comes so soon after the last
 /// call's that the same time-out usually does.
 fn new_timeout(set: Option<Duration>, deadline: &Deadline) -> Result<Option<Option<Duration>>, Broken> {
-    match deadline.left() {
+    match deadline.slice() {
         None => Ok(set.is_some().then_some(None)),
         Some(Duration::ZERO) => Err(Broken::Silent { sent: true }),
         Some(left) => {
@@ -282,6 +291,37 @@ fn new_timeout(set: Option<Duration>, deadline: &Deadline) -> Result<Option<Opti
 
 /// How much later than asked a socket may wake.
 const SLACK: Duration = Duration::from_millis(10);
+
+/// Connects, looking up while the other side has not answered.
+fn connect(address: SocketAddr, deadline: &Deadline) -> std::io::Result<TcpStream> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => return Err(error),
+        _ => {}
+    }
+    loop {
+        let slice = deadline.slice().unwrap_or(SLACK).max(Duration::from_millis(1));
+        let timeout = Timespec::try_from(slice).map_err(std::io::Error::other)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => interrupt::look_up(),
+            Ok(_) => break,
+            Err(error) => return Err(error.into()),
+        }
+        if deadline.has_passed() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+    }
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => {
+            socket.set_nonblocking(false)?;
+            Ok(socket.into())
+        }
+    }
+}
 
 fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)

@@ -2,6 +2,7 @@
 //! that may or may not be repeated, and that may or may not wait.
 
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,11 @@ impl Link {
     /// This machine's address on an idle connection, if there is one.
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
         self.idle().first().and_then(Connection::local_address)
+    }
+
+    /// The socket of an idle connection, if there is one.
+    pub(super) fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
+        self.idle().first().and_then(Connection::socket)
     }
 
     /// What is known of the server.

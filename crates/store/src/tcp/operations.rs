@@ -221,9 +221,7 @@ impl Store for TcpStore {
     }
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
-        let link = self.link.another();
-        link.connect(&self.deadline())?;
-        Ok(Box::new(TcpStore::over(Arc::new(link), self.server.clone(), self.timeout())))
+        Ok(Box::new(self.another()?))
     }
 
     fn kind(&self) -> &'static str {

@@ -64,6 +64,18 @@ fn a_round_that_somebody_has_left_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
 }
 
+/// Torch's nodes don't write down how many they were; with the highest rank gone nothing tells but the least there must
+/// have been.
+#[test]
+fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
+    let mut round = complete(&["a", "b", "c"]);
+    round.extra.clear();
+    let scene = Scene { settings: Settings::new("job", 3, 3), ..Scene::new() };
+    let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &scene.view());
+    assert_eq!(decision, Decision::Write(Change::Withdraw));
+    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+}
+
 /// Torch has no announcements.
 #[test]
 fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
@@ -133,7 +145,9 @@ fn leaving_a_round_is_done_when_it_is_left() {
     let exit = |scene: &Scene, state: &State| decide(Goal::Exit, state, &scene.view()).0;
     assert_eq!(exit(&Scene::new(), &open(&["a"])), Decision::Finish);
     assert_eq!(exit(&Scene::new().late_by(1), &open(&["a"])), Decision::Finish);
-    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"])), Decision::Write(Change::Withdraw));
+    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
+    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
+    assert_eq!(exit(&Scene::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Scene::new().late_by(1), &complete(&["a", "b"])), Decision::FailTimeout);
 }
 

@@ -40,6 +40,20 @@ fn the_size_of_a_round_that_torch_completed_is_told_by_its_highest_rank() {
 }
 
 #[test]
+fn the_size_of_a_round_that_torch_completed_is_written_down_while_it_is_known() {
+    let mut state = complete(&["a", "b", "c"]);
+    state.extra.clear();
+    let mut left = state.without(&nodes(["c"]), 2);
+    left.keep_world(&state);
+    assert_eq!(left.world_size(), 3);
+    let fewer = left.without(&nodes(["b"]), 2);
+    assert_eq!(fewer.world_size(), 3);
+    let mut open = open(&["a"]);
+    open.keep_world(&open.clone());
+    assert!(open.extra.is_empty(), "a round that is open has no size yet");
+}
+
+#[test]
 fn the_size_of_another_round_counts_for_nothing() {
     let state = complete(&["a", "b", "c"]).without(&nodes(["a", "b", "c"]), 1);
     let later = State { complete: true, participants: [(node("a"), 0)].into(), ..state };

@@ -147,6 +147,21 @@ fn a_heartbeat_that_was_lost_is_tried_again_at_once_every_other_time() {
     }
 }
 
+/// It takes as long as a pause would to get there, and others who are near would be quicker again and again.
+#[test]
+fn a_heartbeat_from_far_away_that_was_lost_is_tried_again_at_once_each_time() {
+    let mut way = Way::to(Goal::KeepAlive);
+    let round = complete(&["a", "b"]);
+    written(way.read(&round));
+    for _ in 0..20 {
+        way.now = way.now.after(FAR);
+        written(way.lost_to(&round, 0));
+    }
+    way.now = way.now.after(FAR / 2);
+    assert!(matches!(way.lost_to(&round, 0), Step::Write { .. }), "every other time, near as it is now");
+    assert!(matches!(way.lost_to(&round, 0), Step::Pause { .. }));
+}
+
 #[test]
 fn what_the_winner_wrote_may_be_all_that_was_wanted() {
     let mut way = Way::to(Goal::Join);
@@ -235,10 +250,84 @@ fn an_announcement_for_a_round_that_is_not_open_yet_is_taken_back_there() {
 
 #[test]
 fn an_announcement_for_a_round_that_is_complete_counts_for_nothing() {
-    let mut way = Way::to(Goal::Exit);
+    let mut way = Way::to(Goal::Leave);
     way.member.announcement = Some(0);
     let (_, retract) = written(way.read(&complete(&["a", "b"])));
     assert_eq!(retract, None);
+}
+
+#[test]
+fn who_starts_over_takes_those_along_who_have_announced_themselves_for_the_next_round() {
+    let mut way = Way::to(Goal::Exit);
+    let round = complete(&["a", "b", "c", "d"]);
+    assert_eq!(way.read(&round), Step::Announce { round: 1 });
+    let (next, retract) = written(way.announced(&round, &["b", "c", "stranger"]));
+    assert_eq!(next.participants.keys().cloned().collect::<Vec<_>>(), nodes(["a", "d"]));
+    assert_eq!(next.wait_list, nodes(["b", "c"]).into_iter().collect());
+    assert!(next.complete && next.last_heartbeats[&node("c")] > wall(0), "that it asked is a sign of life");
+    assert_eq!(retract, None, "it wants to be in the next round");
+    assert!(matches!(way.won(&next), Step::End(End::Reached { .. })));
+    assert_eq!(way.member.announcement, Some(1));
+}
+
+#[test]
+fn who_is_not_first_in_line_to_start_over_is_mostly_taken_along() {
+    let mut way = Way::to(Goal::Exit);
+    let round = complete(&["a", "b", "c"]);
+    way.member.beat = Some(at(0));
+    way.read(&round);
+    let step = way.announced(&round, &["a", "b"]);
+    assert_eq!(pause(&step), FIRST_PAUSE + STAGGER);
+    assert_eq!(way.paused(), Step::Announce { round: 1 }, "it looks at both again");
+    way.now = at(1);
+    let taken = complete(&["a", "b", "c"]).without(&nodes(["a", "b"]), 2).waiting("a").waiting("b");
+    assert!(matches!(way.announced(&taken, &["a", "b"]), Step::End(End::Reached { .. })));
+    assert_eq!(way.member.beat, Some(at(0)), "whoever took it along has written a heartbeat for it");
+}
+
+#[test]
+fn who_was_let_out_and_into_the_next_round_meanwhile_stays_in_that() {
+    let mut way = Way::to(Goal::Exit);
+    way.read(&complete(&["a", "b"]));
+    let next = State { round: 1, ..complete(&["a", "b"]) };
+    assert!(matches!(way.announced(&next, &["a", "b"]), Step::End(End::Reached { .. })));
+}
+
+#[test]
+fn a_list_of_another_round_than_the_one_to_be_open_lets_nobody_in() {
+    let mut way = Way::to(Goal::Join);
+    way.read(&open(&["a"]));
+    let next = State { round: 1, ..open(&["a"]) };
+    assert_eq!(way.announced(&next, &["b", "c"]), Step::Announce { round: 1 });
+    let (state, _) = written(way.announced(&next, &["b"]));
+    assert_eq!(state.participants.keys().cloned().collect::<Vec<_>>(), nodes(["a", "b"]));
+}
+
+#[test]
+fn a_round_whose_nodes_all_start_over_is_over() {
+    let mut way = Way::to(Goal::Exit);
+    let round = complete(&["a", "b"]);
+    way.read(&round);
+    let (next, _) = written(way.announced(&round, &["b", "a"]));
+    assert_eq!((next.round, next.complete, next.wait_list.len()), (1, false, 2));
+    way.run = Run::new(Goal::Join, at(0), at(600));
+    assert_eq!(way.read(&next), Step::Announce { round: 1 }, "who else wants to be in it is read again");
+    let (next, _) = written(way.announced(&next, &["b", "a"]));
+    assert_eq!((next.participants.len(), next.wait_list.len()), (2, 0));
+}
+
+#[test]
+fn a_dead_node_of_a_round_is_not_let_into_the_next_because_it_had_asked() {
+    let mut way = Way::to(Goal::KeepAlive);
+    let round = complete(&["a", "b"]);
+    for second in 0..=15 {
+        way.now = at(second);
+        way.member.beat = Some(way.now);
+        way.read(&round);
+    }
+    let (next, retract) = written(way.read(&round));
+    assert!(!next.has(&node("a")));
+    assert_eq!(retract, Some((1, nodes(["a"]))));
 }
 
 #[test]

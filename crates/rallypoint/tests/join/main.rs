@@ -1,109 +1,16 @@
 //! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
 
-use std::io::{BufRead, BufReader, Read};
+mod faults;
+mod node;
+mod worker;
+
 use std::net::TcpListener;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::TcpStoreServer;
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
 
-/// Only a failure takes that long.
-const SOON: Duration = Duration::from_secs(30);
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-    command.arg("join").args(arguments).env_remove("RALLYPOINT_LOG").env_remove("SLURM_JOB_NODELIST");
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    command(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A node that runs, with what it says.
-struct Node {
-    child: Child,
-    lines: Receiver<String>,
-    log: Option<BufReader<ChildStderr>>,
-}
-
-impl Node {
-    /// A node of a job at this server, with further arguments.
-    fn start(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
-        Node::at(server.port(), nodes, more)
-    }
-
-    /// A node of a job at this port.
-    fn at(port: u16, nodes: &str, more: &[&str]) -> Node {
-        let endpoint = format!("127.0.0.1:{port}");
-        let mut arguments = vec!["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
-        arguments.extend(more);
-        let mut command = command(&arguments);
-        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.spawn().unwrap();
-        let (send, lines) = channel();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let log = child.stderr.take().map(BufReader::new);
-        Node { child, lines, log }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(SOON).expect("it says something")
-    }
-
-    fn joined(&self) -> Value {
-        serde_json::from_str(&self.line()).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn ended(mut self) -> (i32, String) {
-        let deadline = Instant::now() + SOON;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let mut log = String::new();
-        self.log.take().unwrap().read_to_string(&mut log).unwrap();
-        (status.code().unwrap_or(-1), log)
-    }
-
-    /// Reads the log up to a line with this.
-    fn logs(&mut self, what: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(self.log.as_mut().unwrap().read_line(&mut line).unwrap(), 0, "it never says {what:?}");
-            if line.contains(what) {
-                return line;
-            }
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn server() -> TcpStoreServer {
-    TcpStoreServer::bind("127.0.0.1", 0).unwrap()
-}
+use node::{Node, SOON, command, run, server, text};
 
 #[test]
 fn a_node_that_has_joined_says_so_in_one_line_and_stays_until_a_signal() {

@@ -1,0 +1,45 @@
+"""Torch's distributed stores and elastic rendezvous, in Rust.
+
+    import rallypoint
+
+    store = rallypoint.TCPStore("localhost", 0, is_master=True)
+    store.set("greeting", "hello")
+    store.get("greeting")  # b'hello'
+
+Names, arguments, defaults and exceptions are those of `torch.distributed`; torch itself is not needed. What is not used is
+not imported: `import rallypoint` loads nothing but this file.
+"""
+
+import sys as _sys
+
+# What the package offers, and which of its modules has it.
+_HOMES = {
+    "_rallypoint": ("FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "__version__"),
+    "_exceptions": ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "NotANumberError", "QueueEmptyError"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# Modules that are found as attributes without being imported first.
+_MODULES = ("torch",)
+
+__all__ = sorted(name for name in _HOME_OF if not name.startswith("_"))
+
+
+def __getattr__(name):
+    home = _HOME_OF.get(name)
+    if home is not None:
+        value = getattr(_module(home), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return _module(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _module(name):
+    name = f"{__name__}.{name}"
+    __import__(name)
+    return _sys.modules[name]
+
+
+def __dir__():
+    return sorted({*globals(), *_HOME_OF, *_MODULES})

@@ -1,0 +1,25 @@
+"""`python -m rallypoint`: the `rallypoint` command that came with the package."""
+
+import os
+import shutil
+import sys
+import sysconfig
+
+
+def command():
+    """Where the command is: with this environment's scripts, or the user's."""
+    places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"))
+    return shutil.which("rallypoint", path=os.pathsep.join(places))
+
+
+def main():
+    """Becomes the command."""
+    found = command()
+    if found is None:
+        sys.exit("rallypoint: the command is not with this Python's scripts; install the package again")
+    os.execv(found, [found, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

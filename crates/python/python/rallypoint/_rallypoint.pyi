@@ -1,0 +1,152 @@
+"""The native half of the package. Import `rallypoint` instead."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from os import PathLike
+from typing import SupportsIndex
+
+__version__: str
+
+class Store:
+    """The base of all stores: keys with values, counters and queues that the processes of a job share.
+
+    Derive from it to write a store in Python: define set, get, add, check, compare_set, wait and whatever else is used; append,
+    multi_get, multi_set and barrier have fall-backs over those. Such a store can be passed to PrefixStore.
+    """
+
+    def __init__(self) -> None: ...
+    def set(self, key: str | bytes, value: str | bytes) -> None:
+        """Stores value under key, whatever was there."""
+
+    def get(self, key: str | bytes) -> bytes:
+        """The value of key as bytes, waiting until there is one, at most for the store's time-out."""
+
+    def add(self, key: str | bytes, amount: SupportsIndex) -> int:
+        """Adds amount to the number that key holds (0 if there is none) and returns the sum."""
+
+    def check(self, keys: Iterable[str | bytes]) -> bool:
+        """Whether all these keys are there. Never waits."""
+
+    def compare_set(self, key: str | bytes, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        """Stores desired_value if key holds expected_value, or if it is absent and expected_value is empty. Returns the value
+        held afterwards; expected_value if the key is absent and nothing was stored."""
+
+    def delete_key(self, key: str | bytes) -> bool:
+        """Removes key; whether it was there (a FileStore always says yes)."""
+
+    def num_keys(self) -> int:
+        """How many keys the whole store holds, its own bookkeeping included."""
+
+    def wait(self, keys: Iterable[str | bytes], timeout: timedelta | float | None = None) -> None:
+        """Waits until all these keys are there, at most for timeout; for the store's own if none is given."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long the store waits: a timedelta."""
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """Sets how long the store waits from now on."""
+
+    def append(self, key: str | bytes, value: str | bytes) -> None:
+        """Puts value after what key holds."""
+
+    def multi_get(self, keys: Iterable[str | bytes]) -> list[bytes]:
+        """The values of these keys, waiting until all are there, at most for the store's time-out."""
+
+    def multi_set(self, keys: Iterable[str | bytes], values: Iterable[str | bytes]) -> None:
+        """Stores each of values under the key at its place in keys."""
+
+    def has_extended_api(self) -> bool:
+        """Whether append, multi_get and multi_set are single operations here rather than loops."""
+
+    def queue_push(self, key: str | bytes, value: str | bytes) -> None:
+        """Puts value at the end of the queue key."""
+
+    def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:
+        """Takes the value at the head of the queue key. Waits for one at most for the store's time-out; with block=False it
+        raises QueueEmptyError instead."""
+
+    def queue_len(self, key: str | bytes) -> int:
+        """How many values the queue key holds."""
+
+    def list_keys(self) -> list[str]:
+        """The names of all keys, in no order."""
+
+    def barrier(self, key: str | bytes, world_size: SupportsIndex, timeout: timedelta | float | None = None) -> None:
+        """Waits until world_size callers have come to the barrier key, at most for timeout; for the store's own if none is
+        given."""
+
+    def clone(self) -> Store:
+        """An independent client of the same store."""
+
+class TCPStore(Store):
+    """A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
+
+    With port 0 the server picks a free one, which `port` tells. world_size is how many use the store; with wait_for_workers the
+    server's own store waits until all have come. With multi_tenant the stores of this process with the same port share one
+    server. master_listen_fd is a bound socket that the server takes over. use_libuv is accepted and changes nothing.
+    """
+
+    def __init__(
+        self,
+        host_name: str,
+        port: SupportsIndex,
+        world_size: SupportsIndex | None = None,
+        is_master: bool = False,
+        timeout: timedelta | float = ...,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: SupportsIndex | None = None,
+        use_libuv: bool = True,
+    ) -> None: ...
+    @property
+    def host(self) -> str:
+        """The server's host, as given."""
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+
+    @property
+    def libuvBackend(self) -> bool:
+        """What use_libuv was; kept for programs that ask."""
+
+    def clone(self) -> TCPStore:
+        """Another client of the same server, with a connection of its own."""
+
+class FileStore(Store):
+    """A store in one file that many processes share, torch's FileStore among them.
+
+    file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
+    Below zero nobody does.
+    """
+
+    def __init__(self, file_name: str | PathLike[str], world_size: SupportsIndex = -1) -> None: ...
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+
+    def clone(self) -> FileStore:
+        """Another store in the same file, counted among its users."""
+
+class HashStore(Store):
+    """A store shared by the threads of one process."""
+
+    def __init__(self) -> None: ...
+    def clone(self) -> HashStore:
+        """The same store: its clones share what it holds."""
+
+class PrefixStore(Store):
+    """A part of another store: every key gets prefix and a slash before it. Prefixes may be nested."""
+
+    def __init__(self, prefix: str, store: Store) -> None: ...
+    @property
+    def underlying_store(self) -> Store:
+        """The store that this one is a part of."""
+
+    @property
+    def _underlying_non_prefix_store(self) -> Store:
+        """The store below all prefixes."""
+
+    def clone(self) -> PrefixStore:
+        """The same part of a clone of the store it is a part of."""

@@ -1,0 +1,60 @@
+//! Calls that may block: made without the interpreter's lock, and given up when a signal handler raises (Ctrl-C).
+//!
+//! Only the main thread runs signal handlers, so only there is a call looked up from.
+
+use std::cell::{Cell, RefCell};
+
+use pyo3::prelude::*;
+use rallypoint_store::{Result, interruptible};
+
+use crate::error::to_python;
+
+/// Runs a store's call without the interpreter's lock.
+pub(crate) fn run<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    detached(py, call)?.map_err(|error| to_python(py, error))
+}
+
+/// Runs anything without the interpreter's lock. What stores it uses end at once when a signal handler raises; then
+/// that exception is what came of it.
+pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+    if !is_main_thread() {
+        return Ok(py.detach(call));
+    }
+    let outer = RAISED.take();
+    let outcome = py.detach(|| interruptible(is_signalled, call));
+    match RAISED.replace(outer) {
+        Some(raised) => Err(raised),
+        None => Ok(outcome),
+    }
+}
+
+thread_local! {
+    /// What a signal handler raised while this thread was in a call.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// A process, and whether this is its main thread: a fork makes one of the thread that forks.
+    static MAIN: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Runs the handlers of signals that have come. Whether one raised.
+pub(crate) fn is_signalled() -> bool {
+    // No interpreter any more: nobody to raise, and nobody to raise to.
+    let Some(checked) = Python::try_attach(|py| py.check_signals()) else { return false };
+    match checked {
+        Ok(()) => false,
+        Err(raised) => {
+            RAISED.set(Some(raised));
+            true
+        }
+    }
+}
+
+fn is_main_thread() -> bool {
+    let process = std::process::id();
+    let (known, is_main) = MAIN.get();
+    if known == process {
+        return is_main;
+    }
+    let is_main = rustix::thread::gettid() == rustix::process::getpid();
+    MAIN.set((process, is_main));
+    is_main
+}

@@ -1,0 +1,254 @@
+//! A store and the process it belongs to. A child that was forked has a copy of it, but neither its threads nor the sole
+//! use of its connections, and its locks may be held by nobody. So a child gets a connection of its own, or is told why it
+//! has none; it never touches the copy, not even to drop it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Endpoint, Exchange, FileStore, Result, Store, StoreError, TcpStore, TcpStoreOptions};
+
+/// A store of ours, in whichever process it is used.
+pub(crate) struct Native {
+    process: u32,
+    /// Gone only while it is dropped.
+    store: Option<Original>,
+    /// What a child made of it, and which.
+    fresh: Mutex<Fresh>,
+    /// In milliseconds.
+    timeout: AtomicU64,
+}
+
+type Fresh = Option<(u32, Arc<dyn Store>)>;
+
+/// The store as it was made.
+pub(crate) enum Original {
+    Tcp(TcpStore),
+    File(Box<FileStore>),
+    Hash(Box<dyn Store>),
+}
+
+impl Original {
+    fn store(&self) -> &dyn Store {
+        match self {
+            Original::Tcp(store) => store,
+            Original::File(store) => &**store,
+            Original::Hash(store) => &**store,
+        }
+    }
+}
+
+impl Native {
+    pub(crate) fn new(store: Original) -> Native {
+        let native = Native {
+            process: std::process::id(),
+            timeout: AtomicU64::new(0),
+            fresh: Mutex::new(None),
+            store: Some(store),
+        };
+        native.keep_timeout(native.original().store().timeout());
+        native
+    }
+
+    /// The TCP store, if it is one and this is the process that made it.
+    pub(crate) fn tcp(&self) -> Option<&TcpStore> {
+        match self.original() {
+            Original::Tcp(store) if self.is_at_home() => Some(store),
+            _ => None,
+        }
+    }
+
+    /// Another client of the same server.
+    pub(crate) fn another_tcp(&self) -> Result<TcpStore> {
+        match self.original() {
+            Original::Tcp(store) if self.is_at_home() => store.another(),
+            Original::Tcp(store) => connect(store, self.timeout()),
+            _ => Err(StoreError::InvalidArgument("not a TCP store".into())),
+        }
+    }
+
+    fn original(&self) -> &Original {
+        self.store.as_ref().expect("it is there until it is dropped")
+    }
+
+    fn is_at_home(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn keep_timeout(&self, timeout: Duration) {
+        // Less than a millisecond must not become "without end".
+        let millis = if timeout.is_zero() { 0 } else { timeout.as_millis().max(1) };
+        self.timeout.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
+        if self.is_at_home() { call(self.original().store()) } else { call(&*self.in_child()?) }
+    }
+
+    /// The store of this process, which is a child of the one that made the original.
+    fn in_child(&self) -> Result<Arc<dyn Store>> {
+        let process = std::process::id();
+        if let Some((owner, store)) = &*self.fresh()?
+            && *owner == process
+        {
+            return Ok(Arc::clone(store));
+        }
+        let timeout = self.timeout();
+        let made: Arc<dyn Store> = match self.original() {
+            Original::Tcp(store) => Arc::new(connect(store, timeout)?),
+            Original::File(store) => Arc::new(store.for_child(timeout)),
+            Original::Hash(_) => {
+                return Err(StoreError::InvalidArgument(format!(
+                    "this HashStore belongs to process {}, and this is {process}, forked from it: a HashStore is shared \
+                     by the threads of one process only; make one here, or use a TCPStore or FileStore",
+                    self.process
+                )));
+            }
+        };
+        *self.fresh()? = Some((process, Arc::clone(&made)));
+        Ok(made)
+    }
+
+    /// It is locked for moments only, so whoever holds it for longer was lost in a fork.
+    fn fresh(&self) -> Result<MutexGuard<'_, Fresh>> {
+        let started = Instant::now();
+        loop {
+            match self.fresh.try_lock() {
+                Ok(guard) => return Ok(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if started.elapsed() < Duration::from_secs(1) => {
+                    std::thread::yield_now();
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::InvalidArgument(
+                        "this store was copied by a fork while another thread opened it; make a new one"
+                            .into(),
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// A connection to the same server that has nothing in common with the copy.
+fn connect(copy: &TcpStore, timeout: Duration) -> Result<TcpStore> {
+    let endpoint = Endpoint::new(copy.host(), copy.port());
+    TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) })
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        if !self.is_at_home() {
+            // Its server's thread could not be joined here, and its place in the file is its parent's.
+            std::mem::forget(self.store.take());
+        }
+    }
+}
+
+/// Each of these is the store's own, in this process.
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> Result<$answer> {
+            self.with(|store| store.$name($($argument),*))
+        })*
+    };
+}
+
+impl Store for Native {
+    pass_on! {
+        set(key: &str, value: &[u8]) -> ();
+        get(key: &str) -> Vec<u8>;
+        add(key: &str, delta: i64) -> i64;
+        check(keys: &[&str]) -> bool;
+        wait_for(keys: &[&str], timeout: Duration) -> ();
+        wait(keys: &[&str]) -> ();
+        compare_set(key: &str, expected: &[u8], desired: &[u8]) -> Vec<u8>;
+        compare_exchange(key: &str, expected: &[u8], desired: &[u8]) -> Exchange;
+        delete_key(key: &str) -> bool;
+        num_keys() -> u64;
+        append(key: &str, value: &[u8]) -> ();
+        multi_get(keys: &[&str]) -> Vec<Vec<u8>>;
+        multi_set(pairs: &[(&str, &[u8])]) -> ();
+        queue_push(key: &str, value: &[u8]) -> ();
+        queue_pop(key: &str) -> Vec<u8>;
+        try_queue_pop(key: &str) -> Vec<u8>;
+        queue_len(key: &str) -> u64;
+        list_keys() -> Vec<String>;
+        barrier(key: &str, world_size: u64) -> ();
+        barrier_for(key: &str, world_size: u64, timeout: Duration) -> ();
+        clone_store() -> Box<dyn Store>;
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.keep_timeout(timeout);
+        if self.is_at_home() {
+            self.original().store().set_timeout(timeout);
+        } else if let Ok(fresh) = self.fresh()
+            && let Some((owner, store)) = &*fresh
+            && *owner == std::process::id()
+        {
+            store.set_timeout(timeout);
+        }
+    }
+
+    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+        match self.is_at_home() {
+            true => self.original().store().with_timeout(timeout),
+            false => match self.in_child() {
+                Ok(store) => store.with_timeout(timeout),
+                Err(error) => Box::new(Nowhere(error.to_string())),
+            },
+        }
+    }
+
+    fn has_extended_api(&self) -> bool {
+        self.original().store().has_extended_api()
+    }
+
+    fn kind(&self) -> &'static str {
+        self.original().store().kind()
+    }
+}
+
+/// In the place of a store that could not be had: every call tells why.
+struct Nowhere(String);
+
+macro_rules! refuse {
+    ($($name:ident($($kind:ty),*) -> $answer:ty;)*) => {
+        $(fn $name(&self, $(_: $kind),*) -> Result<$answer> {
+            Err(StoreError::InvalidArgument(self.0.clone()))
+        })*
+    };
+}
+
+impl Store for Nowhere {
+    refuse! {
+        set(&str, &[u8]) -> ();
+        get(&str) -> Vec<u8>;
+        add(&str, i64) -> i64;
+        check(&[&str]) -> bool;
+        wait_for(&[&str], Duration) -> ();
+        compare_set(&str, &[u8], &[u8]) -> Vec<u8>;
+        delete_key(&str) -> bool;
+        num_keys() -> u64;
+        clone_store() -> Box<dyn Store>;
+    }
+
+    fn timeout(&self) -> Duration {
+        rallypoint_store::DEFAULT_TIMEOUT
+    }
+
+    fn set_timeout(&self, _: Duration) {}
+
+    fn with_timeout(&self, _: Duration) -> Box<dyn Store> {
+        Box::new(Nowhere(self.0.clone()))
+    }
+
+    fn kind(&self) -> &'static str {
+        "no store"
+    }
+}

@@ -1,0 +1,21 @@
+//! The stores as Python classes, with torch's names and arguments.
+
+mod base;
+mod file;
+mod hash;
+mod listen;
+mod prefix;
+mod tcp;
+
+use pyo3::prelude::*;
+
+pub(crate) use base::{PyStore, overrides, to_delta};
+
+/// Adds the classes to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyStore>()?;
+    module.add_class::<tcp::PyTcpStore>()?;
+    module.add_class::<file::PyFileStore>()?;
+    module.add_class::<hash::PyHashStore>()?;
+    module.add_class::<prefix::PyPrefixStore>()
+}

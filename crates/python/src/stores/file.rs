@@ -1,0 +1,68 @@
+//! `FileStore`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
+
+use super::base::{PyStore, Zero, native_of};
+use crate::argument::Whole;
+use crate::blocking::run;
+use crate::process::{Native, Original};
+
+/// A store in one file that many processes share, torch's FileStore among them.
+///
+/// file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
+/// Below zero nobody does.
+#[pyclass(name = "FileStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
+pub(crate) struct PyFileStore {
+    made_with: OnceLock<(PathBuf, i32)>,
+}
+
+impl PyFileStore {
+    fn empty() -> PyClassInitializer<PyFileStore> {
+        PyClassInitializer::from(PyStore::empty()).add_subclass(PyFileStore { made_with: OnceLock::new() })
+    }
+}
+
+#[pymethods]
+impl PyFileStore {
+    #[new]
+    #[pyo3(signature = (*args, **kwargs), text_signature = "(file_name, world_size=-1)")]
+    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        let _ = (args, kwargs);
+        PyFileStore::empty()
+    }
+
+    #[pyo3(signature = (file_name, world_size = Whole(-1)))]
+    fn __init__(slf: &Bound<'_, Self>, file_name: PathBuf, world_size: Whole<i32>) -> PyResult<()> {
+        open(slf, file_name, world_size.0, DEFAULT_TIMEOUT)
+    }
+
+    /// The path of the file.
+    #[getter]
+    fn path(slf: &Bound<'_, Self>) -> PyResult<String> {
+        native_of(slf.as_super())?;
+        Ok(slf.get().made_with.get().map(|(path, _)| path.display().to_string()).unwrap_or_default())
+    }
+
+    /// Another store in the same file, counted among its users.
+    fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let timeout = native_of(slf.as_super())?.timeout();
+        let made = Bound::new(slf.py(), PyFileStore::empty())?;
+        let (path, world_size) = slf.get().made_with.get().cloned().unwrap_or_default();
+        open(&made, path, world_size, timeout)?;
+        Ok(made)
+    }
+}
+
+fn open(slf: &Bound<'_, PyFileStore>, path: PathBuf, world_size: i32, timeout: Duration) -> PyResult<()> {
+    let options = FileStoreOptions::new(&path).num_workers(u64::try_from(world_size).ok()).timeout(timeout);
+    let store = run(slf.py(), || options.open())?;
+    slf.as_super().get().fill(Arc::new(Native::new(Original::File(Box::new(store)))), Zero::Forever)?;
+    let _ = slf.get().made_with.set((path, world_size));
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! `TCPStore`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rallypoint_store::{DEFAULT_TIMEOUT, Endpoint, Listen, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use super::base::{PyStore, Zero, native_of};
+use super::listen::take_over;
+use crate::argument::{Key, Timeout, Truth, Whole};
+use crate::blocking::{detached, run};
+use crate::error::{raise, to_python};
+use crate::process::{Native, Original};
+
+/// A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
+///
+/// With port 0 the server picks a free one, which `port` tells. world_size is how many use the store; with wait_for_workers the
+/// server's own store waits until all have come. With multi_tenant the stores of this process with the same port share one server.
+/// master_listen_fd is a bound socket that the server takes over. use_libuv is accepted and changes nothing.
+#[pyclass(name = "TCPStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
+pub(crate) struct PyTcpStore {
+    made: OnceLock<Made>,
+}
+
+#[derive(Clone)]
+struct Made {
+    native: Arc<Native>,
+    host: String,
+    port: u16,
+    libuv: bool,
+}
+
+impl PyTcpStore {
+    fn empty() -> PyClassInitializer<PyTcpStore> {
+        PyClassInitializer::from(PyStore::empty()).add_subclass(PyTcpStore { made: OnceLock::new() })
+    }
+
+    fn fill(slf: &Bound<'_, Self>, made: Made) -> PyResult<()> {
+        let store = Arc::clone(&made.native) as Arc<dyn Store>;
+        slf.as_super().get().fill(store, Zero::AtOnce)?;
+        let _ = slf.get().made.set(made);
+        Ok(())
+    }
+
+    fn made<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Made> {
+        native_of(slf.as_super())?;
+        slf.get().made.get().ok_or_else(|| PyValueError::new_err("TCPStore: it is being initialised"))
+    }
+}
+
+#[pymethods]
+impl PyTcpStore {
+    #[new]
+    #[pyo3(signature = (*args, **kwargs), text_signature = "(host_name, port, world_size=None, is_master=False, timeout=..., \
+        wait_for_workers=True, multi_tenant=False, master_listen_fd=None, use_libuv=True)")]
+    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        let _ = (args, kwargs);
+        PyTcpStore::empty()
+    }
+
+    #[pyo3(signature = (host_name, port, world_size = None, is_master = false, timeout = Timeout::from(DEFAULT_TIMEOUT),
+        wait_for_workers = Truth(true), multi_tenant = Truth(false), master_listen_fd = None, use_libuv = Truth(true)))]
+    #[allow(clippy::too_many_arguments)]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        host_name: Key,
+        port: Whole<u16>,
+        world_size: Option<Whole<i32>>,
+        is_master: bool,
+        timeout: Timeout,
+        wait_for_workers: Truth,
+        multi_tenant: Truth,
+        master_listen_fd: Option<Whole<i32>>,
+        use_libuv: Truth,
+    ) -> PyResult<()> {
+        let world_size = world_size.and_then(|size| u64::try_from(size.0).ok());
+        if world_size == Some(0) {
+            return Err(PyValueError::new_err("TCPStore world size cannot be 0"));
+        }
+        let py = slf.py();
+        let plan = Plan {
+            host: host_name.to_owned(),
+            port: port.0,
+            world_size,
+            is_master,
+            timeout,
+            wait_for_workers: wait_for_workers.0,
+            multi_tenant: multi_tenant.0,
+        };
+        let listen = master_listen_fd.filter(|_| is_master).map(|number| take_over(number.0)).transpose();
+        let listen = listen.map_err(|why| raise(py, "DistNetworkError", why))?;
+        let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
+        let port = store.port();
+        let native = Arc::new(Native::new(Original::Tcp(store)));
+        Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
+    }
+
+    /// The server's host, as given.
+    #[getter]
+    fn host(slf: &Bound<'_, Self>) -> PyResult<String> {
+        Self::made(slf).map(|made| made.host.clone())
+    }
+
+    /// The server's port.
+    #[getter]
+    fn port(slf: &Bound<'_, Self>) -> PyResult<u16> {
+        Self::made(slf).map(|made| made.port)
+    }
+
+    /// What use_libuv was; kept for programs that ask.
+    #[getter]
+    #[allow(non_snake_case)]
+    fn libuvBackend(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Self::made(slf).map(|made| made.libuv)
+    }
+
+    /// Another client of the same server, with a connection of its own.
+    fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let made = Self::made(slf)?;
+        let store = run(slf.py(), || made.native.another_tcp())?;
+        let clone = Bound::new(slf.py(), PyTcpStore::empty())?;
+        let native = Arc::new(Native::new(Original::Tcp(store)));
+        Self::fill(&clone, Made { native, ..made.clone() })?;
+        Ok(clone)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let made = Self::made(slf)?;
+        let (client, server) = slf.py().detach(|| match made.native.tcp() {
+            None => ("<none in this process yet>".into(), None),
+            Some(store) => (socket(store), store.server().map(|server| server.port())),
+        });
+        let server = server.map_or("<nullptr>".into(), |port| format!("TCPServer(port={port})"));
+        Ok(format!("TCPStore(client=TCPClient({client}), server={server})"))
+    }
+}
+
+/// What a store is to be opened with.
+struct Plan {
+    host: String,
+    port: u16,
+    world_size: Option<u64>,
+    is_master: bool,
+    timeout: Timeout,
+    wait_for_workers: bool,
+    multi_tenant: bool,
+}
+
+impl Plan {
+    fn open(&self, listen: Option<Listen>) -> Result<TcpStore, StoreError> {
+        let host = if self.is_master { listening_host(&self.host) } else { &self.host };
+        match TcpStore::open(self.options(host, self.is_master, listen)) {
+            // The agent that started this process serves already.
+            Err(StoreError::AddressInUse { .. }) if self.is_agents() => {
+                TcpStore::open(self.options(&self.host, false, None))
+            }
+            // A name or address that leads here by way of another: torch listens on all, and so do we then.
+            Err(StoreError::Listen { source, .. })
+                if self.is_master && source.kind() == std::io::ErrorKind::AddrNotAvailable =>
+            {
+                TcpStore::open(self.options("", true, None))
+            }
+            other => other,
+        }
+    }
+
+    fn options(&self, host: &str, is_master: bool, listen: Option<Listen>) -> TcpStoreOptions {
+        TcpStoreOptions {
+            world_size: self.world_size,
+            is_master,
+            timeout: self.timeout.or_at_once(),
+            wait_for_workers: self.wait_for_workers,
+            multi_tenant: self.multi_tenant,
+            listen,
+            ..TcpStoreOptions::new(Endpoint::new(host, self.port))
+        }
+    }
+
+    /// Whether the server of this port is the one of torchrun's agent, as it tells its workers.
+    fn is_agents(&self) -> bool {
+        let told = |name| std::env::var(name).unwrap_or_default().to_lowercase();
+        matches!(told("TORCHELASTIC_USE_AGENT_STORE").as_str(), "1" | "y" | "yes" | "t" | "true")
+            && told("MASTER_PORT").parse() == Ok(self.port)
+    }
+
+    /// The exception for what kept the store from opening: torch's words, then ours.
+    fn explain(&self, py: Python<'_>, error: StoreError) -> PyErr {
+        let (host, port) = (&self.host, self.port);
+        let (class, told) = match &error {
+            StoreError::AddressInUse { .. } => (
+                "DistNetworkError",
+                format!(
+                    "The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, \
+                     code: -98, name: EADDRINUSE, message: address already in use"
+                ),
+            ),
+            StoreError::Listen { .. } => (
+                "DistNetworkError",
+                format!("The server socket has failed to listen on any local network address. port: {port}"),
+            ),
+            StoreError::Unreachable { .. } | StoreError::Unresolvable { .. } => (
+                "DistNetworkError",
+                format!(
+                    "The client socket has timed out after {}ms while trying to connect to ({host}, {port})",
+                    self.timeout.millis()
+                ),
+            ),
+            StoreError::WorkersMissing { joined, expected, .. } => (
+                "DistStoreError",
+                format!(
+                    "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",
+                    self.timeout.millis() / 1_000
+                ),
+            ),
+            _ => return to_python(py, error),
+        };
+        raise(py, class, format!("{told} ({error})"))
+    }
+}
+
+/// Where a server listens that is asked for at this host. An address, or this machine's own name for itself, is meant as it
+/// stands. Another name is what the others call this machine, and need not be what it calls itself: then it is everywhere.
+fn listening_host(host: &str) -> &str {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if bare.parse::<IpAddr>().is_ok() || host == "localhost" { host } else { "" }
+}
+
+/// A client's socket, as torch prints it.
+fn socket(store: &TcpStore) -> String {
+    let name = |address: SocketAddr| match address.ip().is_loopback() {
+        true => format!("[localhost]:{}", address.port()),
+        false => format!("[{}]:{}", address.ip(), address.port()),
+    };
+    match store.socket() {
+        Some((number, local, remote)) => {
+            format!("SocketImpl(fd={number}, addr={}, remote={})", name(local), name(remote))
+        }
+        None => "SocketImpl(in use)".into(),
+    }
+}

@@ -1,0 +1,127 @@
+//! A node with a command, and what becomes of both when the other nodes of the round, or the node itself, go.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{
+    RendezvousHandler, RendezvousInfo, RendezvousParameters, RoleInfo, assign_ranks,
+    rendezvous_handler_registry,
+};
+use rallypoint_store::TcpStoreServer;
+use rustix::process::Signal;
+
+use crate::node::{Node, SOON, server};
+
+/// Another node of the job, in this process.
+fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
+    for (key, value) in [("is_host", 0i64), ("last_call_timeout", 1), ("join_timeout", 60)] {
+        parameters.config.insert(key.into(), value.into());
+    }
+    rendezvous_handler_registry()
+        .create_handler(&parameters.with_local_addr(Some("127.0.0.1".into())))
+        .unwrap()
+}
+
+/// Says how many workers it has, as every node of a round must.
+fn take_part(round: &RendezvousInfo) {
+    let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
+    assign_ranks(&*round.store, &mine, round.world_size).unwrap();
+}
+
+fn is_running(pid: &str) -> bool {
+    // Of a process that has ended and was not waited for yet only the name is left.
+    Path::new("/proc").join(pid).join("cwd").exists()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Torch's agents do this when their workers fail. Neither may wait for the other until its time is up.
+#[test]
+fn a_round_that_others_start_over_ends_the_command_and_they_go_on_without_this_node() {
+    let server = server();
+    let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", "echo ready; exec sleep 300"]);
+    node.logs("1 of at most 2 nodes are here");
+    let peer = peer(&server);
+    let round = peer.next_rendezvous().unwrap();
+    assert_eq!(round.world_size, 2);
+    take_part(&round);
+    node.joined();
+    assert_eq!(node.line(), "ready");
+    let next = peer.next_rendezvous().unwrap();
+    assert_eq!((next.round, next.world_size), (1, 1));
+    let (code, log) = node.ended();
+    assert_eq!(code, 6, "{log}");
+    assert!(log.contains("other nodes have left round 0 and start over"), "{log}");
+}
+
+#[test]
+fn a_command_that_has_ended_well_although_it_was_told_to_end_is_a_success() {
+    let server = server();
+    let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", script]);
+    node.logs("1 of at most 2 nodes are here");
+    let peer = peer(&server);
+    let round = peer.next_rendezvous().unwrap();
+    take_part(&round);
+    node.joined();
+    assert_eq!(node.line(), "ready");
+    assert_eq!(peer.next_rendezvous().unwrap().world_size, 1);
+    assert_eq!(node.ended().0, 0);
+}
+
+/// A newcomer alone is no reason to end anything: nobody of the round has left it.
+#[test]
+fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done", go.display());
+    let conf = ["--rdzv-conf", "last_call_timeout=1", "--", "sh", "-c", &script];
+    let mut node = Node::start(&server, "1:2", &conf);
+    node.joined();
+    assert_eq!(node.line(), "ready");
+    let late = Node::start(&server, "1:2", &[]);
+    node.logs("nodes wait for the next round (1 now); this node goes on until its command has ended");
+    std::fs::write(go, "").unwrap();
+    assert_eq!(node.ended().0, 0);
+    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+}
+
+#[test]
+fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
+    let server = server();
+    let conf = ["--rdzv-conf", "keep_alive_interval=1", "--", "sh", "-c"];
+    let script = "echo running; [ $GROUP_RANK = 0 ] || exec sleep 300";
+    let mut nodes = [0, 1].map(|_| Node::start(&server, "2", &[&conf[..], &[script]].concat()));
+    if nodes[0].joined()["rank"] == 1 {
+        nodes.swap(0, 1);
+        nodes[0].joined();
+    } else {
+        nodes[1].joined();
+    }
+    assert_eq!([nodes[0].line(), nodes[1].line()], ["running", "running"]);
+    nodes[1].signal(Signal::KILL);
+    let [finished, _killed] = nodes;
+    let (code, log) = finished.ended();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("not all nodes have finished: gone from the round: 127.0.0.1 (pid "), "{log}");
+}
+
+#[test]
+fn a_node_that_is_killed_leaves_no_command_behind() {
+    let server = server();
+    let node = Node::start(&server, "1", &["--", "sh", "-c", "echo $$; exec sleep 300"]);
+    node.joined();
+    let pid = node.line();
+    assert!(is_running(&pid));
+    node.signal(Signal::KILL);
+    until("the command is left behind", || !is_running(&pid));
+}

@@ -1,0 +1,56 @@
+"""Torch's store classes and ours, side by side: what a test says of one it says of the other."""
+
+import contextlib
+
+import pytest
+import torch.distributed as dist
+from clock import DEADLINE, seconds
+
+rallypoint = pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+
+FAMILIES = {"torch": dist, "ours": rallypoint}
+KINDS = ["tcp", "file", "hash", "prefix-tcp", "prefix-file", "prefix-hash"]
+
+
+class Stores:
+    """Makes stores of one family. All clients of one kind that one of these makes are of the same store."""
+
+    def __init__(self, family, folder):
+        self.name = family
+        self.module = FAMILIES[family]
+        self.folder = folder
+        self.servers = {}
+
+    def make(self, kind, timeout=seconds(DEADLINE)):
+        """A client of the store of this kind."""
+        if kind.startswith("prefix-"):
+            return self.module.PrefixStore("part", self.make(kind.removeprefix("prefix-"), timeout))
+        if kind == "tcp":
+            store = self.tcp(timeout)
+        elif kind == "file":
+            store = self.module.FileStore(str(self.folder / "store"), -1)
+            store.set_timeout(timeout)
+        elif kind == "hash":
+            store = self.servers.setdefault("hash", self.module.HashStore())
+            store.set_timeout(timeout)
+        return store
+
+    def tcp(self, timeout=seconds(DEADLINE)):
+        server = self.servers.get("tcp")
+        if server is None:
+            server = self.module.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=seconds(DEADLINE))
+            self.servers["tcp"] = server
+        return self.module.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+@contextlib.contextmanager
+def raises(family, name, *parts):
+    """An exception of this family's class of that name, or of a built-in one, that says all this."""
+    expected = getattr(FAMILIES[family], name, None) or getattr(__import__("builtins"), name)
+    with pytest.raises(expected) as caught:
+        yield caught
+    for part in parts:
+        assert part in str(caught.value), caught.value
+    # Where torch is loaded, code that names torch's class catches ours too.
+    if hasattr(dist, name):
+        assert isinstance(caught.value, getattr(dist, name))

@@ -1,0 +1,67 @@
+"""The program of `test_python_process.py` that is interrupted: calls that would wait for minutes, one after the other.
+
+    interrupted.py SILENT_PORT FREE_PORT FOLDER
+
+Says which call it makes, and when (by the clock that all processes share) Ctrl-C ended it.
+"""
+
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import rallypoint
+
+SILENT, FREE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+LONG = timedelta(minutes=5)
+
+server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, timeout=LONG)
+tcp = rallypoint.TCPStore("127.0.0.1", server.port, timeout=LONG)
+file = rallypoint.FileStore(f"{FOLDER}/store")
+hashed = rallypoint.HashStore()
+part = rallypoint.PrefixStore("p", tcp)
+
+
+class Slow(rallypoint.Store):
+    def get(self, key):
+        return tcp.get(key)
+
+
+# A barrier's key is a new one each time: where barriers are counted in keys, who was interrupted has come.
+CALLS = {
+    "tcp get": lambda: tcp.get("never"),
+    "tcp wait": lambda: tcp.wait(["never"], LONG),
+    "hash wait without end": lambda: hashed.wait(["never"], timedelta(0)),
+    "tcp multi_get": lambda: tcp.multi_get(["never", "ever"]),
+    "tcp queue_pop": lambda: tcp.queue_pop("never"),
+    "tcp barrier": lambda: tcp.barrier(f"{time.monotonic()}", 2),
+    "file get": lambda: file.get("never"),
+    "file wait": lambda: file.wait(["never"]),
+    "file barrier": lambda: file.barrier(f"{time.monotonic()}", 2),
+    "hash get": lambda: hashed.get("never"),
+    "hash queue_pop": lambda: hashed.queue_pop("never"),
+    "hash barrier": lambda: hashed.barrier(f"{time.monotonic()}", 2),
+    "prefix get": lambda: part.get("never"),
+    "prefix barrier": lambda: part.barrier(f"{time.monotonic()}", 2),
+    "python get": lambda: rallypoint.PrefixStore("p", Slow()).get("never"),
+    "connecting to nobody": lambda: rallypoint.TCPStore("127.0.0.1", FREE, timeout=LONG),
+    "connecting to who is silent": lambda: rallypoint.TCPStore("127.0.0.1", SILENT, timeout=LONG),
+    "waiting for workers": lambda: rallypoint.TCPStore("127.0.0.1", 0, 2, True, timeout=LONG),
+}
+
+# A handler that returns must not end a call.
+signal.signal(signal.SIGUSR1, lambda *_: None)
+for name, call in CALLS.items():
+    for _ in range(3):
+        try:
+            print("in", name, flush=True)
+            call()
+            print("returned", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic(), flush=True)
+# All of them go on.
+for store in (tcp, file, hashed, part):
+    store.set("k", "v")
+    assert store.get("k") == b"v"
+assert server.add("n", 1) == 1
+print("done", flush=True)

@@ -1,0 +1,201 @@
+"""What is wrong with a call raises what torch raises for it, and leaves the store as it was."""
+
+import datetime
+import pathlib
+
+import pytest
+from clock import DEADLINE, seconds
+from families import FAMILIES, Stores
+
+# Each is tried on a store of torch's and on one of ours.
+WRONG_CALLS = {
+    "set without a value": lambda store: store.set("k"),
+    "set of a number": lambda store: store.set("k", 1),
+    "set of None": lambda store: store.set("k", None),
+    "set of a list": lambda store: store.set("k", [1, 2]),
+    "set of a lone surrogate": lambda store: store.set("k", "\ud800"),
+    "a key that is a number": lambda store: store.set(1, "v"),
+    "a key that is None": lambda store: store.get(None),
+    "a key with a lone surrogate": lambda store: store.get("\udfff"),
+    "get of nothing": lambda store: store.get(),
+    "get of two": lambda store: store.get("a", "b"),
+    "add of text": lambda store: store.add("k", "1"),
+    "add of a float": lambda store: store.add("k", 1.5),
+    "add of None": lambda store: store.add("k", None),
+    "add of what doesn't fit": lambda store: store.add("k", 2**63),
+    "add of what doesn't fit, below": lambda store: store.add("k", -(2**63) - 1),
+    "check of text": lambda store: store.check("abc"),
+    "check of bytes": lambda store: store.check(b"abc"),
+    "check of a number": lambda store: store.check(3),
+    "check of numbers": lambda store: store.check([1]),
+    "check of None": lambda store: store.check(None),
+    "wait for text": lambda store: store.wait("abc"),
+    "wait for nothing said": lambda store: store.wait(),
+    "wait with a number": lambda store: store.wait(["k"], 1),
+    "wait with text": lambda store: store.wait(["k"], "1"),
+    "a time-out that is a number": lambda store: store.set_timeout(1),
+    "a time-out that is None": lambda store: store.set_timeout(None),
+    "a time-out that is a time": lambda store: store.set_timeout(datetime.datetime.now()),
+    "compare_set with too little": lambda store: store.compare_set("k", "a"),
+    "compare_set with numbers": lambda store: store.compare_set("k", 1, 2),
+    "delete_key of several": lambda store: store.delete_key(["a", "b"]),
+    "append of a number": lambda store: store.append("k", 5),
+    "multi_get of text": lambda store: store.multi_get("abc"),
+    "multi_set of text": lambda store: store.multi_set("ab", "cd"),
+    "multi_set of numbers": lambda store: store.multi_set(["a"], [1]),
+    "queue_push of None": lambda store: store.queue_push("q", None),
+    "queue_pop with text for a truth": lambda store: store.queue_pop(block=False),
+    "num_keys of something": lambda store: store.num_keys(1),
+    "an unknown keyword": lambda store: store.get(keys="k"),
+    "a barrier of text": lambda store: store.barrier("b", "2"),
+    "a barrier without a size": lambda store: store.barrier("b"),
+    "a method that is not there": lambda store: store.nothing(),
+}
+
+
+def raised(call, *arguments):
+    with pytest.raises(Exception) as caught:
+        call(*arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file", "hash", "prefix-hash"])
+def test_a_wrong_call_raises_what_torch_raises_and_changes_nothing(kind, tmp_path):
+    families = [Stores(family, tmp_path / family) for family in FAMILIES]
+    for stores in families:
+        stores.folder.mkdir()
+    theirs, ours = (stores.make(kind) for stores in families)
+    for store in (theirs, ours):
+        store.set("k", "before")
+    before = ours.num_keys()
+    different = []
+    for what, call in WRONG_CALLS.items():
+        expected, found = raised(call, theirs), raised(call, ours)
+        if not isinstance(found, type(expected)) or not str(found):
+            different.append(f"{what}: torch {expected!r}, ours {found!r}")
+    assert different == []
+    assert ours.get("k") == b"before" and ours.num_keys() == before and ours.timeout == seconds(DEADLINE)
+    assert ours.add("n", 1) == 1
+
+
+WRONG_MAKINGS = {
+    "no arguments": lambda module, path: module.TCPStore(),
+    "no port": lambda module, path: module.TCPStore("localhost"),
+    "a port that is text": lambda module, path: module.TCPStore("localhost", "0", is_master=True),
+    "a port too large": lambda module, path: module.TCPStore("localhost", 65536, is_master=True),
+    "a negative port": lambda module, path: module.TCPStore("localhost", -1, is_master=True),
+    "a host that is a number": lambda module, path: module.TCPStore(1, 0, is_master=True),
+    "a host that is None": lambda module, path: module.TCPStore(None, 0, is_master=True),
+    "a world that is text": lambda module, path: module.TCPStore("localhost", 0, "2", True),
+    "a world of zero": lambda module, path: module.TCPStore("localhost", 0, 0, True),
+    "a master that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, 1),
+    "a master that is None": lambda module, path: module.TCPStore("localhost", 0, 1, None),
+    "a time-out that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
+    "a time-out that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
+    "an unknown keyword": lambda module, path: module.TCPStore("localhost", 0, is_server=True),
+    "an argument twice": lambda module, path: module.TCPStore("localhost", 0, host_name="x"),
+    "a file that is a number": lambda module, path: module.FileStore(1),
+    "a file that is None": lambda module, path: module.FileStore(None),
+    "no file": lambda module, path: module.FileStore(),
+    "a file's world that is text": lambda module, path: module.FileStore(path, "2"),
+    "a hash store of something": lambda module, path: module.HashStore(1),
+    "a part of nothing": lambda module, path: module.PrefixStore("p", None),
+    "a part of text": lambda module, path: module.PrefixStore("p", "store"),
+    "a part without a name": lambda module, path: module.PrefixStore(module.HashStore()),
+    "a part whose name is a number": lambda module, path: module.PrefixStore(1, module.HashStore()),
+    "a base store of something": lambda module, path: module.Store(1),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_MAKINGS)
+def test_a_store_that_can_not_be_made_raises_what_torch_raises(what, tmp_path):
+    make = WRONG_MAKINGS[what]
+    expected, found = (raised(make, module, str(tmp_path / "store")) for module in FAMILIES.values())
+    assert isinstance(found, type(expected)), f"torch {expected!r}, ours {found!r}"
+    assert str(found)
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_has_a_number_or_a_truth_is_taken_for_one():
+    class Seven:
+        def __index__(self):
+            return 7
+
+    for module in FAMILIES.values():
+        store = module.HashStore()
+        assert store.add("n", Seven()) == 7
+        store.queue_push("q", "item")
+        assert store.queue_pop("q", 0) == b"item"
+        server = module.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=1, multi_tenant=0)
+        assert server.port
+
+
+def test_keys_come_from_anything_that_can_be_gone_through():
+    for module in FAMILIES.values():
+        store = module.HashStore()
+        store.multi_set(("a", "b"), (b"1", "2"))
+        assert store.check({"a": 0, "b": 0}.keys()) is True
+        assert store.multi_get(("b", "a")) == [b"2", b"1"]
+
+
+def test_values_that_a_server_would_not_take_are_refused_before_they_are_sent():
+    rallypoint = FAMILIES["ours"]
+    server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True)
+    for call in [lambda: server.set("k", bytes(9 << 20)), lambda: server.set("k" * 9000, "v")]:
+        with pytest.raises(rallypoint.DistStoreError, match="limit"):
+            call()
+    assert server.num_keys() == 0
+
+
+def test_multi_set_with_a_value_missing_is_refused_whole():
+    store = FAMILIES["ours"].HashStore()
+    with pytest.raises(FAMILIES["torch"].DistStoreError, match="same size .2 keys and 1 values."):
+        store.multi_set(["a", "b"], ["1"])
+    assert store.num_keys() == 0
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
+def test_adding_to_what_is_no_number_raises_what_torch_raises_and_says_what_is_there(kind, tmp_path):
+    made, families = {}, {family: Stores(family, tmp_path / family) for family in FAMILIES}
+    for family, stores in families.items():
+        stores.folder.mkdir()
+        made[family] = stores.make(kind)
+        made[family].set("k", "word")
+    expected, found = (raised(lambda store: store.add("k", 1), store) for store in made.values())
+    assert isinstance(found, type(expected)) and isinstance(expected, (ValueError, RuntimeError))
+    assert "cannot add 1 to k: it holds" in str(found) and "word" in str(found)
+    assert made["ours"].get("k") == b"word"
+
+
+def test_a_barrier_of_nobody_is_refused():
+    store = FAMILIES["ours"].HashStore()
+    for size in (0, -1):
+        with pytest.raises(ValueError, match="at least 1"):
+            store.barrier("b", size)
+
+
+def test_a_file_may_be_named_by_a_path(tmp_path):
+    store = FAMILIES["ours"].FileStore(pathlib.Path(tmp_path) / "store")
+    store.set("k", "v")
+    assert store.path == str(tmp_path / "store")
+
+
+def test_a_file_that_can_not_be_is_a_store_error(tmp_path):
+    with pytest.raises(FAMILIES["torch"].DistStoreError):
+        FAMILIES["torch"].FileStore(str(tmp_path)).set("k", "v")
+    with pytest.raises(FAMILIES["torch"].DistStoreError, match=str(tmp_path)):
+        FAMILIES["ours"].FileStore(str(tmp_path))
+
+
+@pytest.mark.parametrize("module", FAMILIES.values(), ids=FAMILIES)
+def test_a_socket_that_is_none_is_refused(module):
+    for number in (-1, 10**6):
+        with pytest.raises(FAMILIES["torch"].DistNetworkError, match=f"Failed to open existing socket. socket: {number}"):
+            module.TCPStore("127.0.0.1", 0, is_master=True, master_listen_fd=number)
+
+
+def test_a_file_that_is_no_socket_is_refused_and_left_open():
+    with open(__file__) as plain:
+        with pytest.raises(FAMILIES["ours"].DistNetworkError, match="is not a bound TCP socket"):
+            FAMILIES["ours"].TCPStore("127.0.0.1", 0, is_master=True, master_listen_fd=plain.fileno())
+        assert plain.readline()

@@ -1,0 +1,90 @@
+"""Torch programs on our stores: with the import changed, and inside torch itself."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch.distributed as dist
+from clock import ms, seconds
+from families import FAMILIES
+
+HERE = pathlib.Path(__file__).parent
+IMPORT = "import torch.distributed as dist\n"
+
+
+def run(path, *arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", path, *map(str, arguments)], capture_output=True, text=True, timeout=100
+    )
+
+
+def test_a_torch_program_does_the_same_with_only_its_import_changed(tmp_path):
+    text = (HERE / "dropin.py").read_text()
+    assert text.count(IMPORT) == 1
+    changed = tmp_path / "changed.py"
+    changed.write_text(text.replace(IMPORT, "import rallypoint as dist\n"))
+    theirs, ours = run(HERE / "dropin.py"), run(changed)
+    assert theirs.returncode == 0, theirs.stderr
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout == theirs.stdout and len(ours.stdout.splitlines()) > 15
+    assert ours.stderr == ""
+
+
+def test_four_processes_all_reduce_over_our_store():
+    job = run(HERE / "python_gloo_job.py", 4)
+    assert job.returncode == 0, job.stderr
+    reports = [json.loads(line) for line in job.stdout.splitlines()]
+    assert len(reports) == 4
+    for rank, seen in enumerate(reports):
+        assert seen == {"rank": rank, "all_reduce": [10.0, 40.0], "gathered": [0, 1, 4, 9], "pair_sum": 1.0 if rank < 2 else 5.0}
+
+
+@pytest.fixture
+def adapted():
+    from rallypoint.torch import as_torch_store
+
+    return as_torch_store(FAMILIES["ours"].TCPStore("127.0.0.1", 0, is_master=True, timeout=seconds(20)))
+
+
+def test_an_adapted_store_is_one_of_torchs(adapted):
+    from rallypoint.torch import as_torch_store
+
+    assert isinstance(adapted, dist.Store)
+    assert as_torch_store(adapted) is adapted
+    below = adapted.store
+    # Called from Python, and, through a part of torch's, from C++.
+    for store, prefix in [(adapted, ""), (dist.PrefixStore("p", adapted), "p/")]:
+        store.set("k", "v")
+        assert below.get(prefix + "k") == b"v" == store.get("k")
+        assert store.add("n", 2) == 2 and store.check(["k", "n"]) and not store.check(["x"])
+        assert store.compare_set("k", "v", "w") == b"w"
+        store.append("k", "!")
+        store.multi_set(["a", "b"], ["1", "2"])
+        assert store.multi_get(["a", "b", "k"]) == [b"1", b"2", b"w!"]
+        assert store.delete_key("a") is True and store.num_keys() == below.num_keys()
+        assert store.has_extended_api() is True
+        store.wait(["k"])
+        store.wait(["k"], seconds(5))
+        with pytest.raises(dist.DistStoreError, match="wait timeout after 30ms"):
+            store.wait(["none"], ms(30))
+        assert store.clone().get("k") == b"w!"
+        assert store.timeout == seconds(20)
+    adapted.set_timeout(seconds(7))
+    assert below.timeout == adapted.timeout == seconds(7)
+    adapted.queue_push("q", "item")
+    assert adapted.queue_len("q") == 1 and adapted.queue_pop("q") == b"item"
+    assert "k" in adapted.list_keys()
+    adapted.barrier("b", 1)
+
+
+def test_an_adapted_store_is_kept_as_long_as_torch_may_call_it():
+    import gc
+
+    from rallypoint.torch import as_torch_store
+
+    part = dist.PrefixStore("p", as_torch_store(FAMILIES["ours"].HashStore()))
+    gc.collect()
+    part.set("k", "v")
+    assert part.get("k") == b"v"

@@ -1,0 +1,192 @@
+"""The package itself: what is in the wheel, what importing costs, what the stubs and the pages say."""
+
+import ast
+import inspect
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+from families import rallypoint
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def wheel():
+    """The wheel that `scripts/python-venv` built and installed."""
+    named = os.environ.get("RALLYPOINT_WHEEL")
+    if not named:
+        pytest.skip("RALLYPOINT_WHEEL does not name the wheel; scripts/test sets it")
+    return pathlib.Path(named)
+
+
+@pytest.fixture(scope="session")
+def alone(wheel, tmp_path_factory):
+    """An environment with the wheel and nothing else, and a PATH without Rust."""
+    folder = tmp_path_factory.mktemp("alone")
+    venv.create(folder, with_pip=True)
+    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
+    assert shutil.which("cargo", path=environment["PATH"]) is None
+
+    def run(*command):
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("python", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", "--quiet", str(wheel))
+    return run
+
+
+def test_the_wheel_is_one_for_all_pythons_and_has_the_command_and_the_types(wheel):
+    assert re.fullmatch(r"rallypoint-[\d.]+-cp39-abi3-\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(re.fullmatch(r"rallypoint-[\d.]+\.data/scripts/rallypoint", name) for name in names)
+    for name in ["__init__.py", "__init__.pyi", "_rallypoint.pyi", "py.typed", "_rallypoint.abi3.so"]:
+        assert f"rallypoint/{name}" in names
+    metadata = next(zipfile.ZipFile(wheel).read(name).decode() for name in names if name.endswith("/METADATA"))
+    assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
+
+
+def test_it_installs_where_there_is_neither_rust_nor_torch(alone):
+    version = rallypoint.__version__
+    assert alone("rallypoint", "--version").strip() == f"rallypoint {version}"
+    assert alone("python", "-m", "rallypoint", "--version").strip() == f"rallypoint {version}"
+    script = """
+import rallypoint
+server = rallypoint.TCPStore("localhost", 0, is_master=True)
+client = rallypoint.TCPStore("localhost", server.port)
+client.set("greeting", "hello")
+print(server.get("greeting"), rallypoint.__version__)
+try:
+    client.queue_pop("q", block=False)
+except rallypoint.QueueEmptyError as error:
+    print(error)
+"""
+    assert alone("python", "-c", script).splitlines() == [f"b'hello' {version}", "queue q is empty"]
+
+
+def test_the_command_serves_what_the_package_uses(alone):
+    script = """
+import rallypoint, subprocess
+server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+try:
+    port = int(server.stdout.readline().rpartition(":")[2])
+    print(rallypoint.TCPStore("127.0.0.1", port).add("n", 5))
+finally:
+    server.terminate()
+    server.wait()
+"""
+    assert alone("python", "-c", script) == "5\n"
+
+
+def importing(code):
+    """Seconds that a Python takes which runs this: the best of some."""
+    measure = f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
+    taken = [float(subprocess.run([sys.executable, "-I", "-c", measure], capture_output=True, text=True, check=True).stdout) for _ in range(7)]
+    return min(taken), statistics.median(taken)
+
+
+def test_importing_takes_no_time_and_loads_nothing_else():
+    best, _ = importing("import rallypoint; rallypoint.TCPStore")
+    assert best <= 0.050
+    script = """
+import sys
+before = set(sys.modules)
+import rallypoint
+first = set(sys.modules) - before
+rallypoint.TCPStore, rallypoint.DistStoreError
+print(sorted(first), sorted(set(sys.modules) - before - first))
+"""
+    loaded = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert loaded == "['rallypoint'] ['rallypoint._exceptions', 'rallypoint._rallypoint']"
+
+
+def test_importing_starts_no_thread_and_touches_no_signal():
+    script = """
+import signal, threading
+handlers = {each: signal.getsignal(each) for each in signal.valid_signals()}
+import rallypoint
+rallypoint.TCPStore, rallypoint.Store, rallypoint.DistError
+assert {each: signal.getsignal(each) for each in signal.valid_signals()} == handlers
+import os
+print(len(os.listdir("/proc/self/task")), threading.active_count())
+"""
+    assert subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout == "1 1\n"
+
+
+def test_the_stubs_say_what_the_module_has():
+    pytest.importorskip("mypy.stubtest")
+    # The native half. The other is Python, and says itself what it has.
+    command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    stub = (pathlib.Path(rallypoint.__file__).parent / "__init__.pyi").read_text()
+    offered = next(node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(offered) == rallypoint.__all__
+
+
+def test_stubs_and_help_tell_the_same():
+    stub = ast.parse((pathlib.Path(rallypoint.__file__).parent / "_rallypoint.pyi").read_text())
+    different = []
+    for node in ast.walk(stub):
+        if not isinstance(node, ast.ClassDef) or not hasattr(rallypoint, node.name):
+            continue
+        found = getattr(rallypoint, node.name)
+        pairs = [(node.name, found, node)]
+        members = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
+        pairs += [(f"{node.name}.{each.name}", getattr(found, each.name), each) for each in members]
+        for name, thing, said in pairs:
+            told, written = (" ".join((text or "").split()) for text in (inspect.getdoc(thing), ast.get_docstring(said)))
+            if told != written or not told:
+                different.append(f"{name}: help says {told!r}, the stub {written!r}")
+    assert different == []
+
+
+def test_help_shows_torchs_arguments():
+    signature = inspect.signature(rallypoint.TCPStore)
+    assert list(signature.parameters) == [
+        *("host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv")
+    ]
+    assert str(inspect.signature(rallypoint.FileStore)) == "(file_name, world_size=-1)"
+    assert str(inspect.signature(rallypoint.PrefixStore)) == "(prefix, store)"
+    assert str(inspect.signature(rallypoint.Store.queue_pop)) == "(self, /, key, block=True)"
+
+
+def test_everything_offered_is_there_and_torch_has_it_too():
+    import torch.distributed as dist
+
+    for name in rallypoint.__all__:
+        assert getattr(rallypoint, name) is not None and name in dir(rallypoint)
+    stores = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore"]
+    assert [name for name in stores if not hasattr(dist, name)] == []
+    for name in stores:
+        theirs, ours = (
+            {each for each in dir(getattr(module, name)) if not each.startswith("_")} for module in (dist, rallypoint)
+        )
+        assert theirs <= ours | {"boxed", "unbox"}, theirs - ours
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        rallypoint.Nothing
+
+
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "crates/python/README.md"])
+def test_the_examples_of_the_pages_run(page, tmp_path):
+    examples = EXAMPLE.findall((ROOT / page).read_text())
+    assert examples
+    for number, example in enumerate(examples):
+        script = tmp_path / f"{number}.py"
+        script.write_text(example)
+        done = subprocess.run([sys.executable, "-W", "ignore", script], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, f"{example}\n{done.stderr}"
+        # What a comment behind a print says is what it prints.
+        expected = re.findall(r"^print\(.*\)  # (.*)$", example, re.MULTILINE)
+        assert [line for line in done.stdout.splitlines() if line in expected] == expected, done.stdout

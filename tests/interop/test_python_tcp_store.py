@@ -1,0 +1,204 @@
+"""What only a TCPStore has: servers, ports, worlds, sockets handed over. Torch's class and ours in turn."""
+
+import os
+import re
+import socket
+import threading
+
+import pytest
+from clock import DEADLINE, ms, seconds
+from families import FAMILIES, raises
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def module(family):
+    return FAMILIES[family]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def test_a_server_on_port_zero_tells_its_port_and_host(module):
+    server = module.TCPStore("127.0.0.1", 0, is_master=True)
+    assert server.host == "127.0.0.1" and 0 < server.port < 65536
+    client = module.TCPStore(host_name="localhost", port=server.port, world_size=None, is_master=False, timeout=seconds(DEADLINE))
+    assert client.host == "localhost" and client.port == server.port
+    client.set("k", "v")
+    assert server.get("k") == b"v"
+    with pytest.raises(AttributeError):
+        server.port = 1
+
+
+def test_arguments_go_by_place_in_torchs_order(module):
+    server = module.TCPStore("127.0.0.1", 0, None, True, seconds(7), False, False, None, True)
+    assert server.timeout == seconds(7)
+    client = module.TCPStore("127.0.0.1", server.port, None, False, seconds(8), False, False, None, False)
+    assert client.timeout == seconds(8)
+    assert (server.libuvBackend, client.libuvBackend) == (True, False)
+
+
+def test_a_port_that_is_taken_is_a_network_error_with_torchs_words(family, module):
+    first = module.TCPStore("localhost", 0, 1, True)
+    parts = ["The server socket has failed to listen on any local network address", str(first.port), "EADDRINUSE", "address already in use"]
+    with raises(family, "DistNetworkError", *parts) as caught:
+        module.TCPStore("localhost", first.port, 1, True)
+    assert str(caught.value).startswith("The server socket has failed to listen on any local ")
+    first.set("k", "v")
+    assert first.get("k") == b"v"
+
+
+def test_a_worker_shares_the_server_of_its_agent(module, monkeypatch):
+    agents = module.TCPStore("localhost", 0, 1, True, wait_for_workers=False)
+    agents.set("k", "v")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "1")
+    monkeypatch.setenv("MASTER_PORT", str(agents.port))
+    second = module.TCPStore("localhost", agents.port, 1, is_master=True)
+    assert second.port == agents.port and second.get("k") == b"v"
+
+
+def test_stores_of_one_process_share_a_server_if_told_to(module):
+    port = free_port()
+    first = module.TCPStore("localhost", port, 1, True, multi_tenant=True)
+    second = module.TCPStore("localhost", port, 1, True, multi_tenant=True)
+    first.set("k", "v")
+    assert second.get("k") == b"v"
+    del first
+    assert second.add("n", 1) == 1
+
+
+def test_the_server_lives_as_long_as_its_store(family, module):
+    server = module.TCPStore("127.0.0.1", 0, is_master=True)
+    port = server.port
+    del server
+    again = module.TCPStore("127.0.0.1", port, is_master=True)
+    assert again.port == port
+
+
+def test_a_clone_of_the_servers_store_keeps_the_server(module):
+    server = module.TCPStore("127.0.0.1", 0, is_master=True)
+    server.set("k", "v")
+    clone = server.clone()
+    assert (clone.host, clone.port) == (server.host, server.port)
+    assert clone.get("k") == b"v"
+
+
+def test_the_master_waits_for_all_workers(module):
+    port = free_port()
+    made = {}
+
+    def make(name, **how):
+        made[name] = module.TCPStore("127.0.0.1", port, 3, timeout=seconds(DEADLINE), **how)
+
+    master = threading.Thread(target=make, args=("master",), kwargs={"is_master": True})
+    master.start()
+    make("first")
+    master.join(0.1)
+    assert master.is_alive() and "master" not in made
+    make("second")
+    master.join(DEADLINE)
+    made["first"].set("k", "v")
+    assert made["master"].get("k") == b"v"
+    # The workers are counted in a key that is nobody's.
+    assert made["master"].num_keys() == 2 and made["master"].list_keys() == ["k"]
+
+
+def test_a_master_whose_workers_do_not_come_says_how_many_did(family, module):
+    with raises(family, "DistStoreError") as caught:
+        module.TCPStore("localhost", 0, 2, True, timeout=seconds(1))
+    assert re.match(r"Timed out after \d+ seconds waiting for clients. 1/2 clients joined.", str(caught.value))
+    module.TCPStore("localhost", 0, 2, True, timeout=seconds(1), wait_for_workers=False)
+
+
+def test_a_world_of_none_or_less_counts_nobody(module):
+    for world_size in (None, -1):
+        server = module.TCPStore("127.0.0.1", 0, world_size, True)
+        assert server.num_keys() == 0
+    assert module.TCPStore("127.0.0.1", 0, 1, True).num_keys() == 1
+
+
+def test_a_world_of_zero_is_refused(family, module):
+    with raises(family, "ValueError", "TCPStore world size cannot be 0"):
+        module.TCPStore("localhost", 0, world_size=0, is_master=True)
+
+
+def test_a_client_waits_for_its_server(module):
+    port = free_port()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(module.TCPStore("127.0.0.1", port, timeout=seconds(DEADLINE)).get("k")))
+    thread.start()
+    server = module.TCPStore("127.0.0.1", port, is_master=True)
+    server.set("k", "v")
+    thread.join(DEADLINE)
+    assert found == [b"v"]
+
+
+def test_a_client_that_finds_no_server_is_a_network_error(family, module):
+    port = free_port()
+    with raises(family, "DistNetworkError", "client socket has timed out after 300ms", f"127.0.0.1, {port}"):
+        module.TCPStore("127.0.0.1", port, timeout=ms(300))
+
+
+def test_a_name_that_nobody_has_is_a_network_error(family, module):
+    with raises(family, "DistNetworkError", "client socket has timed out after", "no-such-host.invalid"):
+        module.TCPStore("no-such-host.invalid", 29500, timeout=seconds(1))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_bound_socket_is_taken_over(module, listens):
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    host, port = bound.getsockname()
+    if listens:
+        bound.listen()
+    number = bound.detach()
+    server = module.TCPStore(host, port, 1, is_master=True, master_listen_fd=number)
+    assert server.port == port
+    client = module.TCPStore(host, port, timeout=seconds(DEADLINE))
+    client.set("k", "v")
+    assert server.get("k") == b"v"
+    del server, client
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+def test_a_lost_server_is_a_network_error(family, module):
+    server = module.TCPStore("127.0.0.1", 0, is_master=True)
+    client = module.TCPStore("127.0.0.1", server.port, timeout=seconds(1))
+    client.set("k", "v")
+    assert client.get("k") == b"v"
+    del server
+    with raises(family, "DistNetworkError"):
+        client.get("k")
+    with raises(family, "DistError"):
+        client.add("n", 1)
+
+
+SHAPE = r"TCPStore\(client=TCPClient\(SocketImpl\(fd=\d+, addr=\[?\S+\]?:\d+, remote=\[?\S+\]?:\d+\)\), server=(.*)\)"
+
+
+def test_the_printed_form_tells_who_is_connected_where(module):
+    server = module.TCPStore("localhost", 0, is_master=True)
+    found = re.fullmatch(SHAPE, repr(server))
+    assert found and found[1] == f"TCPServer(port={server.port})", repr(server)
+    client = module.TCPStore("localhost", server.port)
+    found = re.fullmatch(SHAPE, repr(client))
+    assert found and found[1] == "<nullptr>" and str(server.port) in repr(client), repr(client)
+
+
+@pytest.mark.parametrize("server, client", [("torch", "ours"), ("ours", "torch")])
+def test_worlds_are_counted_across_families(server, client):
+    port = free_port()
+    made = []
+    serve = lambda: made.append(FAMILIES[server].TCPStore("127.0.0.1", port, 2, True, timeout=seconds(DEADLINE)))
+    master = threading.Thread(target=serve)
+    master.start()
+    FAMILIES[client].TCPStore("127.0.0.1", port, 2, timeout=seconds(DEADLINE))
+    master.join(DEADLINE)
+    assert made[0].num_keys() == 1

@@ -1,0 +1,104 @@
+"""`rallypoint join` at a terminal: its live line, and a command that reads what is typed."""
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import time
+
+import pytest
+from servers import OurServer, binary
+
+SOON = 60
+
+
+class Terminal:
+    """A program in front of a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.pid, self.screen = pty.fork()
+        if self.pid == 0:
+            os.execv(binary(), [binary(), *arguments])
+        self.seen = ""
+
+    def shows(self, text):
+        """Waits until this was on the screen."""
+        deadline = time.monotonic() + SOON
+        while text not in self.seen:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self.screen], [], [], max(0, left))
+            assert ready, self.seen
+            try:
+                self.seen += os.read(self.screen, 65536).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"it ended: {self.seen}") from None
+
+    def types(self, text):
+        os.write(self.screen, text.encode())
+
+    def ended(self):
+        """Its exit code. What it still writes must be read, or it would not end."""
+        deadline = time.monotonic() + SOON
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = None
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self.screen], [], [], 0.02)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.screen, 65536).decode(errors="replace")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.screen)
+
+
+@pytest.fixture
+def endpoint():
+    server = OurServer()
+    yield f"{server.host}:{server.port}"
+    server.stop()
+
+
+def test_a_node_that_waits_shows_a_live_line(endpoint):
+    with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2") as node:
+        node.shows("1 of at least 2 nodes are here, 1 missing")
+        node.shows("gives up in 59")  # of 600 s, and moving
+        node.types("\x03")
+        assert node.ended() == 128 + signal.SIGINT
+
+
+def test_a_static_node_that_waits_shows_a_live_line(endpoint):
+    host, port = endpoint.rsplit(":", 1)
+    fixed = ("join", "--rdzv-backend", "static", "--nnodes", "2", "--rdzv-conf", "timeout=300")
+    with Terminal(*fixed, "--rdzv-endpoint", "127.0.0.1:1", "--node-rank", "1") as node:
+        node.shows("no answer yet from rank 0 at 127.0.0.1:1; gives up in 300 s (timeout)")
+        node.types("\x03")
+        assert node.ended() == 128 + signal.SIGINT
+    # The server is no rank 0, but a store is all that a node of another rank needs to wait.
+    with Terminal(*fixed, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
+        node.shows("1 of 2 nodes are here; gives up in 29")
+        node.types("\x03")
+        assert node.ended() == 128 + signal.SIGINT
+
+
+def test_a_command_reads_what_is_typed_and_a_key_that_interrupts_reaches_it_once(endpoint):
+    script = "trap 'echo caught $((n += 1))' INT; echo ready; read word; echo got $word; while :; do sleep 0.05; done"
+    with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--", "sh", "-c", script) as node:
+        node.shows("ready")
+        node.types("hello\n")
+        node.shows("got hello")
+        node.types("\x03")
+        node.shows("caught 1")
+        node.types("\x03")
+        node.shows("caught 2")
+        assert "caught 3" not in node.seen
+        os.kill(node.pid, signal.SIGTERM)
+        assert node.ended() == 128 + signal.SIGTERM
