@@ -48,7 +48,8 @@ pub(crate) fn is_signalled() -> bool {
     }
 }
 
-fn is_main_thread() -> bool {
+/// Whether this is the thread that signal handlers run on.
+pub(crate) fn is_main_thread() -> bool {
     let process = std::process::id();
     let (known, is_main) = MAIN.get();
     if known == process {

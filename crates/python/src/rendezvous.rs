@@ -1,8 +1,31 @@
-//! The rendezvous for Python.
+//! The rendezvous for Python: nodes, the cell that holds their state, and what is around a store. What users see of it is
+//! Python, in `python/rallypoint/elastic`.
+
+mod backend;
+mod calling;
+mod cell;
+mod fixed;
+mod gathering;
+mod making;
+mod node;
+mod raising;
+mod telling;
 
 use pyo3::prelude::*;
 
 /// Adds its classes and functions to the module.
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<node::RendezvousNode>()?;
+    module.add_class::<cell::RendezvousCell>()?;
+    module.add_class::<fixed::StaticNode>()?;
+    module.add_function(wrap_pyfunction!(calling::await_leaving, module)?)?;
+    module.add_function(wrap_pyfunction!(making::parse_rendezvous_endpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(making::check_rendezvous_options, module)?)?;
+    module.add_function(wrap_pyfunction!(making::create_rendezvous_store, module)?)?;
+    module.add_function(wrap_pyfunction!(making::create_c10d_store, module)?)?;
+    module.add_function(wrap_pyfunction!(making::reserve_port, module)?)?;
+    module.add_function(wrap_pyfunction!(gathering::exchange_store_info, module)?)?;
+    module.add_function(wrap_pyfunction!(gathering::get_all, module)?)?;
+    module.add_function(wrap_pyfunction!(gathering::synchronize, module)?)?;
+    module.add_function(wrap_pyfunction!(gathering::barrier, module)?)
 }

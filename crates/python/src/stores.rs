@@ -9,7 +9,8 @@ mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use base::{PyStore, overrides, to_delta};
+pub(crate) use base::{PyStore, overrides, to_delta, to_rust};
+pub(crate) use tcp::adopt;
 
 /// Adds the classes to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

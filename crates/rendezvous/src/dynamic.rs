@@ -153,6 +153,14 @@ impl DynamicRendezvousHandler {
         self
     }
 
+    /// The same, knowing by name who is expected: by the option `expected_hosts`, or by the scheduler's list. It makes messages
+    /// better and nothing else.
+    pub fn expecting(mut self, parameters: &RendezvousParameters) -> Result<DynamicRendezvousHandler> {
+        let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
+        driver.expected = ExpectedHosts::of(parameters)?;
+        Ok(self)
+    }
+
     /// This node.
     pub fn node(&self) -> &NodeDesc {
         &self.driver.me
@@ -161,6 +169,16 @@ impl DynamicRendezvousHandler {
     /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.driver.settings
+    }
+
+    /// Ends the heartbeats of this node, until it is in a round again. The others take it for dead after a while.
+    pub fn stop_heartbeats(&self) {
+        self.stop_keep_alive();
+    }
+
+    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
+    pub fn resume(&self) {
+        self.driver.interrupted.store(false, Ordering::SeqCst);
     }
 
     fn run_id_owned(&self) -> String {
@@ -273,7 +291,10 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn set_closed(&self) -> Result<()> {
         let limit = self.driver.settings.close_timeout;
-        match self.driver.pursue(Goal::Close, self.driver.now().after(limit))? {
+        let closed = self.driver.pursue(Goal::Close, self.driver.now().after(limit))?;
+        // What was seen before is no longer so.
+        self.seen().last = None;
+        match closed {
             End::Timeout(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "closing",

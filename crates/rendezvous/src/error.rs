@@ -127,12 +127,12 @@ pub enum RendezvousError {
         wanted: String,
     },
     /// A backend of somebody else failed in its own way.
-    #[error("the rendezvous backend {backend:?} failed: {what}")]
+    #[error("the rendezvous backend {backend:?} failed: {source}")]
     Backend {
         /// Its name.
         backend: String,
         /// What it said.
-        what: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 

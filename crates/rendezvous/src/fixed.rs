@@ -41,7 +41,7 @@ pub struct StaticRendezvousHandler {
     local_addr: Option<String>,
     /// Tells this node from any other that has its rank.
     nonce: u64,
-    store: Mutex<Option<Arc<dyn Store>>>,
+    store: Mutex<Option<Arc<TcpStore>>>,
     interrupted: AtomicBool,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -126,6 +126,16 @@ impl StaticRendezvousHandler {
         }
     }
 
+    /// Another handle of the store in which the nodes have met; `None` before that.
+    pub fn store(&self) -> Option<TcpStore> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(TcpStore::client)
+    }
+
+    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
+    pub fn resume(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
+    }
+
     /// The same, watched by somebody.
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> StaticRendezvousHandler {
         self.observer = Some(observer);
@@ -149,7 +159,7 @@ impl StaticRendezvousHandler {
     }
 
     /// Connects, or hosts, and meets the others.
-    fn meet(&self) -> Result<Arc<dyn Store>> {
+    fn meet(&self) -> Result<TcpStore> {
         let start = Instant::now();
         if self.rank != 0 {
             self.tell(None, start);
@@ -168,7 +178,7 @@ impl StaticRendezvousHandler {
             // The others read the same from the store, which goes with this node.
             std::thread::sleep(LINGER);
         }
-        met.map(|()| Arc::new(store) as Arc<dyn Store>)
+        met.map(|()| store)
     }
 
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
@@ -325,9 +335,9 @@ impl RendezvousHandler for StaticRendezvousHandler {
                 let met = format!("rallypoint.static/{}/met", self.run_id);
                 store.set(&met, b"1").map_err(|source| self.failed(source))?;
             }
-            *held = Some(store);
+            *held = Some(Arc::new(store));
         }
-        let store = Arc::clone(held.as_ref().expect("it was just made"));
+        let store: Arc<dyn Store> = Arc::clone(held.as_ref().expect("it was just made")) as _;
         let participants = self.participants(&store)?;
         Ok(RendezvousInfo {
             store: Arc::new(PrefixStore::new(self.run_id.clone(), store)),

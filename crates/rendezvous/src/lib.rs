@@ -41,7 +41,7 @@ mod settings;
 mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
-pub use c10d::{C10dBackend, C10dStore, create_store};
+pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
 pub use dynamic::{
     DynamicRendezvousHandler, Gathering, Observer, Waiting, WallClock, create_dynamic_handler,
 };

@@ -123,6 +123,11 @@ impl RendezvousParameters {
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
     }
 
+    /// The options among them that the `c10d` backend doesn't know, each with the one that was probably meant.
+    pub fn unknown_options(&self) -> Vec<String> {
+        unknown_options(&self.config, &crate::settings::KNOWN)
+    }
+
     /// What is wrong with the names in them, for a backend whose nodes meet in a store.
     pub(crate) fn check_names(&self) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -20,6 +20,11 @@ impl ReservedPort {
         self.port
     }
 
+    /// The socket, bound and not listening.
+    pub fn into_socket(self) -> std::os::fd::OwnedFd {
+        self.socket.into()
+    }
+
     /// The socket, listening now.
     pub fn listen(self) -> Result<TcpListener> {
         let listen = || {

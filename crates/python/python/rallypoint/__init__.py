@@ -19,7 +19,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # Modules that are found as attributes without being imported first.
-_MODULES = ("torch",)
+_MODULES = ("elastic", "torch")
 
 __all__ = sorted(name for name in _HOME_OF if not name.startswith("_"))
 

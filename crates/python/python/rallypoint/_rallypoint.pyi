@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from os import PathLike
-from typing import SupportsIndex
+from typing import SupportsIndex, final
 
 __version__: str
 
@@ -150,3 +150,109 @@ class PrefixStore(Store):
 
     def clone(self) -> PrefixStore:
         """The same part of a clone of the store it is a part of."""
+
+@final
+class RendezvousCell:
+    """The state of one job in a store."""
+
+    def __new__(cls, store: Store, run_id: str) -> RendezvousCell: ...
+    def get(self) -> tuple[bytes, bytes] | None:
+        """The state and its token; `None` if there is no state yet."""
+
+    def set(self, state: bytes, token: bytes) -> tuple[bytes, bytes, bool] | None:
+        """Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
+        whether it is this."""
+
+@final
+class RendezvousNode:
+    """One node of a dynamic rendezvous."""
+
+    def __new__(
+        cls,
+        store: Store,
+        backend: object,
+        addr: str,
+        *,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        join: timedelta,
+        last_call: timedelta,
+        close: timedelta,
+        heartbeat: timedelta,
+        keep_alive_interval: timedelta,
+        keep_alive_max_attempt: int,
+        expected_hosts: str | None = None,
+    ) -> RendezvousNode: ...
+    @property
+    def name(self) -> str:
+        """Who this is, as torch writes it: address, process and number."""
+
+    def next_rendezvous(self) -> tuple[str, int, int, str, int]:
+        """Waits until this node is in a round."""
+
+    def is_closed(self) -> bool:
+        """Whether the rendezvous has ended for good."""
+
+    def set_closed(self) -> None:
+        """Ends the rendezvous for everybody."""
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for the next round."""
+
+    def stop_heartbeats(self) -> None:
+        """Ends the heartbeats. Does nothing in a process that was forked: there are none."""
+
+@final
+class StaticNode:
+    """One node of a static rendezvous."""
+
+    def __new__(
+        cls, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
+    ) -> StaticNode: ...
+    def next_rendezvous(self) -> TCPStore:
+        """Waits until all nodes are here; the store in which they have met."""
+
+def await_leaving(seconds: float) -> None:
+    """Waits until the calls that were interrupted have ended, at most so many seconds."""
+
+def parse_rendezvous_endpoint(endpoint: str) -> tuple[str, int | None]:
+    """Host and port of an endpoint; `None` if it names no port."""
+
+def check_rendezvous_options(config: dict[str, object]) -> list[str]:
+    """What is wrong with the names of these options, for the `c10d` backend."""
+
+def create_rendezvous_store(
+    endpoint: str, run_id: str, is_host: bool | None, read_timeout: int
+) -> tuple[TCPStore, str]:
+    """Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it."""
+
+def create_c10d_store(
+    is_server: bool,
+    server_addr: str,
+    server_port: int | None,
+    world_size: int,
+    timeout: timedelta,
+    wait_for_workers: bool,
+    retries: int,
+) -> TCPStore:
+    """Makes the store of a job."""
+
+def reserve_port() -> int:
+    """The number of a socket that is bound to a free port."""
+
+def exchange_store_info(rank: int, store: Store, local_addr: str, server_port: int) -> tuple[str, int]:
+    """Rank 0 publishes where the workers meet; everybody reads it."""
+
+def get_all(store: Store, rank: int, prefix: str, world_size: int) -> list[bytes]:
+    """What all ranks have set under the prefix."""
+
+def synchronize(
+    store: Store, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: timedelta
+) -> list[bytes]:
+    """Sets what this rank gives, and returns what all have given."""
+
+def barrier(
+    store: Store, world_size: int, key_prefix: str, timeout: timedelta, rank: int | None, trace_timeout: timedelta
+) -> list[int]:
+    """Waits until all have come. The ranks that have not, if the time is up and they are known."""

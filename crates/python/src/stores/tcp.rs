@@ -138,6 +138,15 @@ impl PyTcpStore {
     }
 }
 
+/// A TCP store that was made elsewhere, as a Python object. `host` is what the user called the server's.
+pub(crate) fn adopt(py: Python<'_>, store: TcpStore, host: String) -> PyResult<Bound<'_, PyAny>> {
+    let adopted = Bound::new(py, PyTcpStore::empty())?;
+    let port = store.port();
+    let native = Arc::new(Native::new(Original::Tcp(store)));
+    PyTcpStore::fill(&adopted, Made { native, host, port, libuv: true })?;
+    Ok(adopted.into_any())
+}
+
 /// What a store is to be opened with.
 struct Plan {
     host: String,

@@ -30,12 +30,26 @@ pub struct C10dStore {
 /// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
 pub fn create_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     match store_type(parameters)? {
-        StoreType::Tcp => create_tcp_store(parameters),
+        StoreType::Tcp => {
+            let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters)?;
+            Ok(C10dStore { store: Arc::new(store), is_host, reachable_as })
+        }
         StoreType::File => create_file_store(parameters),
     }
 }
 
-fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+/// As [`C10dStore`], with a store that is known to be a TCP store.
+pub struct TcpC10dStore {
+    /// The store.
+    pub store: TcpStore,
+    /// Whether this process hosts it.
+    pub is_host: bool,
+    /// An address of this machine under which the other nodes can reach it.
+    pub reachable_as: String,
+}
+
+/// Hosts the TCP store of `parameters`, or connects to it: `is_host`, `read_timeout`.
+pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStore> {
     let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
     let told = parameters.get_as_bool("is_host")?;
     let timeout = read_timeout(parameters)?;
@@ -49,11 +63,7 @@ fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
                     std::process::id(),
                     Endpoint { host: endpoint.host.clone(), port: store.port() }
                 );
-                return Ok(C10dStore {
-                    store: Arc::new(store),
-                    is_host: true,
-                    reachable_as: name_of_host(&endpoint),
-                });
+                return Ok(TcpC10dStore { store, is_host: true, reachable_as: name_of_host(&endpoint) });
             }
             Err(source) if told == Some(true) => return Err(failed(source)),
             // Somebody else on this machine has it, or the address is not ours after all.
@@ -67,7 +77,7 @@ fn create_tcp_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
         Some(address) => address.ip().to_canonical().to_string(),
         None => outward_address().to_string(),
     };
-    Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as })
+    Ok(TcpC10dStore { store, is_host: false, reachable_as })
 }
 
 fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {

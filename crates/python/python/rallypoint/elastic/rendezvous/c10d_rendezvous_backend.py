@@ -1,0 +1,109 @@
+"""The `c10d` backend: the state under one key of a store, and the store itself, hosted by one of the nodes."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+from ... import _rallypoint
+from ..._rallypoint import FileStore, Store, TCPStore
+from .api import RendezvousParameters
+from .dynamic_rendezvous import RendezvousBackend, Token
+from .errors import failure
+
+DEFAULT_PORT = 29400
+"""The port of an endpoint that names none."""
+
+
+class C10dRendezvousBackend(RendezvousBackend):
+    """The state of one job under one key of any store, where torch's backend has it too.
+
+    Between our own nodes it does more than `get_state` and `set_state`: they announce themselves and wake each other, so
+    that a round is there in milliseconds.
+
+    Args:
+        store: the store.
+        run_id: which job.
+    """
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        if not run_id:
+            raise ValueError("The run id must be a non-empty string.")
+        self._store = store
+        # An address by which the other nodes reach this one, if it is known.
+        self._reachable_as: Optional[str] = None
+        self._state = _rallypoint.RendezvousCell(store, run_id)
+
+    @property
+    def name(self) -> str:
+        """`c10d`."""
+        return "c10d"
+
+    def get_state(self) -> Optional[Tuple[bytes, Token]]:
+        """The state and its token; `None` if there is no state yet."""
+        return self._state.get()
+
+    def set_state(self, state: bytes, token: Optional[Token] = None) -> Optional[Tuple[bytes, Token, bool]]:
+        """Replaces the state if it still is the one that `token` came with; see `RendezvousBackend.set_state`."""
+        if token and not isinstance(token, bytes):
+            # None of ours; so nothing can be replaced by it.
+            held = self._state.get()
+            return None if held is None else (*held, False)
+        return self._state.set(state, token or b"")
+
+
+def create_backend(params: RendezvousParameters) -> Tuple[C10dRendezvousBackend, Store]:
+    """The store that parameters ask for, and the backend over it.
+
+    Args:
+        params: these options are read:
+
+            | option | what | default |
+            |---|---|---|
+            | `store_type` | `tcp`, or `file` with a path as the endpoint | `tcp` |
+            | `is_host` | whether this process hosts the TCP store | if it has the endpoint's address and can bind its port |
+            | `read_timeout` | how long the TCP store waits, in seconds | 60 |
+
+    Raises:
+        RendezvousConnectionError: the store could not be made or reached; the exception it comes from says why.
+    """
+    kind = str(params.get("store_type", "tcp")).strip().lower()
+    store: Store
+    reachable_as = None
+    if kind == "tcp":
+        store, reachable_as = _create_tcp_store(params)
+    elif kind == "file":
+        store = _create_file_store(params)
+    else:
+        raise ValueError("Invalid store type given. Currently only supports file and tcp.")
+    backend = C10dRendezvousBackend(store, params.run_id)
+    backend._reachable_as = reachable_as
+    return backend, store
+
+
+def _create_tcp_store(params: RendezvousParameters) -> Tuple[TCPStore, str]:
+    is_host = params.get_as_bool("is_host")
+    read_timeout = params.get_as_int("read_timeout", 60)
+    if read_timeout is None or read_timeout <= 0:
+        raise ValueError("The read timeout must be a positive integer.")
+    return _rallypoint.create_rendezvous_store(params.endpoint or "", params.run_id, is_host, read_timeout)
+
+
+def _create_file_store(params: RendezvousParameters) -> FileStore:
+    path = params.endpoint
+    if not path:
+        import os
+        import tempfile
+
+        try:
+            file, path = tempfile.mkstemp()
+            os.close(file)
+        except OSError as error:
+            raise failure(
+                "RendezvousError", "The file creation for C10d store has failed. See inner exception for details."
+            ) from error
+    try:
+        return FileStore(path)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise failure(
+            "RendezvousConnectionError", "The connection to the C10d store has failed. See inner exception for details."
+        ) from error

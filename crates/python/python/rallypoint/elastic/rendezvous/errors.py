@@ -1,0 +1,66 @@
+"""Why a rendezvous failed: torch's six exceptions, each with what torch leaves out. `api` has them for users.
+
+Where torch's rendezvous is loaded too, what is raised is also of torch's class of the same name, so that code written
+for torch catches it.
+"""
+
+from __future__ import annotations
+
+from ..._exceptions import raised
+
+
+class RendezvousError(Exception):
+    """A rendezvous failed. The others derive from it."""
+
+    def __reduce__(self):
+        # By the public class: the one that also derives from torch's has no name to find it by.
+        public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
+        return public, self.args
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous has ended for good; says by whom and when, where that is known."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """The time was up; says who has come, how many must, and which setting bounds it."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The store or backend could not be reached or used; the exception it comes from says why."""
+
+
+class RendezvousStateError(RendezvousError):
+    """What lies in the store is no state; the exception it comes from says what it is."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """The rendezvous has ended, and this node was a spare that was not needed. Not a failure."""
+
+
+_TORCH = "torch.distributed.elastic.rendezvous.api"
+_ERRORS = (
+    RendezvousError,
+    RendezvousClosedError,
+    RendezvousTimeoutError,
+    RendezvousConnectionError,
+    RendezvousStateError,
+    RendezvousGracefulExitError,
+)
+for _each in _ERRORS:
+    _each.__module__ = "rallypoint.elastic.rendezvous.api"
+del _each
+_BY_NAME = {each.__name__: each for each in _ERRORS}
+
+
+def failure(name: str, message: str) -> RendezvousError:
+    """The exception `name` to raise: torch's too, where torch's rendezvous is loaded."""
+    return raised(_BY_NAME[name], _TORCH)(message)
+
+
+def is_rendezvous_error(error: BaseException) -> bool:
+    """Whether it is one of ours, or one of torch's that a backend written for torch has raised."""
+    import sys
+
+    theirs = getattr(sys.modules.get(_TORCH), "RendezvousError", RendezvousError)
+    return isinstance(error, (RendezvousError, theirs))

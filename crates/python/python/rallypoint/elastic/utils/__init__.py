@@ -1,0 +1,1 @@
+"""What launchers use around a store: `store` to meet at it, `distributed` to make it."""

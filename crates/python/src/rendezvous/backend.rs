@@ -1,0 +1,98 @@
+//! A backend written in Python, for our own handler: each call of it attaches to the interpreter, and to nothing else.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use rallypoint_rendezvous::{RendezvousBackend, RendezvousError, Token, Written};
+
+/// An object with `name`, `get_state` and `set_state`, as torch's `RendezvousBackend` has them.
+pub(super) struct PythonBackend {
+    name: String,
+    backend: Py<PyAny>,
+    tokens: Mutex<Tokens>,
+}
+
+/// The backend's tokens are objects; ours are bytes. These are the objects that were given out last, by number.
+#[derive(Default)]
+struct Tokens {
+    next: u64,
+    kept: VecDeque<(u64, Py<PyAny>)>,
+}
+
+/// Nobody holds more than one token at a time, and at most a few threads hold any.
+const KEPT: usize = 256;
+
+impl PythonBackend {
+    pub(super) fn new(backend: &Bound<'_, PyAny>) -> PyResult<PythonBackend> {
+        let name = backend.getattr("name")?.extract()?;
+        Ok(PythonBackend { name, backend: backend.clone().unbind(), tokens: Mutex::default() })
+    }
+
+    fn call<T>(&self, body: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RendezvousError> {
+        // At the end of the process there is no interpreter to ask.
+        let ended = || Err(PyRuntimeError::new_err("the interpreter is ending"));
+        Python::try_attach(body)
+            .unwrap_or_else(ended)
+            .map_err(|error| RendezvousError::Backend { backend: self.name.clone(), source: Box::new(error) })
+    }
+
+    /// Bytes for this token.
+    fn keep(&self, token: Bound<'_, PyAny>) -> Token {
+        let (number, oldest) = {
+            let mut tokens = self.tokens();
+            let number = tokens.next;
+            tokens.next += 1;
+            tokens.kept.push_back((number, token.unbind()));
+            let oldest = if tokens.kept.len() > KEPT { tokens.kept.pop_front() } else { None };
+            (number, oldest)
+        };
+        // Not under the lock: it may be somebody's destructor that is called here.
+        drop(oldest);
+        Token::copy_from_slice(&number.to_be_bytes())
+    }
+
+    /// The token of these bytes; `None` if there is none.
+    fn kept<'py>(&self, py: Python<'py>, token: &[u8]) -> Option<Bound<'py, PyAny>> {
+        let number = u64::from_be_bytes(token.try_into().ok()?);
+        let tokens = self.tokens();
+        let (_, token) = tokens.kept.iter().find(|(kept, _)| *kept == number)?;
+        Some(token.bind(py).clone())
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RendezvousBackend for PythonBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn state(&self) -> Result<Option<(Vec<u8>, Token)>, RendezvousError> {
+        self.call(|py| {
+            let answer = self.backend.bind(py).call_method0("get_state")?;
+            if answer.is_none() {
+                return Ok(None);
+            }
+            let (state, token): (PyBackedBytes, Bound<'_, PyAny>) = answer.extract()?;
+            Ok(Some((state.to_vec(), self.keep(token))))
+        })
+    }
+
+    fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written, RendezvousError> {
+        self.call(|py| {
+            let token = if token.is_empty() { None } else { self.kept(py, token) };
+            let answer = self.backend.bind(py).call_method1("set_state", (PyBytes::new(py, state), token))?;
+            if answer.is_none() {
+                return Ok(Written { won: false, now: None });
+            }
+            let (state, token, won): (PyBackedBytes, Bound<'_, PyAny>, bool) = answer.extract()?;
+            Ok(Written { won, now: Some((state.to_vec(), self.keep(token))) })
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Making a store for Python: the one of a rendezvous, the one of a job; and endpoints and ports for it.
+
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tcp_store};
+use rallypoint_store::{C10dStoreOptions, StoreError};
+
+use super::raising::raised;
+use crate::blocking::detached;
+use crate::{error, stores};
+
+/// Host and port of an endpoint; `None` if it names no port.
+#[pyfunction]
+pub(super) fn parse_rendezvous_endpoint(py: Python<'_>, endpoint: &str) -> PyResult<(String, Option<u16>)> {
+    // A port that is named is the same whatever the default is.
+    let read = |default| rallypoint_rendezvous::parse_rendezvous_endpoint(endpoint, default);
+    let [one, other] = [read(1), read(2)];
+    let one = one.map_err(|error| raised(py, error))?;
+    let is_named = other.is_ok_and(|other| other.port == one.port);
+    Ok((one.host, is_named.then_some(one.port)))
+}
+
+/// What is wrong with the names of these options, for the `c10d` backend.
+#[pyfunction]
+pub(super) fn check_rendezvous_options(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Vec<String>> {
+    let names = config.keys().iter().map(|key| key.extract::<String>()).collect::<PyResult<Vec<_>>>()?;
+    let config: Config = names.into_iter().map(|name| (name, ConfigValue::None)).collect();
+    let parameters = RendezvousParameters::new("c10d", "", "", 1, 1);
+    let parameters = parameters.and_then(|parameters| parameters.with_config(config));
+    Ok(parameters.map_err(|error| raised(py, error))?.unknown_options())
+}
+
+/// Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it.
+#[pyfunction]
+pub(super) fn create_rendezvous_store<'py>(
+    py: Python<'py>,
+    endpoint: &str,
+    run_id: &str,
+    is_host: Option<bool>,
+    read_timeout: i64,
+) -> PyResult<(Bound<'py, PyAny>, String)> {
+    let host = parse_rendezvous_endpoint(py, endpoint)?.0;
+    let mut config = Config::from([("read_timeout".into(), read_timeout.into())]);
+    config.extend(is_host.map(|is_host| ("is_host".to_owned(), is_host.into())));
+    let parameters = RendezvousParameters::new("c10d", endpoint, run_id, 1, 1)
+        .and_then(|parameters| parameters.with_config(config))
+        .map_err(|error| raised(py, error))?;
+    let made = detached(py, || create_tcp_store(&parameters))?;
+    let made = made.map_err(|error| raised(py, error))?;
+    Ok((stores::adopt(py, made.store, host)?, made.reachable_as))
+}
+
+/// Makes the store of a job.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "torch's are these")]
+pub(super) fn create_c10d_store<'py>(
+    py: Python<'py>,
+    is_server: bool,
+    server_addr: String,
+    server_port: Option<i64>,
+    world_size: i64,
+    timeout: Duration,
+    wait_for_workers: bool,
+    retries: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let server_port = server_port
+        .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
+        .transpose()?;
+    let options = C10dStoreOptions {
+        is_server,
+        world_size: u64::try_from(world_size).unwrap_or(0),
+        // Zero is without end below; here it is over at once.
+        timeout: timeout.max(Duration::from_millis(1)),
+        wait_for_workers,
+        retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
+        ..C10dStoreOptions::new(server_addr.clone(), server_port)
+    };
+    match detached(py, || rallypoint_store::create_c10d_store(&options))? {
+        Ok(store) => stores::adopt(py, store, server_addr),
+        Err(StoreError::AddressInUse { .. }) => {
+            let port = server_port.unwrap_or_default();
+            Err(error::raise(
+                py,
+                "DistNetworkError",
+                format!("on {server_addr}, port: {port} already in use"),
+            ))
+        }
+        Err(error) => Err(error::to_python(py, error)),
+    }
+}
+
+/// The number of a socket that is bound to a free port.
+#[pyfunction]
+pub(super) fn reserve_port(py: Python<'_>) -> PyResult<i32> {
+    let held = rallypoint_store::reserve_port().map_err(|error| error::to_python(py, error))?;
+    Ok(held.into_socket().into_raw_fd())
+}

@@ -1,0 +1,94 @@
+//! What the rendezvous logs, for Python's `logging`, under the name `rallypoint`.
+//!
+//! It is kept until a call of Python's is at hand and told then: the threads that log must never wait for the interpreter,
+//! whose holder may be waiting for them.
+
+use std::collections::VecDeque;
+use std::fmt::{Debug, Write};
+use std::sync::{Mutex, Once, PoisonError};
+
+use pyo3::prelude::*;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Python's numbers for levels, and what was said.
+type Line = (u8, String);
+
+static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
+
+/// More than this are not kept; the oldest go first.
+const MOST: usize = 256;
+
+/// Begins to keep what is logged.
+pub(super) fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Nobody else can have set one: what is in this library is nobody else's.
+        let _ = tracing::subscriber::set_global_default(Keeper);
+    });
+}
+
+/// Tells Python's `logging` what was kept. An exception is that of a signal that came meanwhile.
+pub(super) fn tell(py: Python<'_>) -> PyResult<()> {
+    let lines = std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let logger = py.import("logging")?.call_method1("getLogger", ("rallypoint",))?;
+    // As it stands: a percent sign in it is no place for an argument.
+    lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
+}
+
+struct Keeper;
+
+impl Subscriber for Keeper {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("rallypoint")
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let level = match *event.metadata().level() {
+            Level::ERROR => 40,
+            Level::WARN => 30,
+            _ => 20,
+        };
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == MOST {
+            kept.pop_front();
+        }
+        kept.push_back((level, text.0));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event as one line.
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Writing to a string can't fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}

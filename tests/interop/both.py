@@ -1,0 +1,176 @@
+"""The rendezvous API twice: torch's and ours, under the same names, so that one test can be played on both."""
+
+import importlib
+import pickle
+import queue
+import threading
+import uuid
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+
+JOIN = 60
+"""Seconds to get into a round; all wait for all."""
+
+
+class Library:
+    """One of the two. Its modules are attributes: `api`, `dynamic`, `c10d`, `static`, `registry`, `utils`, `store`, `ports`."""
+
+    _MODULES = {
+        "rdzv": "rendezvous",
+        "api": "rendezvous.api",
+        "dynamic": "rendezvous.dynamic_rendezvous",
+        "c10d": "rendezvous.c10d_rendezvous_backend",
+        "static": "rendezvous.static_tcp_rendezvous",
+        "registry": "rendezvous.registry",
+        "utils": "rendezvous.utils",
+        "store": "utils.store",
+        "ports": "utils.distributed",
+    }
+
+    def __init__(self, name, elastic, dist):
+        self.name, self._elastic, self._dist = name, elastic, dist
+
+    def __getattr__(self, name):
+        if name not in self._MODULES:
+            raise AttributeError(name)
+        return importlib.import_module(f"{self._elastic}.{self._MODULES[name]}")
+
+    @property
+    def dist(self):
+        """Where its stores are."""
+        return importlib.import_module(self._dist)
+
+    def server(self):
+        """A store that this process serves."""
+        return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN))
+
+    def client(self, server):
+        """Another client of it."""
+        return self.dist.TCPStore(
+            "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN)
+        )
+
+    def parameters(self, **changed):
+        """Parameters that are right, except for what is changed."""
+        given = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
+        return self.api.RendezvousParameters(**{**given, **changed})
+
+    def __repr__(self):
+        return self.name
+
+
+TORCH = Library("torch", "torch.distributed.elastic", "torch.distributed")
+OURS = Library("ours", "rallypoint.elastic", "rallypoint")
+BOTH = (TORCH, OURS)
+
+
+class Node:
+    """One node in a thread of its own, with a client of its own on `server`, over the library's `c10d` backend or another."""
+
+    def __init__(
+        self,
+        library,
+        server,
+        run_id,
+        nodes,
+        backend=None,
+        store=None,
+        addr="127.0.0.1",
+        join=JOIN,
+        last_call=30,
+        close=30,
+        **options,
+    ):
+        self.library = library
+        # It serves for as long as somebody has it.
+        self._server = server
+        store = store or library.client(server)
+        self.backend = backend or library.c10d.C10dRendezvousBackend(store, run_id)
+        seconds = {"join": join, "last_call": last_call, "close": close}
+        timeout = library.dynamic.RendezvousTimeout(**{name: timedelta(seconds=each) for name, each in seconds.items()})
+        self.handler = library.dynamic.DynamicRendezvousHandler.from_backend(
+            run_id, store, self.backend, *nodes, local_addr=addr, timeout=timeout, **options
+        )
+
+    def start(self):
+        """Begins to join; `joined` waits for it."""
+        self._result = queue.Queue()
+        threading.Thread(target=self._join, daemon=True).start()
+        return self
+
+    def _join(self):
+        try:
+            self._result.put(self.handler.next_rendezvous())
+        except BaseException as error:  # noqa: BLE001  the thread that asks for it gets it
+            self._result.put(error)
+
+    def joined(self, within=JOIN):
+        """What `next_rendezvous` returned, or raises what it raised."""
+        result = self._result.get(timeout=within)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def is_waiting(self):
+        return self._result.empty()
+
+    def die(self):
+        """Shows no longer that it is alive."""
+        if self.library is TORCH:
+            self.handler._stop_heartbeats()
+        else:
+            self.handler._node.stop_heartbeats()
+
+    def state(self):
+        """The shared state, as torch reads it."""
+        held = self.backend.get_state()
+        return held and pickle.loads(held[0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.die()
+
+
+def run_id():
+    """A job that nobody else has."""
+    return f"job-{uuid.uuid4().hex[:8]}"
+
+
+def memory_backend(library):
+    """A backend written in Python, of the library's own kind, whose tokens are objects that are compared by identity."""
+
+    class MemoryBackend(library.dynamic.RendezvousBackend):
+        def __init__(self):
+            self._lock = threading.Lock()
+            self._state = self._token = None
+            self.calls = []
+            self.failure = None
+
+        @property
+        def name(self):
+            return "memory"
+
+        def get_state(self):
+            with self._lock:
+                return self._answer("get_state")
+
+        def set_state(self, state, token=None):
+            with self._lock:
+                has_set = token is self._token
+                if has_set:
+                    self._state, self._token = bytes(state), object()
+                answer = self._answer("set_state")
+                return None if answer is None else (*answer, has_set)
+
+        def _answer(self, name):
+            self.calls.append((name, threading.current_thread().name))
+            if self.failure is not None:
+                raise self.failure
+            return None if self._state is None else (self._state, self._token)
+
+    return MemoryBackend()

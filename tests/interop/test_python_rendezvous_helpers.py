@@ -1,0 +1,236 @@
+"""Meeting at a store and making one, from Python: `barrier`, `synchronize`, `get_all`, `create_c10d_store`, ports. On torch's and on ours."""
+
+import contextlib
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from both import BOTH, JOIN, OURS, TORCH
+
+
+@pytest.fixture(params=BOTH, ids=repr)
+def lib(request):
+    return request.param
+
+
+def at_once(calls):
+    """The results of calls that are made at the same time."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [each.result(JOIN) for each in [pool.submit(call) for call in calls]]
+
+
+# ---- meeting ----
+
+
+def test_everybody_gets_what_everybody_gave(lib):
+    store = lib.dist.HashStore()
+    calls = [
+        lambda rank=rank: lib.store.synchronize(store, b"of %d" % rank, rank, 3, "meeting/", timeout=JOIN) for rank in range(3)
+    ]
+    assert at_once(calls) == [[b"of 0", b"of 1", b"of 2"]] * 3
+    assert store.get("meeting/1") == b"of 1"
+
+
+def test_values_that_are_there_are_got(lib):
+    store = lib.dist.HashStore()
+    for rank in range(3):
+        store.set(f"data{rank}", f"of {rank}")
+    # Rank 0 comes last: it waits for the others.
+    for rank in (1, 2, 0):
+        assert lib.store.get_all(store, rank, "data", 3) == [b"of 0", b"of 1", b"of 2"]
+    assert store.get("data/finished/num_members") == b"3"
+    assert store.check(["data/finished/last_member"])
+
+
+def test_torchs_ranks_and_ours_meet():
+    server = OURS.server()
+    # One each: threads that share a client of torch's wait for each other.
+    ranks = [(rank, lib, lib.client(server)) for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))]
+    calls = [
+        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "meeting/", timeout=JOIN)
+        for rank, lib, store in ranks
+    ]
+    assert at_once(calls) == [[b"of 0", b"of 1", b"of 2", b"of 3"]] * 4
+    calls = [
+        lambda rank=rank, lib=lib, store=store: lib.store.barrier(store, 4, "gate", barrier_timeout=JOIN, rank=rank)
+        for rank, lib, store in ranks
+    ]
+    assert at_once(calls) == [None] * 4
+
+
+def test_who_does_not_come_is_a_time_out(lib):
+    store = lib.dist.HashStore()
+    with pytest.raises(lib.dist.DistStoreError):
+        lib.store.synchronize(store, b"x", 0, 2, "meeting/", timeout=0.2)
+    with pytest.raises(lib.dist.DistStoreError):
+        lib.store.barrier(store, 2, "gate", barrier_timeout=0.2)
+
+
+def test_a_time_out_says_which_ranks_did_not_come():
+    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks came, missing: 1, 2"):
+        OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "meeting/", timeout=0.2)
+
+
+def test_a_barrier_lets_all_pass_when_the_last_has_come(lib):
+    store = lib.dist.HashStore()
+    passed = []
+
+    def come(rank):
+        lib.store.barrier(store, 3, "gate", barrier_timeout=JOIN)
+        passed.append(rank)
+
+    first = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in first:
+        thread.start()
+    assert not passed
+    come(2)
+    for thread in first:
+        thread.join(JOIN)
+    assert sorted(passed) == [0, 1, 2]
+
+
+def test_a_barrier_names_who_is_missing_as_it_was_told_to(lib):
+    store = lib.dist.HashStore()
+
+    def come(rank):
+        with pytest.raises(lib.dist.DistStoreError) as error:
+            lib.store.barrier(
+                store,
+                3,
+                "test/store",
+                barrier_timeout=0.5,
+                rank=rank,
+                rank_tracing_decoder=lambda each: f"Rank {each} host",
+                trace_timeout=2,
+            )
+        return str(error.value)
+
+    said = at_once([lambda rank=rank: come(rank) for rank in (0, 1)])
+    told = "Timed out waiting on barrier on rank 0, for key prefix: test/store (world_size=3, missing_ranks=[Rank 2 host], timeout=0.5)"
+    assert said[0] == told
+
+
+def test_names_for_ranks_need_a_rank(lib):
+    with pytest.raises(AssertionError, match="Tracing requires rank information"):
+        lib.store.barrier(lib.dist.HashStore(), 2, "gate", rank_tracing_decoder=str)
+
+
+def test_a_store_has_another_time_out_for_a_while(lib):
+    store = lib.dist.HashStore()
+    store.set_timeout(timedelta(seconds=77))
+    with lib.store.store_timeout(store, 5):
+        assert store.timeout == timedelta(seconds=5)
+    assert store.timeout == timedelta(seconds=77)
+
+
+def test_a_store_has_its_own_time_out_back_after_a_failure():
+    """Torch's keeps the other one."""
+    store = OURS.dist.HashStore()
+    store.set_timeout(timedelta(seconds=77))
+    with contextlib.suppress(KeyError), OURS.store.store_timeout(store, 5):
+        raise KeyError
+    assert store.timeout == timedelta(seconds=77)
+    with pytest.raises(OURS.dist.DistStoreError):
+        OURS.store.barrier(store, 2, "gate", barrier_timeout=0.1)
+    assert store.timeout == timedelta(seconds=77)
+
+
+def test_a_store_written_in_python_serves_too(lib):
+    class Wrapped(lib.dist.Store):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.names = lib.dist.HashStore(), []
+
+    def passing(name):
+        def call(self, *arguments):
+            self.names.append(name)
+            return getattr(self.inner, name)(*arguments)
+
+        return call
+
+    for name in ("set", "get", "add", "check", "compare_set", "wait", "multi_get", "set_timeout"):
+        setattr(Wrapped, name, passing(name))
+    Wrapped.timeout = property(lambda self: self.inner.timeout)
+    store = Wrapped()
+    assert lib.store.synchronize(store, b"x", 0, 1, "meeting/") == [b"x"]
+    lib.store.barrier(store, 1, "gate")
+    assert {"set", "add", "wait"} <= set(store.names)
+
+
+# ---- making a store ----
+
+
+def test_a_store_for_one_finds_a_port_by_itself(lib):
+    store = lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN)
+    assert isinstance(store, lib.dist.TCPStore)
+    assert store.timeout == timedelta(seconds=JOIN)
+    store.set("k", "v")
+    assert store.get("k") == b"v"
+
+
+def test_one_serves_and_the_others_find_it(lib):
+    port = lib.ports.get_free_port()
+    stores = at_once(
+        [
+            lambda rank=rank: lib.ports.create_c10d_store(rank == 0, "127.0.0.1", port, world_size=3, timeout=JOIN)
+            for rank in range(3)
+        ]
+    )
+    stores[0].set("k", "v")
+    assert [store.get("k") for store in stores] == [b"v"] * 3
+    assert {store.port for store in stores} == {port}
+
+
+def test_several_need_a_port(lib):
+    with pytest.raises(ValueError) as error:
+        lib.ports.create_c10d_store(True, "127.0.0.1", world_size=2)
+    assert str(error.value) == "server_port must be specified when world_size > 1, got server_port=-1, world_size=2"
+
+
+def test_a_port_that_is_taken_is_said(lib):
+    with lib.ports.get_socket_with_port() as held:
+        held.listen()
+        port = held.getsockname()[1]
+        with pytest.raises(lib.dist.DistNetworkError) as error:
+            lib.ports.create_c10d_store(True, "127.0.0.1", port, timeout=5)
+    assert str(error.value) == f"on 127.0.0.1, port: {port} already in use"
+
+
+def test_a_server_waits_for_all_in_time(lib):
+    with pytest.raises(lib.dist.DistStoreError):
+        lib.ports.create_c10d_store(True, "127.0.0.1", lib.ports.get_free_port(), world_size=2, timeout=1)
+
+
+def test_a_client_gives_up_in_time(lib):
+    with lib.ports.get_socket_with_port() as held, pytest.raises(lib.dist.DistNetworkError):
+        lib.ports.create_c10d_store(False, "127.0.0.1", held.getsockname()[1], world_size=2, timeout=1)
+
+
+def test_nobody_is_waited_for_if_so_told(lib):
+    port = lib.ports.get_free_port()
+    store = lib.ports.create_c10d_store(True, "127.0.0.1", port, world_size=5, timeout=JOIN, wait_for_workers=False)
+    assert store.port == port
+
+
+# ---- ports ----
+
+
+def test_a_port_is_held_by_a_socket_that_does_not_listen(lib):
+    held = lib.ports.get_socket_with_port()
+    with contextlib.closing(held):
+        assert isinstance(held, socket.socket)
+        port = held.getsockname()[1]
+        assert port != 0
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind(("127.0.0.1", port))
+        with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+            other.connect(("127.0.0.1", port))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
+def test_a_free_port_can_be_had(lib):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", lib.ports.get_free_port()))

@@ -1,0 +1,143 @@
+"""The static rendezvous from Python: parameters, one round, contradictions. Played on torch's and on ours."""
+
+import queue
+import threading
+from datetime import timedelta
+
+import pytest
+from both import BOTH, JOIN, OURS, TORCH
+
+
+@pytest.fixture(params=BOTH, ids=repr)
+def lib(request):
+    return request.param
+
+
+@pytest.fixture
+def port():
+    return OURS.ports.get_free_port()
+
+
+def parameters(lib, port, rank, nodes, **options):
+    options = {"run_id": "job", "timeout": JOIN, **options}
+    return lib.parameters(
+        backend="static", endpoint=f"localhost:{port}", min_nodes=nodes, max_nodes=nodes, rank=rank, **options
+    )
+
+
+class Joining:
+    """`next_rendezvous` of a handler, on a thread of its own."""
+
+    def __init__(self, handler):
+        self.handler, self._result = handler, queue.Queue()
+        threading.Thread(target=self._join, daemon=True).start()
+
+    def _join(self):
+        try:
+            self._result.put(self.handler.next_rendezvous())
+        except BaseException as error:  # noqa: BLE001  the thread that asks for it gets it
+            self._result.put(error)
+
+    def result(self):
+        result = self._result.get(timeout=JOIN)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"endpoint": "localhost"}, "Port is absent in endpoint: localhost. Try launching with --master-port"),
+        ({"endpoint": ""}, "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"),
+        ({"endpoint": "  "}, "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"),
+    ],
+)
+def test_an_endpoint_must_be_whole(lib, changed, says):
+    with pytest.raises(ValueError) as error:
+        lib.static.create_rdzv_handler(lib.parameters(backend="static", rank=0, **changed))
+    assert str(error.value) == says
+
+
+def test_a_rank_must_be_given(lib):
+    with pytest.raises(ValueError) as error:
+        lib.static.create_rdzv_handler(lib.parameters(backend="static", endpoint="localhost:1"))
+    assert str(error.value) == "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request"
+
+
+def test_a_handler_says_what_it_was_told(lib):
+    handler = lib.static.create_rdzv_handler(parameters(lib, 123, 0, 1))
+    assert isinstance(handler, lib.api.RendezvousHandler)
+    assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == ("static", "job", True)
+    assert (handler.master_addr, handler.master_port, handler.rank, handler.world_size) == ("localhost", 123, 0, 1)
+    assert handler.timeout == timedelta(seconds=JOIN)
+    assert lib.static.create_rdzv_handler(
+        lib.parameters(backend="static", endpoint="localhost:1", rank=0)
+    ).timeout == timedelta(seconds=600)
+
+
+def test_it_is_never_closed_and_nobody_waits(lib):
+    handler = lib.static.create_rdzv_handler(parameters(lib, 123, 0, 1))
+    assert handler.is_closed() is False
+    assert handler.set_closed() is None
+    assert handler.is_closed() is False
+    assert handler.num_nodes_waiting() == 0
+    assert handler.shutdown() is True
+
+
+def test_a_second_call_says_the_same_again(lib, port):
+    handler = lib.static.create_rdzv_handler(parameters(lib, port, 0, 1))
+    for _ in range(2):
+        info = handler.next_rendezvous()
+        assert (info.rank, info.world_size) == (0, 1)
+        assert info.bootstrap_store_info == lib.api.RendezvousStoreInfo("localhost", port)
+        info.store.add("count", 1)
+    assert info.store.get("count") == b"2"
+    assert isinstance(info.store, lib.dist.PrefixStore)
+
+
+def test_the_class_can_be_made_directly(lib, port):
+    handler = lib.static.StaticTCPRendezvous("localhost", port, 0, 1, "job", JOIN)
+    assert handler.next_rendezvous().world_size == 1
+
+
+@pytest.mark.parametrize("kinds", [(TORCH, TORCH), (OURS, OURS), (TORCH, OURS), (OURS, TORCH)], ids=repr)
+def test_nodes_of_either_kind_meet_and_share_a_store(kinds, port):
+    handlers = [lib.static.create_rdzv_handler(parameters(lib, port, rank, 2)) for rank, lib in enumerate(kinds)]
+    joining = [Joining(handler) for handler in handlers]
+    first, second = (each.result() for each in joining)
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.world_size == second.world_size == 2
+    first.store.set("k", "v")
+    assert second.store.get("k") == b"v"
+
+
+def test_too_few_nodes_are_a_store_error_in_time(lib, port):
+    with pytest.raises(lib.dist.DistStoreError):
+        lib.static.create_rdzv_handler(parameters(lib, port, 0, 2, timeout=1)).next_rendezvous()
+
+
+def test_a_time_out_says_who_is_missing(port):
+    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 nodes joined.*rank 1, 2"):
+        OURS.static.create_rdzv_handler(parameters(OURS, port, 0, 3, timeout=1)).next_rendezvous()
+
+
+def test_a_server_that_is_not_there_is_a_network_error(lib):
+    with lib.ports.get_socket_with_port() as held:
+        handler = lib.static.create_rdzv_handler(parameters(lib, held.getsockname()[1], 1, 2, timeout=1))
+        with pytest.raises(lib.dist.DistNetworkError):
+            handler.next_rendezvous()
+
+
+def test_two_nodes_of_one_rank_are_told():
+    port = OURS.ports.get_free_port()
+    handlers = [OURS.static.create_rdzv_handler(parameters(OURS, port, rank, 3)) for rank in (0, 1, 1)]
+    for joining in [Joining(handler) for handler in handlers]:
+        with pytest.raises(OURS.api.RendezvousError, match="node rank 1 was given twice"):
+            joining.result()
+
+
+@pytest.mark.parametrize("rank", [-1, 2, "x"])
+def test_a_rank_that_no_node_has_is_refused(rank):
+    with pytest.raises(ValueError):
+        OURS.static.create_rdzv_handler(parameters(OURS, 123, rank, 2))

@@ -1,0 +1,153 @@
+"""The plug-in: an unchanged `torchrun --rdzv-backend rallypoint`, and what torch gets from it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch.distributed as dist
+from both import OURS, run_id
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, api, registry
+
+HERE = pathlib.Path(__file__).resolve().parent
+SLOW = 240
+"""Seconds that torchrun may take; importing torch in six processes takes a while on a busy machine."""
+
+
+@pytest.fixture
+def endpoint():
+    return f"127.0.0.1:{OURS.ports.get_free_port()}"
+
+
+class Process:
+    """A process whose output is read at its end."""
+
+    def __init__(self, *command):
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+
+    def ended(self):
+        self.log, _ = self.process.communicate(timeout=SLOW)
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def torchrun(backend, endpoint, job, folder, victim=-1, workers=2, nodes=2):
+    return Process(
+        *("-m", "torch.distributed.run", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-id", job),
+        *("--nnodes", nodes, "--nproc-per-node", workers, "--max-restarts", 3, "--local-addr", "127.0.0.1"),
+        *("--monitor-interval", "0.1", HERE / "plugin_worker.py", folder, victim),
+    )
+
+
+def results(folder):
+    return {int(file.name[5:]): json.loads(file.read_text()) for file in pathlib.Path(folder).glob("done-*")}
+
+
+@pytest.mark.timeout(2 * SLOW)
+def test_two_nodes_of_two_workers_lose_one_start_over_and_finish(endpoint, tmp_path):
+    job = run_id()
+    with (
+        torchrun("rallypoint", endpoint, job, tmp_path, victim=3) as first,
+        torchrun("rallypoint", endpoint, job, tmp_path, victim=3) as second,
+    ):
+        for node in (first, second):
+            assert node.ended() == 0, node.log
+    seen = results(tmp_path)
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert {each["sum"] for each in seen.values()} == {10.0}
+    assert {each["world_size"] for each in seen.values()} == {4}
+    assert sorted(each["group_rank"] for each in seen.values()) == [0, 0, 1, 1]
+    assert (tmp_path / "killed").exists()
+    assert max(each["restarts"] for each in seen.values()) >= 1
+    assert {each["agent_store"] for each in seen.values()} == {"True"}
+
+
+@pytest.mark.timeout(2 * SLOW)
+def test_torchruns_own_backend_and_the_plug_in_make_one_job(endpoint, tmp_path):
+    job = run_id()
+    with (
+        torchrun("rallypoint", endpoint, job, tmp_path, workers=1) as first,
+        torchrun("c10d", endpoint, job, tmp_path, workers=1) as second,
+    ):
+        for node in (first, second):
+            assert node.ended() == 0, node.log
+    assert {rank: each["sum"] for rank, each in results(tmp_path).items()} == {0: 3.0, 1: 3.0}
+
+
+@pytest.mark.timeout(2 * SLOW)
+def test_a_process_group_is_made_with_the_store_of_the_round(endpoint):
+    script = """
+        import sys
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
+        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+        parameters = RendezvousParameters("rallypoint", sys.argv[1], "job", 2, 2, local_addr="127.0.0.1")
+        info = get_rendezvous_handler(parameters).next_rendezvous()
+        dist.init_process_group("gloo", store=info.store, rank=info.rank, world_size=info.world_size)
+        tensor = torch.tensor(float(info.rank + 1))
+        dist.all_reduce(tensor)
+        dist.barrier()
+        dist.destroy_process_group()
+        print("sum", tensor.item())
+    """
+    command = ("-c", textwrap.dedent(script), endpoint)
+    with Process(*command) as first, Process(*command) as second:
+        for each in (first, second):
+            assert each.ended() == 0, each.log
+            assert "sum 3.0" in each.log
+
+
+def parameters(endpoint, **options):
+    given = {"min_nodes": 1, "max_nodes": 1, "local_addr": "127.0.0.1", "run_id": run_id(), **options}
+    return api.RendezvousParameters("rallypoint", endpoint, **given)
+
+
+def test_what_torch_gets_is_of_torchs_own_types(endpoint):
+    handler = registry.get_rendezvous_handler(parameters(endpoint))
+    assert isinstance(handler, RendezvousHandler)
+    assert handler.get_backend() == "rallypoint"
+    assert handler.use_agent_store is True
+    info = handler.next_rendezvous()
+    assert type(info) is RendezvousInfo
+    assert type(info.bootstrap_store_info) is RendezvousStoreInfo
+    assert isinstance(info.store, dist.Store)
+    assert (info.rank, info.world_size) == (0, 1)
+    info.store.set("k", "v")
+    assert dist.PrefixStore("p", info.store).compare_set("k", "", "w") == b"w"
+    assert info.store.multi_get(["k", "p/k"]) == [b"v", b"w"]
+    assert handler.num_nodes_waiting() == 0
+    assert handler.shutdown() is True
+    assert handler.is_closed() is True
+
+
+def test_what_torch_catches_is_caught(endpoint):
+    given = parameters(endpoint)
+    handler = registry.get_rendezvous_handler(given)
+    handler.set_closed()
+    with pytest.raises(api.RendezvousClosedError, match=given.run_id):
+        handler.next_rendezvous()
+    with OURS.ports.get_socket_with_port() as held:
+        nowhere = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(api.RendezvousConnectionError):
+            registry.get_rendezvous_handler(parameters(nowhere, is_host=0, read_timeout=1))
+    with pytest.raises(ValueError, match="did you mean 'join_timeout'"):
+        registry.get_rendezvous_handler(parameters(endpoint, jion_timeout=1))

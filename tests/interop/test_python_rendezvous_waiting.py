@@ -1,0 +1,356 @@
+"""While a node waits: other threads run, Ctrl-C ends it at once, a fork is told. In processes of their own."""
+
+import gc
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from both import OURS, Node, run_id
+from clock import until
+from servers import OurServer
+
+SLOW = 60
+"""Seconds a process may take."""
+
+
+def play(script, *arguments):
+    """What a script prints that must end well."""
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(COMMON) + textwrap.dedent(script), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SLOW,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
+COMMON = """
+    import os, pickle, signal, sys, threading, time
+    from datetime import timedelta
+
+    import rallypoint
+    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
+
+    def waiting(store, backend=None, nodes=2):
+        backend = backend or C10dRendezvousBackend(store, "job")
+        return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
+
+    def interrupted(call):
+        '''Seconds from a signal to the exception.'''
+        sent = []
+        def send():
+            time.sleep(0.3)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=send).start()
+        try:
+            call()
+        except KeyboardInterrupt:
+            return time.monotonic() - sent[0]
+        raise SystemExit("it was not interrupted")
+"""
+
+
+def in_time(times):
+    """Within 100 ms; what a busy machine does to one of them is not ours."""
+    times = [float(each) for each in times]
+    assert statistics.median(times) < 0.1, times
+    assert max(times) < 5, times
+
+
+@pytest.fixture
+def server():
+    server = OurServer()
+    yield server
+    if not server.killed:
+        server.stop()
+
+
+def test_ctrl_c_ends_a_wait_for_others_and_the_node_leaves_and_can_come_again(server):
+    in_time(
+        play(
+            """
+            store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+            handler = waiting(store)
+            for _ in range(5):
+                print(interrupted(handler.next_rendezvous))
+            """,
+            server.port,
+        )
+    )
+    with Node(OURS, server, "job", (1, 1)) as node:
+        # It left although it was the last thing its process did.
+        state = until("it to be out", lambda: node.state())
+        assert not state.participants
+        assert node.start().joined().world_size == 1
+
+
+def test_ctrl_c_ends_a_wait_on_a_server_that_does_not_answer(server):
+    in_time(
+        play(
+            """
+            store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+            handlers = [waiting(store) for _ in range(3)]
+            os.kill(int(sys.argv[2]), signal.SIGSTOP)
+            try:
+                for handler in handlers:
+                    for call in (handler.next_rendezvous, handler.num_nodes_waiting, handler.set_closed):
+                        print(interrupted(call))
+            finally:
+                os.kill(int(sys.argv[2]), signal.SIGCONT)
+            """,
+            server.port,
+            server.process.pid,
+        )
+    )
+
+
+def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
+    in_time(
+        play(
+            """
+            class Slow(RendezvousBackend):
+                name = "slow"
+                def get_state(self):
+                    threading.Event().wait(3600)
+                def set_state(self, state, token=None):
+                    raise AssertionError("nothing is set")
+
+            for _ in range(3):
+                print(interrupted(waiting(rallypoint.HashStore(), Slow()).next_rendezvous), flush=True)
+            os._exit(0)
+            """
+        )
+    )
+
+
+def test_ctrl_c_ends_a_static_rendezvous_and_it_can_be_tried_again():
+    in_time(
+        play(
+            """
+            from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+            from rallypoint.elastic.utils.distributed import get_free_port
+            handler = StaticTCPRendezvous("127.0.0.1", get_free_port(), 0, 2, "job", 600)
+            for _ in range(3):
+                print(interrupted(handler.next_rendezvous))
+            """
+        )
+    )
+
+
+@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'meeting/')"])
+def test_ctrl_c_ends_a_meeting(server, call):
+    in_time(
+        play(
+            f"""
+            from rallypoint.elastic.utils.store import barrier, synchronize
+            store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+            for _ in range(3):
+                print(interrupted(lambda: {call}))
+            """,
+            server.port,
+        )
+    )
+
+
+def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
+    """Whatever the moment: if the call raised, the node is in no round."""
+    ended = play(
+        """
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+        for delay in range(12):
+            backend = C10dRendezvousBackend(store, f"job-{delay}")
+            handler = DynamicRendezvousHandler.from_backend(f"job-{delay}", store, backend, 1, 1, local_addr="127.0.0.1")
+            ended = "raised"
+            try:
+                signal.setitimer(signal.ITIMER_REAL, (delay + 1) / 1000)
+                handler.next_rendezvous()
+                ended = "returned"
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                print(ended)
+        """,
+        server.port,
+    )
+    assert len(ended) == 12
+    for delay, how in enumerate(ended):
+        backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{delay}")
+        held = backend.get_state()
+        if how == "raised" and held is not None:
+            assert not pickle.loads(held[0]).participants, (delay, ended)
+
+
+def test_a_signal_that_raises_something_else_raises_that():
+    assert play(
+        """
+        class Terminated(Exception):
+            pass
+
+        def terminate(*_):
+            raise Terminated
+
+        signal.signal(signal.SIGTERM, terminate)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        try:
+            waiting(rallypoint.HashStore()).next_rendezvous()
+        except Terminated:
+            print("terminated")
+        """
+    ) == ["terminated"]
+
+
+def test_a_signal_that_raises_nothing_changes_nothing():
+    assert play(
+        """
+        seen = []
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+        store = rallypoint.HashStore()
+        handler = waiting(store)
+        other = waiting(store)
+        def join_later():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while not seen:
+                time.sleep(0.01)
+            other.next_rendezvous()
+        thread = threading.Thread(target=join_later)
+        thread.start()
+        print(handler.next_rendezvous().world_size, len(seen))
+        thread.join()
+        """
+    ) == ["2", "1"]
+
+
+def test_other_threads_run_while_a_node_waits():
+    assert play(
+        """
+        store = rallypoint.HashStore()
+        first, second = waiting(store), waiting(store)
+        ranks = []
+        thread = threading.Thread(target=lambda: ranks.append(first.next_rendezvous().rank))
+        thread.start()
+        ranks.append(second.next_rendezvous().rank)
+        thread.join()
+        print(*sorted(ranks))
+        """
+    ) == ["0", "1"]
+
+
+def test_a_forked_child_is_told_and_ends(server):
+    assert play(
+        """
+        store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+        handler = waiting(store, nodes=1)
+        handler.next_rendezvous()
+        child = os.fork()
+        if child == 0:
+            told = 0
+            for call in (handler.next_rendezvous, handler.is_closed, handler.num_nodes_waiting, handler.set_closed):
+                try:
+                    call()
+                except RuntimeError as error:
+                    told += "forked" in str(error)
+            # Nor does letting go of it, or ending, wait for what is not there.
+            del handler
+            sys.exit(told)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), handler.is_closed())
+        """,
+        server.port,
+    ) == ["4", "False"]
+
+
+def test_a_child_can_make_a_handler_of_its_own(server):
+    assert play(
+        """
+        store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+        handler = waiting(store)
+        child = os.fork()
+        if child == 0:
+            sys.exit(10 + waiting(store).next_rendezvous().world_size)
+        print(handler.next_rendezvous().world_size)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        server.port,
+    ) == ["2", "12"]
+
+
+@pytest.mark.parametrize("backend", ["rust", "python"])
+def test_a_process_ends_at_once_although_its_heart_still_beats(backend):
+    assert play(
+        """
+        class Memory(RendezvousBackend):
+            name = "memory"
+            def __init__(self):
+                self.lock, self.held = threading.Lock(), None
+            def get_state(self):
+                with self.lock:
+                    return self.held
+            def set_state(self, state, token=None):
+                with self.lock:
+                    has_set = token is (self.held and self.held[1])
+                    if has_set:
+                        self.held = (state, object())
+                    return (*self.held, has_set)
+
+        store = rallypoint.HashStore()
+        backend = Memory() if sys.argv[1] == "python" else C10dRendezvousBackend(store, "job")
+        handlers = [
+            DynamicRendezvousHandler.from_backend("job", store, backend, 3, 3, local_addr="h", keep_alive_interval=1)
+            for _ in range(3)
+        ]
+        threads = [threading.Thread(target=handler.next_rendezvous) for handler in handlers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        before = backend.get_state()[0]
+        while backend.get_state()[0] == before:
+            time.sleep(0.01)
+        print("beats")
+        """,
+        backend,
+    ) == ["beats"]
+
+
+def test_a_handler_that_is_let_go_of_stops_showing_that_it_is_alive():
+    store = OURS.dist.HashStore()
+    node = Node(OURS, None, run_id(), (1, 1), store=store, keep_alive_interval=1)
+    node.start().joined()
+
+    def name(task):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
+
+    def beating():
+        return sum(name(task) == "rdzv-keep-alive" for task in os.listdir("/proc/self/task"))
+
+    # It gets its name as it begins.
+    before = until("its heart to beat", beating)
+    node.handler = None
+    gc.collect()
+    until("its thread to end", lambda: beating() < before)
+
+
+def test_importing_has_no_side_effects_and_loads_no_torch():
+    assert play(
+        """
+        import atexit
+        before = threading.active_count(), atexit._ncallbacks()
+        import rallypoint.elastic.rendezvous, rallypoint.elastic.utils.store, rallypoint.elastic.utils.distributed
+        import rallypoint.elastic.rendezvous.static_tcp_rendezvous, rallypoint.elastic.torchrun
+        print((threading.active_count(), atexit._ncallbacks()) == before, "torch" in sys.modules)
+        """
+    ) == ["True", "False"]
