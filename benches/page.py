@@ -34,6 +34,17 @@ name server on this same machine that answers at once, which is the least that a
 about as much as it costs the servers, and both run on this machine: what a server needs less shows only in part."""
 
 
+def replace_section(output: str, title: str, text: str) -> None:
+    """Puts a section in the place of the one that has its title, or at the end; `-` is the terminal."""
+    if output == "-":
+        print(text)
+        return
+    page = Path(output)
+    before, _, rest = page.read_text().partition(f"\n{title}\n")
+    _, found, after = rest.partition("\n## ")
+    page.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{found}{after}")
+
+
 def ratios(workload: Workload, rounds: list[dict], ours: str, other: str, figure: str = "rate") -> list[float]:
     found = []
     for results in rounds:

@@ -6,6 +6,7 @@
 //! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
 //! - [`store`]: requests → effects, in one total order
 //! - [`rendezvous`]: the state that the nodes of a rendezvous share, and its bytes
+//! - [`supervise`]: what happens to workers → what is done about it
 //! - [`Session`]: one connection's handshake and order
 //! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
@@ -18,6 +19,7 @@ pub mod record;
 pub mod rendezvous;
 mod session;
 pub mod store;
+pub mod supervise;
 mod value;
 pub mod wire;
 

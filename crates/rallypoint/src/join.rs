@@ -5,7 +5,6 @@ mod again;
 mod arguments;
 mod command;
 mod meeting;
-mod progress;
 mod signals;
 mod worker;
 
@@ -22,10 +21,10 @@ use serde_json::json;
 
 pub(crate) use arguments::JoinArgs;
 pub(crate) use command::{BECOME, become_command};
-use progress::Progress;
 use signals::Listener;
 
 use crate::output;
+use crate::progress::Progress;
 use crate::waiting::Waiting;
 
 /// How long the host of the store stays when the rendezvous was closed: the others look once a second.
@@ -43,7 +42,7 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let progress = Arc::new(Progress::new(&parameters));
+    let progress = Arc::new(Progress::new(&parameters.run_id));
     let handler = match create(&parameters, &progress) {
         Ok(handler) => handler,
         Err(error) => return complain(&error),

@@ -9,11 +9,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::output;
 
 /// Lines that wait to be written. A burst of them passes; with more, nobody reads.
 const MOST_LINES: usize = 1024;
+/// How much is said unless told otherwise.
+const USUAL: LevelFilter = LevelFilter::INFO;
 
 /// Starts the log of a command that may wait for whoever reads it.
 pub(crate) fn start() {
@@ -33,27 +39,49 @@ pub(crate) fn start_aside() -> Aside {
     aside
 }
 
+/// Starts the log of an agent, which may not wait either: as much as `level` says, as text or as JSON. `None` if there is no such
+/// level.
+pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
+    let levels = match level {
+        Some(level) => Targets::new().with_default(level_named(level)?),
+        // The agent tells of its world; how it came by it is more than most want to know.
+        None => Targets::new().with_default(USUAL).with_targets([
+            ("rallypoint_rendezvous", LevelFilter::WARN),
+            ("rallypoint_store", LevelFilter::WARN),
+        ]),
+    };
+    let aside = Aside::to(io::stderr());
+    let lines = aside.clone();
+    let log = tracing_subscriber::fmt::layer().with_writer(move || lines.clone()).with_target(false);
+    let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
+    tracing_subscriber::registry().with(log.with_filter(levels)).init();
+    Some(aside)
+}
+
 /// As much as is asked for; a word that is none is told, and taken for the usual.
 fn level() -> LevelFilter {
-    const USUAL: LevelFilter = LevelFilter::INFO;
     let Some(text) = std::env::var_os("RALLYPOINT_LOG").filter(|text| !text.is_empty()) else {
         return USUAL;
     };
     let text = text.to_string_lossy();
-    match text.trim().to_ascii_lowercase().as_str() {
+    level_named(&text).unwrap_or_else(|| {
+            output::complain(&format!(
+                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
+            ));
+        USUAL
+    })
+}
+
+fn level_named(name: &str) -> Option<LevelFilter> {
+    Some(match name.trim().to_ascii_lowercase().as_str() {
         "off" => LevelFilter::OFF,
         "error" => LevelFilter::ERROR,
         "warn" => LevelFilter::WARN,
         "info" => LevelFilter::INFO,
         "debug" => LevelFilter::DEBUG,
         "trace" => LevelFilter::TRACE,
-        _ => {
-            output::complain(&format!(
-                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
-            ));
-            USUAL
-        }
-    }
+        _ => return None,
+    })
 }
 
 /// Lines on their way to a thread that writes them. Writing here never waits.

@@ -4,6 +4,8 @@ mod bench;
 mod join;
 mod log;
 mod output;
+mod progress;
+mod run;
 mod serve;
 mod store;
 mod waiting;
@@ -12,7 +14,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Elastic rendezvous for distributed training: a store server that torch can't tell from its own, and its tools
+/// Elastic rendezvous for distributed training: a launcher in torchrun's place, a store server that torch can't
+/// tell from its own, and their tools
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
 #[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.")]
@@ -25,6 +28,7 @@ struct Cli {
 enum Command {
     Bench(bench::BenchArgs),
     Join(join::JoinArgs),
+    Run(Box<run::RunArgs>),
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
     /// Prints a completion script for a shell
@@ -36,18 +40,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The agent starts its workers through this same program.
+    if let Some(code) = rallypoint_agent::enter() {
+        return code;
+    }
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == join::BECOME) {
         return join::become_command(arguments);
     }
     let command = Cli::parse().command;
-    // A server starts its own, once it is the process that will serve.
-    if !matches!(command, Command::Serve(_)) {
+    // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say.
+    if !matches!(command, Command::Serve(_) | Command::Run(_)) {
         log::start();
     }
     match command {
         Command::Bench(args) => bench::run(args),
         Command::Join(args) => join::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {

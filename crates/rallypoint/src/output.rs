@@ -21,6 +21,11 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(line.as_bytes(), &[]));
 }
 
+/// Writes several lines to standard error, with one write.
+pub(crate) fn complain_lines(text: &str) {
+    let _ = io::stderr().lock().write_all(format!("{}\n", shown(text.as_bytes(), &['\n', '\t'])).as_bytes());
+}
+
 /// Bytes as text for a terminal, which is to show them and not to obey them: control characters, but for those to
 /// `keep`, and what isn't text are escaped. Nothing is cut.
 pub(crate) fn shown(bytes: &[u8], keep: &[char]) -> String {

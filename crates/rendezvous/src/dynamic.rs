@@ -5,6 +5,7 @@ mod bootstrap;
 mod driver;
 mod keep_alive;
 
+use std::collections::BTreeSet;
 use std::process::id as process_id;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,7 +85,7 @@ pub struct DynamicRendezvousHandler {
 struct Seen {
     /// The round it is in, with whom, and when the state was last looked at.
     round: Option<u64>,
-    members: Vec<NodeDesc>,
+    members: BTreeSet<NodeDesc>,
     last: Option<(Instant, Arc<State>)>,
     /// It has heard that somebody wants to be in the next one.
     heard: bool,
@@ -220,7 +221,8 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        *self.seen() = Seen { round: Some(state.round), members: participants.clone(), ..Seen::default() };
+        let members = participants.iter().cloned().collect();
+        *self.seen() = Seen { round: Some(state.round), members, ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -245,13 +247,19 @@ impl DynamicRendezvousHandler {
         {
             return Ok(Arc::clone(state));
         }
+        let round = self.seen().round;
         let state = self.driver.look()?;
         if self.driver.has_duty()
             && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
         {
             keep_alive.hurry();
         }
-        self.seen().last = Some((Instant::now(), Arc::clone(&state)));
+        // What was read before this node was in its round says nothing about that.
+        let mut seen = self.seen();
+        if seen.round == round {
+            seen.last = Some((Instant::now(), Arc::clone(&state)));
+        }
+        drop(seen);
         Ok(state)
     }
 }
@@ -313,6 +321,32 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             );
         }
         Ok(if gone { waiting.max(1) } else { waiting })
+    }
+
+    /// Who is dead is gone once a node has found that out and written it down; all nodes look for it.
+    fn num_nodes_gone(&self) -> Result<u64> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
+        Ok(if is_same {
+            (seen.members.len() as u64).saturating_sub(state.participants.len() as u64)
+        } else {
+            0
+        })
+    }
+
+    fn num_nodes_returned(&self) -> Result<u64> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
+        let gone = seen.members.len().saturating_sub(state.participants.len());
+        let returned = state.wait_list.is_subset(&seen.members) && state.wait_list.len() == gone;
+        Ok(if is_same && returned { gone as u64 } else { 0 })
+    }
+
+    fn num_nodes_standing_by(&self) -> Result<u64> {
+        let state = self.driver.look()?;
+        Ok((state.wait_list.len() + state.redundancy_list.len()) as u64)
     }
 
     /// Unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.

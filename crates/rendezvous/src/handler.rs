@@ -29,6 +29,23 @@ pub trait RendezvousHandler: Send + Sync {
     /// How many nodes wait for the next round. More than none means: start over, so that they can be let in.
     fn num_nodes_waiting(&self) -> Result<u64>;
 
+    /// How many nodes of this node's round are no longer in it: they have left, or died. More than none means: start over
+    /// without them.
+    fn num_nodes_gone(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// How many nodes of this node's round wait for the next one, if nobody else waits or is gone: then it is one of them
+    /// that began to start over, because its workers failed.
+    fn num_nodes_returned(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// How many nodes are here that are in no round: they wait, or stand by as spares.
+    fn num_nodes_standing_by(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Whether workers may use the agent's store, at the master's address and port.
     fn use_agent_store(&self) -> bool {
         false

@@ -112,7 +112,7 @@ impl RoleInfo {
     }
 
     /// As Python's `json.dumps` writes it.
-    fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         let RoleInfo { role, rank, local_world_size } = self;
         let role = ascii(&serde_json::Value::from(role.as_str()).to_string());
         format!("{{\"role\": {role}, \"rank\": {rank}, \"local_world_size\": {local_world_size}}}")

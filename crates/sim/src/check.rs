@@ -209,11 +209,12 @@ impl Checks {
         self.asked.retain(|round, _| *round > after.round);
     }
 
-    /// A node returned from a round.
+    /// A node returned from a round; `alert` if it was not paused just before.
     pub(crate) fn joined(
         &mut self,
         node: &NodeDesc,
         is_torch: bool,
+        alert: bool,
         state: &State,
         now: &State,
         at: Duration,
@@ -250,7 +251,7 @@ impl Checks {
             let in_range = rank.is_some_and(|rank| (0..world as i64).contains(&rank));
             hold!(at, "R2", in_range, "{node} has rank {rank:?} of {world}");
         }
-        if is_torch {
+        if is_torch && alert {
             // Torch counts only those that it takes for alive. Whoever has shown himself lately it must have counted.
             for missing in completed.keys().filter(|member| !state.participants.contains_key(*member)) {
                 let silent = at - self.changed.get(missing).copied().unwrap_or_default();

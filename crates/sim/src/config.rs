@@ -39,6 +39,9 @@ pub struct Config {
     pub jobs: usize,
     /// Whether the register holds bytes, written and read by the codec, rather than the states themselves.
     pub codec: bool,
+    /// Whether nodes hear who else has announced itself. Otherwise each has to write for itself, as over a backend that
+    /// knows no announcements.
+    pub helped: bool,
     /// Whether every write is checked. Too slow for thousands of nodes.
     pub thorough: bool,
     /// How long all must stay well once they are, for the run to end.
@@ -74,6 +77,7 @@ impl Config {
             torch: 0,
             jobs: if random.one_in(10) { 2 } else { 1 },
             codec: random.one_in(4),
+            helped: true,
             thorough: true,
             steady: Duration::from_secs(20),
             restarts: 0,
@@ -115,12 +119,18 @@ impl Config {
             torch: 0,
             jobs: 1,
             codec: false,
+            helped: true,
             thorough: nodes <= 1_000,
             steady: Duration::ZERO,
             restarts: 0,
             most_writes: 3 * nodes,
             trace: false,
         }
+    }
+
+    /// The same with nodes that can't help each other, so that each write is in the way of all others.
+    pub fn crowd_alone(seed: u64, nodes: u64) -> Config {
+        Config { helped: false, most_writes: u64::MAX, ..Config::crowd(seed, nodes) }
     }
 }
 

@@ -56,6 +56,7 @@ impl World {
             waiting_for: 0,
             asking: false,
             paused_until: None,
+            resumed: None,
             trouble: self.away.last().map_or(self.now, |away| away.end + AFTER).max(self.now) + delay,
             died: None,
             exiting: false,

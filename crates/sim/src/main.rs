@@ -1,6 +1,6 @@
 //! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO, on all processors. `rallypoint-sim SEED` runs one and prints
-//! every event. `rallypoint-sim crowd NODES [RESTARTS]` lets so many come at once,
-//! and start over so often.
+//! every event. `rallypoint-sim crowd NODES [RESTARTS]` lets so many come at once, and start over so often; `rallypoint-sim alone
+//! NODES` lets so many come at once who can't help each other.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         [seed] if number(seed).is_some() => {
             show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
+        [word, nodes] if word == "alone" => show(&Config::crowd_alone(1, number(nodes).unwrap_or(256))),
         [word, nodes, restarts @ ..] if word == "crowd" => {
             let restarts = restarts.first().and_then(number).unwrap_or(0);
             show(&Config { restarts, ..Config::crowd(1, number(nodes).unwrap_or(1_000)) })
@@ -29,7 +30,9 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES [RESTARTS]");
+    eprintln!(
+        "usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES [RESTARTS] | rallypoint-sim alone NODES"
+    );
     ExitCode::from(2)
 }
 

@@ -39,14 +39,15 @@ pub(crate) struct Store {
     registers: BTreeMap<Name, Cell>,
     announced: BTreeMap<Name, Arc<[NodeDesc]>>,
     codec: bool,
+    helped: bool,
     /// Compare-and-sets so far, and those that lost.
     pub(crate) writes: u64,
     pub(crate) losses: u64,
 }
 
 impl Store {
-    pub(crate) fn new(codec: bool) -> Store {
-        Store { codec, ..Store::default() }
+    pub(crate) fn new(codec: bool, helped: bool) -> Store {
+        Store { codec, helped, ..Store::default() }
     }
 
     pub(crate) fn state(&self, key: &Name) -> Option<&Arc<State>> {
@@ -85,7 +86,8 @@ impl Store {
                 (Reply::Done, None)
             }
             Request::ReadAnnounced { key } => {
-                (Reply::Announced(self.announced.get(&key).cloned().unwrap_or_default()), None)
+                let announced = self.announced.get(&key).filter(|_| self.helped);
+                (Reply::Announced(announced.cloned().unwrap_or_default()), None)
             }
         }
     }

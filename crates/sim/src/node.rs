@@ -122,6 +122,8 @@ pub(crate) struct Node {
     /// Whether that is a message.
     pub(crate) asking: bool,
     pub(crate) paused_until: Option<Duration>,
+    /// When it last went on after a pause.
+    pub(crate) resumed: Option<Duration>,
     /// When it started, was last cut off, paused or delayed beyond what it may bear.
     pub(crate) trouble: Duration,
     pub(crate) died: Option<Duration>,

@@ -123,7 +123,7 @@ impl World {
         World {
             random: Random::new(config.seed ^ 0x5EED),
             now: Duration::ZERO,
-            store: Store::new(config.codec),
+            store: Store::new(config.codec, config.helped),
             jobs: jobs.collect(),
             nodes: Vec::new(),
             events: BinaryHeap::new(),
@@ -234,6 +234,7 @@ impl World {
             }
             Event::Resume { node } => {
                 self.nodes[node].paused_until.take_if(|until| *until <= self.now);
+                self.nodes[node].resumed = Some(self.now);
                 Ok(())
             }
             Event::Fault => self.fault(),
@@ -333,11 +334,14 @@ impl World {
                 self.summary.joins += 1;
                 self.unsettled = true;
                 let (job, me, is_torch) = (known.job, known.me.clone(), known.is_torch);
+                let resumed = known.resumed;
                 if self.jobs[job].checks.waiting_since.is_some() {
                     self.plan_look_for_waiting(job, self.now);
                 }
                 let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
-                self.jobs[job].checks.joined(&me, is_torch, &state, &now, self.now)
+                // What it had read before a pause it judges by the time after it.
+                let alert = resumed.is_none_or(|at| at + Duration::from_secs(5) < self.now);
+                self.jobs[job].checks.joined(&me, is_torch, alert, &state, &now, self.now)
             }
             Some(Report::Left) => {
                 known.left = true;

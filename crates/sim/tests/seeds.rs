@@ -85,6 +85,14 @@ fn who_is_far_from_the_store_is_not_put_out_because_others_are_quicker() {
     run(&Config::of(514_463)).unwrap();
 }
 
+/// Each write is in the way of all others. That nobody tries more than twenty times in a second is checked in each run.
+#[test]
+fn many_who_come_at_once_and_cannot_help_each_other_do_not_crowd_the_store() {
+    let summary = run(&Config::crowd_alone(7, 256)).unwrap();
+    assert_eq!(summary.joins, 256, "all are in");
+    assert!(summary.losses > 0 && summary.first_round.unwrap().as_secs_f64() < 30.0, "{summary:?}");
+}
+
 /// Also where nobody is near the store, and the first in line is as slow as all others.
 #[test]
 fn many_who_come_at_once_from_far_away_need_few_writes() {

@@ -242,7 +242,7 @@ impl Run {
                 Step::Announce { round }
             }
             Decision::Write(Change::AddToParticipants | Change::StartOver)
-                if !view.is_overdue(&state) && self.goes_later(&state, &member.me) =>
+                if dead.is_empty() && !view.is_overdue(&state) && self.goes_later(&state, &member.me) =>
             {
                 let ahead = self.ahead(&state, &member.me).take(MOST_STAGGERED).count() as u32;
                 self.deferred = match self.deferred {
@@ -278,7 +278,7 @@ impl Run {
         announced[..place].iter().rev().filter(|node| state.participants.contains_key(node) == state.complete)
     }
 
-    /// Whether to let others go first, but not for ever: whoever is first in line lets the others in, or out, along with
+    /// Whether to let others go first, but not for ever, and not while somebody dead is to be put out: whoever is first in line lets the others in, or out, along with
     /// itself, so that of many who come or go at once few have to write.
     fn goes_later(&self, state: &State, me: &NodeDesc) -> bool {
         let times = if self.deferred.0 == state.round { self.deferred.1 } else { 0 };

@@ -282,3 +282,31 @@ fn those_who_wait_read_the_state_at_most_twice_a_second() {
     // Four seconds, two nodes, and a few reads to come and to go.
     assert!(reads <= 2 * 2 * 4 + 8, "{reads} reads");
 }
+
+#[test]
+fn a_node_that_left_is_gone_and_one_that_starts_over_has_returned() {
+    let mut job = Job::new(1, 3);
+    job.settings.last_call_timeout = Duration::from_secs(1);
+    let nodes = job.nodes(3);
+    join_all(&nodes);
+    assert_eq!((nodes[0].num_nodes_gone().unwrap(), nodes[0].num_nodes_returned().unwrap()), (0, 0));
+    let again = join(&nodes[1]);
+    eventually("it is seen to wait", SOON, || nodes[0].num_nodes_returned().unwrap() == 1);
+    nodes[2].leave().unwrap();
+    eventually("it is seen to be gone", SOON, || nodes[0].num_nodes_gone().unwrap() == 2);
+    assert_eq!(nodes[0].num_nodes_returned().unwrap(), 0, "somebody else is gone, too");
+    assert_eq!(nodes[0].num_nodes_standing_by().unwrap(), 1);
+    let rounds = [nodes[0].next_rendezvous().unwrap(), again.join().unwrap().unwrap()];
+    assert_agree(&rounds);
+}
+
+#[test]
+fn workers_of_a_round_find_nothing_of_those_before_them() {
+    let job = Job::new(1, 1);
+    let node = job.node();
+    let place = node.next_rendezvous().unwrap().bootstrap_store_info;
+    let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+    worker.set("/worker/attempt_0/rank/0", b"an address").unwrap();
+    assert_eq!(node.next_rendezvous().unwrap().bootstrap_store_info, place, "torch's nodes ask only once");
+    assert_eq!(worker.num_keys().unwrap(), 0);
+}

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rallypoint_rendezvous::{Gathering, NodeDesc, Observer, Reason, RendezvousParameters, Waiting};
+use rallypoint_rendezvous::{Gathering, NodeDesc, Observer, Reason, Waiting};
 
 /// Tells it.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     run_id: String,
     bar: Option<ProgressBar>,
     /// What was logged last, without what changes by itself.
@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(100);
 const NAMED: usize = 8;
 
 impl Progress {
-    pub(super) fn new(parameters: &RendezvousParameters) -> Progress {
+    pub(crate) fn new(run_id: &str) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -32,16 +32,11 @@ impl Progress {
             }
             bar
         });
-        Progress {
-            run_id: parameters.run_id.clone(),
-            bar,
-            logged: Mutex::default(),
-            forming: AtomicBool::new(false),
-        }
+        Progress { run_id: run_id.into(), bar, logged: Mutex::default(), forming: AtomicBool::new(false) }
     }
 
     /// It waits no longer; whether it had only waited for others, with no round under way.
-    pub(super) fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
             bar.set_message("");

@@ -1,0 +1,408 @@
+//! The agent's loop: it waits for everything at once (workers, signals, other nodes, time), tells the supervisor, and does
+//! what that orders. It decides nothing.
+
+mod ending;
+mod letter;
+mod starting;
+mod world;
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rallypoint_core::rendezvous::MonoTime;
+use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
+use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::config::LaunchConfig;
+use crate::error::{AgentError, Result};
+use crate::events::Events;
+use crate::guard::Guard;
+use crate::health::Health;
+use crate::joining::{Formation, Joining};
+use crate::logs::{Attempt, Logs};
+use crate::news::Tiding;
+use crate::outcome::{End, Outcome};
+use crate::placement::Placement;
+use crate::post::{Inbox, Post};
+use crate::processes::Processes;
+use crate::report::Failure;
+use crate::signals::{Signals, drain, register};
+use crate::stuck::Stuck;
+use crate::timers::Timers;
+use crate::watching::{Sight, Watching};
+use letter::Letter;
+
+pub use world::World;
+
+/// What an agent has around it.
+#[derive(Default)]
+pub struct Surroundings {
+    /// Who sees to it that nobody is left behind. Without one, workers are ended with the agent only if it ends by itself.
+    pub guard: Option<Guard>,
+    /// Who wants to see what happens.
+    pub onlooker: Option<Arc<dyn Onlooker>>,
+}
+
+/// Somebody who wants to see what an agent waits for and what comes of it.
+pub trait Onlooker: Send + Sync {
+    /// What it waits for.
+    fn observer(&self) -> Arc<dyn Observer>;
+    /// It waits no longer; this is the world it is in, if it is in one.
+    fn formed(&self, world: Option<&World>);
+}
+
+/// How long a node that was told to end may take to leave. Leaving itself takes at most five seconds.
+const LEAVE: Duration = Duration::from_secs(6);
+/// How long where there is nothing to leave.
+const NOTHING_TO_LEAVE: Duration = Duration::from_millis(500);
+
+/// Runs the workers of this node to the end of the job, with nothing around it.
+pub fn run(config: LaunchConfig) -> Outcome {
+    run_in(Surroundings::default(), config)
+}
+
+/// Runs the workers of this node to the end of the job. Called from a thread that lives as long: workers die with it.
+pub fn run_in(surroundings: Surroundings, config: LaunchConfig) -> Outcome {
+    let start = Instant::now();
+    match Agent::new(config, surroundings, start) {
+        Ok(agent) => agent.run(),
+        Err(error) => Outcome {
+            end: End::Error(error),
+            failures: Vec::new(),
+            first_failure: None,
+            restarts: 0,
+            starts: 0,
+            group: None,
+            world: None,
+            ran: start.elapsed(),
+        },
+    }
+}
+
+struct Agent {
+    config: Arc<LaunchConfig>,
+    supervisor: Supervisor,
+    processes: Processes,
+    signals: Signals,
+    child_ended: UnixStream,
+    post: Post<Letter>,
+    inbox: Inbox<Letter>,
+    joining: Arc<Joining>,
+    /// When a node that was told to end is no longer waited for.
+    give_up: Option<Instant>,
+    onlooker: Option<Arc<dyn Onlooker>>,
+    logs: Logs,
+    attempt: Option<Attempt>,
+    formation: Option<Formation>,
+    /// How many starts there were in this round before this one.
+    epoch: u64,
+    placement: Option<Placement>,
+    watching: Option<Watching>,
+    /// Set while this node waits for the others to finish.
+    finishing: Option<Arc<AtomicBool>>,
+    /// It was counted among those who have.
+    counted: bool,
+    telling: Option<JoinHandle<()>>,
+    /// The workers of the last start: their process ids and error files, and who of them failed.
+    pids: Vec<u32>,
+    error_files: Vec<Option<PathBuf>>,
+    failures: Vec<Failure>,
+    /// What another node has told of.
+    elsewhere: Option<Failure>,
+    error: Option<AgentError>,
+    events: Events,
+    stuck: Option<Stuck>,
+    timers: Option<Timers>,
+    _health: Option<Health>,
+    host: Arc<std::sync::OnceLock<String>>,
+    starts: u32,
+    start: Instant,
+}
+
+impl Agent {
+    fn new(config: LaunchConfig, surroundings: Surroundings, start: Instant) -> Result<Agent> {
+        let config = Arc::new(config);
+        let system = |doing: &str| {
+            let doing = doing.to_owned();
+            move |source| AgentError::System { doing, source }
+        };
+        let (post, inbox) = crate::post::open().map_err(system("open a pipe"))?;
+        let signals = Signals::catch(&config.signals).map_err(system("handle signals"))?;
+        let child_ended = register(signal_hook::consts::SIGCHLD).map_err(system("handle SIGCHLD"))?;
+        let processes = Processes::new(surroundings.guard.as_ref()).map_err(system("open a socket"))?;
+        let events = Events::open(&config, start)?;
+        let asks = post.clone();
+        let ask = move |reply| asks.send(Letter::HowAreYou(reply));
+        let health = config.watch.health_check.map(|at| Health::start(at, ask)).transpose()?;
+        let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
+        let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());
+        Ok(Agent {
+            supervisor: Supervisor::new(starting::policy(&config)),
+            processes,
+            signals,
+            child_ended,
+            post,
+            inbox,
+            joining: Arc::new(Joining::new(Arc::clone(&config), observer)),
+            give_up: None,
+            onlooker: surroundings.onlooker,
+            logs: Logs::create(&config)?,
+            attempt: None,
+            formation: None,
+            epoch: 0,
+            placement: None,
+            watching: None,
+            finishing: None,
+            counted: false,
+            telling: None,
+            pids: Vec::new(),
+            error_files: Vec::new(),
+            failures: Vec::new(),
+            elsewhere: None,
+            error: None,
+            events,
+            stuck: config.watch.uninterruptible.map(Stuck::new),
+            timers,
+            _health: health,
+            host: starting::host_name(),
+            starts: 0,
+            start,
+            config,
+        })
+    }
+
+    fn run(mut self) -> Outcome {
+        loop {
+            while let Some(order) = self.supervisor.poll_order(self.now()) {
+                tracing::debug!("{order:?}");
+                if let Order::End { verdict, parting } = order {
+                    return self.end(verdict, parting);
+                }
+                self.carry_out(order);
+            }
+            self.wait();
+            self.collect();
+        }
+    }
+
+    fn now(&self) -> MonoTime {
+        MonoTime::from_start(self.start.elapsed())
+    }
+
+    fn handler(&self) -> Option<&Arc<dyn RendezvousHandler>> {
+        self.joining.handler()
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Join(reason) => {
+                if self.starts > 0 {
+                    tracing::warn!("starting over: {reason}");
+                }
+                self.join(reason);
+            }
+            Order::StopJoining => {
+                let is_static = self.config.rendezvous.backend == "static";
+                let patience = match self.joining.give_up() {
+                    true if !is_static => LEAVE,
+                    _ => NOTHING_TO_LEAVE,
+                };
+                self.give_up = Some(Instant::now() + patience);
+            }
+            Order::Start { restarts } => self.start_workers(restarts),
+            Order::Send(target, signal) => self.send(target, signal),
+            Order::Tell(news) => self.tell(news),
+            Order::Finish => self.finish(),
+            Order::StopFinishing => self.stop_finishing(),
+            Order::End { .. } => unreachable!("the loop ends with it"),
+        }
+    }
+
+    fn send(&mut self, target: Target, signal: Signal) {
+        self.processes.send(target, signal);
+    }
+
+    /// Waits until something has happened, or it is time for something.
+    fn wait(&mut self) {
+        let ticks = self.stuck.is_some() && self.supervisor.is_running();
+        let tick = ticks.then_some(self.config.monitor_interval);
+        let next = self.supervisor.timeout().map(|at| at.since(self.now()));
+        let give_up = self.give_up.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = [next, tick, give_up].into_iter().flatten().min();
+        // A little later rather than a little earlier, or it would wake up for nothing.
+        let timeout = timeout.map(|time| time + Duration::from_micros(100));
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        let streams = self.signals.caught.iter().map(|(_, stream)| stream);
+        let streams = streams.chain([&self.child_ended, &self.inbox.bell]);
+        let mut watched: Vec<_> =
+            streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
+        if let Err(error) = poll(&mut watched, timeout.as_ref())
+            && error != rustix::io::Errno::INTR
+        {
+            tracing::debug!("cannot wait: {error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Tells the supervisor all that has happened. What others have said comes before what it has led to here.
+    fn collect(&mut self) {
+        for letter in self.inbox.take() {
+            self.read(letter);
+        }
+        for signal in self.signals.take() {
+            if self.starts > 0 {
+                tracing::warn!("Received {signal} death signal, shutting down workers");
+            }
+            self.supervisor.handle_event(Event::Signalled(Signal(signal)));
+        }
+        if self.give_up.is_some_and(|at| at <= Instant::now()) {
+            self.give_up = None;
+            self.supervisor.handle_event(Event::NotFormed(Obstacle::Interrupted));
+        }
+        if drain(&self.child_ended) > 0 || self.starts > 0 {
+            self.bury();
+        }
+        if let Some(stuck) = &mut self.stuck
+            && let Some(worker) = stuck.look(self.processes.running())
+        {
+            self.supervisor.handle_event(Event::Stuck(worker));
+        }
+    }
+
+    fn bury(&mut self) {
+        let (ended, nothing_is_left) = self.processes.reap();
+        for worker in ended {
+            let event = self.ended(worker);
+            self.supervisor.handle_event(event);
+        }
+        if nothing_is_left {
+            self.supervisor.handle_event(Event::Alone);
+        }
+    }
+
+    fn read(&mut self, letter: Letter) {
+        let event = match letter {
+            // If it is to leave, it need not wait for its ranks.
+            Letter::InRound if self.give_up.is_some() => Event::Formed { restarts: 0 },
+            Letter::InRound => return,
+            Letter::Joined(Ok(formation)) => {
+                let restarts = formation.restarts;
+                self.formed(*formation);
+                Event::Formed { restarts }
+            }
+            Letter::Joined(Err(error)) => {
+                let obstacle = match &error {
+                    AgentError::Rendezvous(RendezvousError::GracefulExit { .. }) => Obstacle::Spare,
+                    AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => Obstacle::Interrupted,
+                    _ => Obstacle::Failed,
+                };
+                self.error = Some(error);
+                Event::NotFormed(obstacle)
+            }
+            // Of a start that is over.
+            Letter::Saw(start, _) | Letter::Finished(start, _) if start != self.starts => return,
+            Letter::Saw(_, sight) => match sight {
+                Sight::Waiting(nodes) => Event::NodesWaiting(nodes),
+                Sight::Returned => Event::PeerRestarts,
+                Sight::Gone(nodes, finished) => Event::NodesLeft { nodes, finished },
+                Sight::Closed(finished) => Event::Closed { finished },
+                Sight::Lost(error) => {
+                    if self.supervisor.is_running() {
+                        self.error = Some(error.into());
+                    }
+                    Event::StoreLost
+                }
+                // It is this node's own.
+                Sight::Heard(Tiding::Restart(Some(failure)) | Tiding::Failure(Some(failure)))
+                    if self
+                        .placement
+                        .as_ref()
+                        .is_some_and(|place| place.group_rank == failure.group_rank) =>
+                {
+                    return;
+                }
+                Sight::Heard(Tiding::Restart(failure)) => {
+                    self.hear("restarts its workers", failure.as_ref());
+                    Event::PeerRestarts
+                }
+                Sight::Heard(Tiding::Failure(failure)) => {
+                    self.hear("has failed for good", failure.as_ref());
+                    self.elsewhere = failure;
+                    Event::PeerFailed
+                }
+            },
+            Letter::Finished(_, all) => {
+                self.finishing = None;
+                Event::Finished { all }
+            }
+            Letter::HowAreYou(reply) => {
+                let _ = reply.send(self.health());
+                return;
+            }
+        };
+        self.supervisor.handle_event(event);
+    }
+
+    fn hear(&self, what: &str, failure: Option<&Failure>) {
+        match failure {
+            Some(failure) => tracing::warn!(
+                "node {} ({}) {what}: its worker {} (rank {}) ended with {}",
+                failure.group_rank,
+                failure.host,
+                failure.local_rank,
+                failure.rank,
+                failure.exit.as_python()
+            ),
+            None => tracing::warn!("another node {what}"),
+        }
+    }
+
+    /// Tells the other nodes, without waiting for it.
+    fn tell(&mut self, news: News) {
+        let (News::Restart(worker) | News::Failure(worker)) = news;
+        let is_final = matches!(news, News::Failure(_));
+        let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
+        if let (Some(watching), Some(failure)) = (&self.watching, failure) {
+            let board = Arc::clone(&watching.board);
+            self.telling = Some(std::thread::spawn(move || {
+                if let Err(error) = crate::news::tell(&*board, &failure, is_final) {
+                    tracing::warn!("the other nodes could not be told: {error}");
+                }
+            }));
+        }
+    }
+
+    fn finish(&mut self) {
+        let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
+        let (post, start) = (self.post.clone(), self.starts);
+        if formation.round.world_size == 1 {
+            post.send(Letter::Finished(start, true));
+            return;
+        }
+        tracing::info!(
+            "all workers of this node have finished; waiting at most {} s for the other nodes",
+            self.config.exit_barrier.as_secs()
+        );
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (handler, round, most) = (Arc::clone(handler), formation.round.clone(), self.config.exit_barrier);
+        let is_wanted = Arc::clone(&wanted);
+        std::thread::spawn(move || {
+            let is_wanted = || is_wanted.load(Ordering::SeqCst);
+            let all = crate::finishing::finish(&*handler, &round, most, is_wanted);
+            post.send(Letter::Finished(start, all));
+        });
+        (self.finishing, self.counted) = (Some(wanted), true);
+    }
+
+    fn stop_finishing(&mut self) {
+        if let Some(wanted) = self.finishing.take() {
+            wanted.store(false, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The end of a run: the others hear of it, the rendezvous is closed or left, and what came of it is told.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use rallypoint_core::supervise::{Parting, Verdict};
+use serde_json::{Value, json};
+
+use super::Agent;
+use crate::error::AgentError;
+use crate::events::OfWorker;
+use crate::news;
+use crate::outcome::{End, Outcome};
+use crate::report::{Exit, Failure};
+
+/// How long the rendezvous may take to be closed or left. What the store can't do by then, it can't do.
+const PART: Duration = Duration::from_secs(6);
+/// How long the host of the store stays when it has closed the rendezvous and others stand by: they look once a second.
+const LINGER: Duration = Duration::from_millis(1500);
+
+impl Agent {
+    pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
+        if let Some(onlooker) = &self.onlooker
+            && self.starts == 0
+        {
+            onlooker.formed(None);
+        }
+        if let Some(attempt) = self.attempt.take() {
+            attempt.finish();
+        }
+        if let Some(telling) = self.telling.take() {
+            let _ = telling.join();
+        }
+        let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
+        self.part(verdict, parting);
+        let first_failure = match verdict {
+            Verdict::FailedElsewhere => elsewhere,
+            Verdict::Failed => self.failures.iter().min_by_key(|failure| failure.timestamp).cloned(),
+            _ => None,
+        };
+        let end = self.verdict(verdict);
+        self.tell_events(&end);
+        Outcome {
+            end,
+            first_failure,
+            restarts: self.supervisor.restarts(),
+            starts: self.starts,
+            group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
+            world: self.placement.as_ref().map(|place| (place.ranks.first, place.ranks.world_size)),
+            failures: std::mem::take(&mut self.failures),
+            ran: self.start.elapsed(),
+        }
+    }
+
+    /// Who closed the rendezvous may have said why.
+    fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
+        let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
+        news::final_failure(&*watching.board)
+    }
+
+    fn verdict(&mut self, verdict: Verdict) -> End {
+        match verdict {
+            Verdict::Succeeded => End::Succeeded,
+            Verdict::Failed => End::Failed,
+            Verdict::FailedElsewhere => End::FailedElsewhere,
+            Verdict::Unhealthy => End::Unhealthy,
+            Verdict::Signalled { signal, .. } => End::Signalled(signal.0),
+            Verdict::Spare => End::Spare,
+            Verdict::Error => End::Error(self.error.take().unwrap_or_else(|| {
+                AgentError::Config("the agent ended without saying why; please report this".into())
+            })),
+        }
+    }
+
+    /// Closes or leaves the rendezvous, in the time there is.
+    fn part(&mut self, verdict: Verdict, parting: Parting) {
+        let Some(handler) = self.handler().cloned() else { return };
+        let round = self.formation.as_ref().map(|formation| formation.round.clone());
+        let board = self.watching.as_ref().map(|watching| Arc::clone(&watching.board));
+        self.watching = None;
+        let is_alone = round.as_ref().is_none_or(|round| round.world_size == 1);
+        // Its store goes with it, and nobody else has ever known where it is.
+        let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
+        // The last to finish has closed it; the host, who goes last, makes sure.
+        let closed = verdict == Verdict::Succeeded && !is_alone && !handler.hosts_store();
+        let (done, is_done) = channel::<()>();
+        std::thread::spawn(move || {
+            match parting {
+                Parting::Close if !unseen && !closed => {
+                    let others =
+                        handler.hosts_store() && handler.num_nodes_standing_by().is_ok_and(|n| n > 0);
+                    if handler.shutdown() && others {
+                        std::thread::sleep(LINGER);
+                    }
+                }
+                Parting::Leave if !unseen => {
+                    if let Err(error) = handler.leave() {
+                        tracing::warn!("could not leave the rendezvous: {error}");
+                    }
+                }
+                _ => {}
+            }
+            if let (Verdict::Failed | Verdict::FailedElsewhere, Some(board), true) =
+                (verdict, board, handler.hosts_store())
+            {
+                news::linger(&*board);
+            }
+            drop(handler);
+            drop(done);
+        });
+        let _ = is_done.recv_timeout(PART);
+    }
+
+    fn tell_events(&mut self, end: &End) {
+        let state = match end {
+            End::Succeeded => "SUCCEEDED",
+            End::Failed | End::FailedElsewhere | End::Unhealthy => "FAILED",
+            End::Spare => return self.events.of_agent("SUCCEEDED", None),
+            End::Signalled(signal) => {
+                let pid = std::process::id();
+                let error = format!("SignalException: Process {pid} got signal: {signal}");
+                return self.events.of_agent("FAILED", Some(&error));
+            }
+            End::Error(error) => return self.events.of_agent("FAILED", Some(&error.to_string())),
+        };
+        for local_rank in 0..self.config.nproc_per_node {
+            let failure = self.failures.iter().find(|failure| failure.local_rank == local_rank);
+            let state = if state == "FAILED" && failure.is_none() { "TERMINATED" } else { state };
+            let raw_error = failure.map(raw_error);
+            let worker = OfWorker {
+                local_rank,
+                pid: self.pids.get(local_rank as usize).copied().unwrap_or(0),
+                exit_code: failure.map(|failure| failure.exit.as_python()),
+                raw_error: raw_error.as_deref(),
+            };
+            self.events.of_worker(state, worker);
+        }
+        self.events.of_agent("SUCCEEDED", None);
+    }
+}
+
+/// What a worker's error file says, or what torch tells in place of one.
+fn raw_error(failure: &Failure) -> String {
+    let file = failure.error_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let json = file.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    let raw = json.unwrap_or_else(|| match failure.exit {
+        Exit::Signal(_) => json!({"message": "<NONE>"}),
+        Exit::Code(_) => json!({
+            "message": "<NONE>",
+            "errorTraits": {"category": "system_terminated_error", "retryability": "False"},
+        }),
+    });
+    raw.to_string()
+}

@@ -1,0 +1,20 @@
+//! What the agent's threads tell its loop.
+
+use crate::error::Result;
+use crate::health::Reply;
+use crate::joining::Formation;
+use crate::watching::Sight;
+
+/// Something a thread has seen or done. Where there is a number, it is that of the start it belongs to.
+pub(super) enum Letter {
+    /// This node is in a round, and waits for its workers' ranks.
+    InRound,
+    /// It has them, or will not get them.
+    Joined(Result<Box<Formation>>),
+    /// Something has happened around this node.
+    Saw(u32, Sight),
+    /// It waits no longer for the others to finish; whether all have.
+    Finished(u32, bool),
+    /// Somebody wants to know how it is.
+    HowAreYou(Reply),
+}

@@ -1,0 +1,247 @@
+//! Beginning a round: joining it, starting its workers, and taking down how they end.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
+use serde_json::{Value, json};
+
+use super::letter::Letter;
+use super::{Agent, World};
+use crate::config::LaunchConfig;
+use crate::error::{AgentError, Result};
+use crate::error_file::Cause;
+use crate::events::OfWorker;
+use crate::joining::Formation;
+use crate::placement::Placement;
+use crate::processes::Ended;
+use crate::report::{self, Failure};
+use crate::watching::Watching;
+use crate::worker::{WorkerPlan, command_line, plan};
+
+pub(super) fn policy(config: &LaunchConfig) -> Policy {
+    Policy {
+        workers: config.nproc_per_node,
+        max_restarts: config.max_restarts,
+        shutdown_grace: config.grace.shutdown,
+        restart_grace: config.grace.restart,
+    }
+}
+
+/// The full name of this machine, asked for in the background: a name server may take its time.
+pub(super) fn host_name() -> Arc<OnceLock<String>> {
+    let name = Arc::new(OnceLock::new());
+    let here = Arc::clone(&name);
+    // Without a thread there is the short name.
+    let _ = std::thread::Builder::new().spawn(move || here.set(crate::host::full_name()));
+    name
+}
+
+impl Agent {
+    /// Begins to join, after what came of the last start has been passed on.
+    pub(super) fn join(&mut self, reason: Reason) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.finish();
+        }
+        if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
+            crate::finishing::take_back(&formation.round);
+        }
+        let (joining, post) = (Arc::clone(&self.joining), self.post.clone());
+        let failed_in = match reason {
+            Reason::WorkerFailed { .. } => self.formation.clone(),
+            _ => None,
+        };
+        if let Some(watching) = &self.watching {
+            watching.stop_looking();
+        }
+        let (restarts, telling) = (self.supervisor.restarts(), self.telling.take());
+        std::thread::spawn(move || {
+            // The others are to hear that it starts over, and why, before they see that it does.
+            if let Some(telling) = telling {
+                let _ = telling.join();
+            }
+            if let Some(last) = &failed_in {
+                joining.wait_for_torch(last);
+            }
+            let joined = joining.join(restarts, || post.send(Letter::InRound));
+            post.send(Letter::Joined(joined.map(Box::new)));
+        });
+    }
+
+    /// This node is in a round.
+    pub(super) fn formed(&mut self, formation: Formation) {
+        let (met, ranked) = formation.took;
+        self.events.took("RENDEZVOUS", met);
+        self.events.took("ASSIGN_WORKER_RANKS", ranked);
+        let before = self.formation.as_ref().map(|before| before.round.round);
+        self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
+        self.watching = None;
+        self.formation = Some(formation);
+    }
+
+    /// Starts all workers; what can't be started is told to the supervisor.
+    pub(super) fn start_workers(&mut self, restarts: u32) {
+        let Some(formation) = self.formation.clone() else { return };
+        let Some(handler) = self.handler().cloned() else { return };
+        self.starts += 1;
+        self.failures.clear();
+        self.pids.clear();
+        let (round, ranks) = (&formation.round, formation.ranks);
+        let placement = Placement {
+            group_rank: round.rank,
+            group_world_size: round.world_size,
+            ranks,
+            master: round.bootstrap_store_info.clone(),
+            restart_count: restarts,
+            use_agent_store: handler.use_agent_store(),
+        };
+        self.tell_world(&formation, restarts);
+        (self.events.placement, self.events.restarts) = (Some(placement.clone()), restarts);
+        let started = self.prepare(&placement).map(|plans| self.start_all(plans));
+        self.placement = Some(placement);
+        if let Err(error) = started {
+            self.error = Some(error);
+            for rank in 0..self.config.nproc_per_node {
+                self.supervisor.handle_event(Event::NotStarted(LocalRank(rank)));
+            }
+        }
+        // Where there is nobody else, and nobody else can come, there is nothing to see.
+        if round.world_size > 1 || self.config.rendezvous.max_nodes > 1 {
+            let (post, start) = (self.post.clone(), self.starts);
+            let hand_on = move |sight| post.send(Letter::Saw(start, sight));
+            let interval = self.config.monitor_interval;
+            self.watching = Some(Watching::start(&handler, round, self.epoch, interval, hand_on));
+        }
+        // Nothing may have been started at all.
+        self.bury();
+    }
+
+    fn prepare(&mut self, placement: &Placement) -> Result<Vec<WorkerPlan>> {
+        let timer_file = self.timers.as_mut().map(|timers| timers.restart()).transpose()?;
+        let attempt = self.attempt.insert(self.logs.start(placement)?);
+        let plans = plan(&self.config, placement, attempt, timer_file.as_deref())?;
+        self.error_files = plans.iter().map(|plan| plan.error_file.clone()).collect();
+        Ok(plans)
+    }
+
+    fn start_all(&mut self, plans: Vec<WorkerPlan>) {
+        let mut failed = false;
+        for plan in plans {
+            let (local_rank, program) = (plan.local_rank, plan.program.clone());
+            let started = if failed { None } else { Some(self.processes.start(plan)) };
+            match started {
+                Some(Ok(pid)) => {
+                    self.pids.push(pid);
+                    self.events.of_worker("START", OfWorker { local_rank, pid, ..OfWorker::default() });
+                }
+                Some(Err(source)) => {
+                    failed = true;
+                    self.error = Some(AgentError::Start { local_rank, program, source });
+                    self.supervisor.handle_event(Event::NotStarted(LocalRank(local_rank)));
+                }
+                None => self.supervisor.handle_event(Event::NotStarted(LocalRank(local_rank))),
+            }
+        }
+    }
+
+    fn tell_world(&self, formation: &Formation, restarts: u32) {
+        let round = &formation.round;
+        let place = &round.bootstrap_store_info;
+        let world = World {
+            run_id: self.config.rendezvous.run_id.clone(),
+            round: round.round,
+            workers: formation.ranks.world_size,
+            nodes: round.participants.iter().map(|node| node.addr.to_string()).collect(),
+            group_world_size: round.world_size,
+            group_rank: round.rank,
+            ranks: (formation.ranks.first, u64::from(self.config.nproc_per_node)),
+            master: format!("{}:{}", place.master_addr, place.master_port),
+            restarts,
+        };
+        match &self.onlooker {
+            Some(onlooker) => onlooker.formed(Some(&world)),
+            None => tracing::info!("{world}"),
+        }
+    }
+
+    /// A worker has ended: what that is to the supervisor. Who failed is written down.
+    pub(super) fn ended(&mut self, worker: Ended) -> Event {
+        let rank = worker.local_rank;
+        let exit = match worker.exit {
+            Ok(exit) => exit,
+            Err(source) => {
+                let program = command_line(&self.config, rank.0).map(|(program, _)| program);
+                let program = program.unwrap_or_else(|_| self.config.command.target.clone());
+                self.error = Some(AgentError::Start { local_rank: rank.0, program, source });
+                return Event::NotStarted(rank);
+            }
+        };
+        if !exit.is_success() {
+            let failure = self.failure(rank, worker.pid, worker.ran, exit);
+            if self.supervisor.is_running() {
+                tracing::error!(
+                    "failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
+                    failure.exit.as_python(),
+                    rank.0,
+                    worker.pid,
+                    self.config.command.target.display()
+                );
+            }
+            self.failures.push(failure);
+        }
+        Event::Exited(rank, exit)
+    }
+
+    fn failure(
+        &self,
+        LocalRank(local_rank): LocalRank,
+        pid: u32,
+        ran: std::time::Duration,
+        exit: Exit,
+    ) -> Failure {
+        let exit = match exit {
+            Exit::Code(code) => report::Exit::Code(code),
+            Exit::Signal(signal) => report::Exit::Signal(signal.0),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let path = self.error_files.get(local_rank as usize).cloned().flatten();
+        let cause = path.as_deref().and_then(Cause::read);
+        let place = self.placement.as_ref();
+        Failure {
+            host: self.host.get().cloned().unwrap_or_else(crate::host::short_name),
+            group_rank: place.map_or(0, |place| place.group_rank),
+            role: self.config.role.clone(),
+            rank: place.map_or(0, |place| place.rank(local_rank)),
+            local_rank,
+            pid,
+            exit,
+            timestamp: cause.as_ref().and_then(|cause| cause.timestamp).unwrap_or(now),
+            ran: ran.as_secs_f64(),
+            restart: place.map_or(0, |place| place.restart_count),
+            error_file: path.filter(|_| cause.is_some()).map(|path| path.to_string_lossy().into_owned()),
+            message: cause.map_or_else(|| exit.message(pid), |cause| cause.message),
+            last_lines: self
+                .attempt
+                .as_ref()
+                .map(|attempt| attempt.last_lines(local_rank))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// What a health check is told.
+    pub(super) fn health(&self) -> Value {
+        let place = self.placement.as_ref();
+        json!({
+            "status": if self.supervisor.is_running() { "running" } else { "waiting" },
+            "run_id": self.config.rendezvous.run_id,
+            "round": self.formation.as_ref().map(|formation| formation.round.round),
+            "group_rank": place.map(|place| place.group_rank),
+            "group_world_size": place.map(|place| place.group_world_size),
+            "world_size": place.map(|place| place.ranks.world_size),
+            "workers": self.processes.running().count(),
+            "starts": self.starts,
+            "restarts": self.supervisor.restarts(),
+            "seconds": self.start.elapsed().as_secs_f64(),
+        })
+    }
+}

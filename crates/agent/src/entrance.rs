@@ -1,0 +1,121 @@
+//! Between the agent and a worker: this program, started under another name, makes itself what a worker is to be (a
+//! session of its own, and an end when the agent's is) and then becomes the worker. What the agent would have to do in
+//! a forked copy of itself is done here, where it is safe to.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+
+/// What such a process is called, with the agent's number and the name of its door behind it.
+const NAME: &str = "rallypoint-worker:";
+
+/// The exit code of a process that did not become a worker.
+pub(crate) const NOT_A_WORKER: i32 = 127;
+
+/// Becomes a worker, if that is what this process was started for; it only returns if that failed, with the exit code to
+/// end with. To be called first in `main` by every program whose agent has a [`Guard`](crate::Guard).
+pub fn enter() -> Option<ExitCode> {
+    let mut args = std::env::args_os();
+    let (agent, door) = read_name(&args.next()?)?;
+    let program = args.next()?;
+    let error = become_worker(agent, &program, args);
+    // The agent may be gone; then nobody wants to know.
+    let _ = Door::knock(&door, &error);
+    Some(ExitCode::from(NOT_A_WORKER as u8))
+}
+
+fn read_name(name: &OsStr) -> Option<(Pid, String)> {
+    let (agent, door) = name.to_str()?.strip_prefix(NAME)?.split_once(':')?;
+    Some((agent.parse().ok().and_then(Pid::from_raw)?, door.to_owned()))
+}
+
+fn become_worker(agent: Pid, program: &OsStr, args: impl Iterator<Item = OsString>) -> io::Error {
+    let prepare = || {
+        setsid()?;
+        set_parent_process_death_signal(Some(Signal::KILL))
+    };
+    if let Err(error) = prepare() {
+        return error.into();
+    }
+    // If it has died before it could be told, nobody will.
+    if getppid() != Some(agent) {
+        return io::Error::other("the agent is gone");
+    }
+    Command::new(program).args(args).exec()
+}
+
+/// Where the agent hears of processes that could not become workers: a socket, because what a process inherits would be
+/// inherited by the worker, too.
+pub(crate) struct Door {
+    socket: UnixDatagram,
+    name: String,
+}
+
+impl Door {
+    pub(crate) fn open() -> io::Result<Door> {
+        use std::hash::{BuildHasher, Hasher, RandomState};
+        let random = RandomState::new().build_hasher().finish();
+        let name = format!("rallypoint-{}-{random:016x}", getpid().as_raw_nonzero());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        socket.set_nonblocking(true)?;
+        Ok(Door { socket, name })
+    }
+
+    /// A command that becomes this one.
+    pub(crate) fn command(&self, program: &OsStr) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(format!("{NAME}{}:{}", getpid().as_raw_nonzero(), self.name)).arg(program);
+        command
+    }
+
+    /// Why the process with that number did not become a worker, if it has said so.
+    pub(crate) fn heard_of(&self, pid: u32) -> Option<io::Error> {
+        let mut bytes = [0; 16];
+        let mut found = None;
+        while let Ok(8) = self.socket.recv(&mut bytes) {
+            let word =
+                |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            if word(0) as u32 == pid {
+                found = Some(io::Error::from_raw_os_error(word(4)));
+            }
+        }
+        found
+    }
+
+    fn knock(name: &str, error: &io::Error) -> io::Result<()> {
+        let address = SocketAddr::from_abstract_name(name)?;
+        let pid = getpid().as_raw_nonzero().get().to_le_bytes();
+        let code = error.raw_os_error().unwrap_or(0).to_le_bytes();
+        UnixDatagram::unbound()?.send_to_addr(&[pid, code].concat(), &address).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_at_the_door_is_heard_by_number() {
+        let door = Door::open().unwrap();
+        assert!(door.heard_of(std::process::id()).is_none());
+        let error = io::Error::from(rustix::io::Errno::NOENT);
+        Door::knock(&door.name, &error).unwrap();
+        assert!(door.heard_of(1).is_none(), "and only once");
+        Door::knock(&door.name, &error).unwrap();
+        let heard = door.heard_of(std::process::id()).unwrap();
+        assert_eq!(heard.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_its_own_names_are_read() {
+        assert_eq!(read_name(OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
+        for name in ["rallypoint", "rallypoint-worker:", "rallypoint-worker:x:y", "rallypoint-worker:0:y"] {
+            assert!(read_name(OsStr::new(name)).is_none(), "{name}");
+        }
+    }
+}

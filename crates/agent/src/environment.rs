@@ -1,0 +1,182 @@
+//! The environment of a worker: torch's variables with torch's values. What the agent's own environment has, the worker
+//! inherits; here is only what is set beside it.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::config::LaunchConfig;
+use crate::error::{AgentError, Result};
+use crate::placement::Placement;
+
+/// Variables by name.
+pub(crate) type Environment = Vec<(OsString, OsString)>;
+
+/// The agent's own environment, as far as it decides something.
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// The variables of one worker. `error_file` is where it writes what went wrong; `timer_file` the pipe for its timers.
+pub(crate) fn environment(
+    config: &LaunchConfig,
+    placement: &Placement,
+    local_rank: u32,
+    error_file: Option<&Path>,
+    timer_file: Option<&Path>,
+    own: Lookup<'_>,
+) -> Result<Environment> {
+    let Placement { ranks, master, .. } = placement;
+    let shares = if placement.use_agent_store { "True" } else { "False" };
+    let numbers = [
+        ("RANK", placement.rank(local_rank)),
+        ("GROUP_RANK", placement.group_rank),
+        ("ROLE_RANK", placement.role_rank(local_rank)),
+        ("LOCAL_WORLD_SIZE", config.nproc_per_node.into()),
+        ("WORLD_SIZE", ranks.world_size),
+        ("GROUP_WORLD_SIZE", placement.group_world_size),
+        ("ROLE_WORLD_SIZE", ranks.role_world_size),
+        ("MASTER_PORT", master.master_port.into()),
+        ("TORCHELASTIC_RESTART_COUNT", placement.restart_count.into()),
+        ("TORCHELASTIC_MAX_RESTARTS", config.max_restarts.into()),
+    ];
+    let texts = [
+        ("ROLE_NAME", config.role.as_str()),
+        ("MASTER_ADDR", master.master_addr.as_str()),
+        ("TORCHELASTIC_RUN_ID", config.rendezvous.run_id.as_str()),
+        ("TORCHELASTIC_USE_AGENT_STORE", shares),
+    ];
+    let mut environment = config.extra_environment.clone();
+    environment.extend(numbers.map(|(name, number)| (name.into(), number.to_string().into())));
+    environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
+    let handling = own("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
+    environment.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING".into(), handling));
+    // Without a folder for logs it is empty and not absent: a worker must not write into the agent's own.
+    let error_file = error_file.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
+    environment.push(("TORCHELASTIC_ERROR_FILE".into(), error_file));
+    if let Some(path) = timer_file {
+        environment.push(("TORCHELASTIC_TIMER_FILE".into(), path.into()));
+    }
+    environment.extend(devices(config, local_rank, own)?);
+    Ok(environment)
+}
+
+/// Which devices it sees, and as which of them it counts.
+pub(crate) fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -> Result<Environment> {
+    if !config.virtual_local_rank {
+        return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
+    }
+    // On AMD's, the one is heeded before the other.
+    let hip =
+        own("HIP_VISIBLE_DEVICES").filter(|list| !list.is_empty()).map(|list| ("HIP_VISIBLE_DEVICES", list));
+    let is_hip = hip.is_some();
+    let source = hip.or_else(|| own("CUDA_VISIBLE_DEVICES").map(|list| ("CUDA_VISIBLE_DEVICES", list)));
+    let device = match source {
+        None => local_rank.to_string(),
+        Some((name, list)) => {
+            let list = list.to_string_lossy();
+            let device = list.split(',').nth(local_rank as usize).ok_or_else(|| {
+                AgentError::Config(format!("local_rank {local_rank} exceeds available GPUs in {name}={list}"))
+            })?;
+            device.trim().to_owned()
+        }
+    };
+    let mut environment: Environment =
+        vec![("LOCAL_RANK".into(), "0".into()), ("CUDA_VISIBLE_DEVICES".into(), device.clone().into())];
+    if is_hip {
+        environment.push(("HIP_VISIBLE_DEVICES".into(), device.into()));
+    }
+    Ok(environment)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use rallypoint_rendezvous::{AssignedRanks, RendezvousParameters, RendezvousStoreInfo};
+
+    use super::*;
+    use crate::config::{CommandMode, WorkerCommand};
+
+    pub(crate) fn config(nproc_per_node: u32) -> LaunchConfig {
+        let command = WorkerCommand { target: "worker".into(), args: vec![], mode: CommandMode::Program };
+        let rendezvous = RendezvousParameters::new("c10d", "localhost:0", "run", 1, 1).unwrap();
+        LaunchConfig { role: "trainer".into(), ..LaunchConfig::new(command, nproc_per_node, rendezvous) }
+    }
+
+    pub(crate) fn placement() -> Placement {
+        Placement {
+            group_rank: 1,
+            group_world_size: 3,
+            ranks: AssignedRanks { first: 4, world_size: 9, role_first: 2, role_world_size: 5 },
+            master: RendezvousStoreInfo { master_addr: "node0".into(), master_port: 29500 },
+            restart_count: 1,
+            use_agent_store: true,
+        }
+    }
+
+    fn of(config: &LaunchConfig, local_rank: u32, own: &[(&str, &str)]) -> Result<BTreeMap<String, String>> {
+        let own = |name: &str| own.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        let error_file = Path::new("/logs/error.json");
+        let made = environment(config, &placement(), local_rank, Some(error_file), None, &own)?;
+        let text = |text: OsString| text.into_string().unwrap();
+        Ok(made.into_iter().map(|(name, value)| (text(name), text(value))).collect())
+    }
+
+    #[test]
+    fn a_worker_is_told_what_torchs_are_told() {
+        let mut config = config(2);
+        config.max_restarts = 3;
+        config.extra_environment = vec![("OMP_NUM_THREADS".into(), "1".into())];
+        let made = of(&config, 1, &[]).unwrap();
+        let expected = [
+            ("GROUP_RANK", "1"),
+            ("GROUP_WORLD_SIZE", "3"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "node0"),
+            ("MASTER_PORT", "29500"),
+            ("OMP_NUM_THREADS", "1"),
+            ("RANK", "5"),
+            ("ROLE_NAME", "trainer"),
+            ("ROLE_RANK", "3"),
+            ("ROLE_WORLD_SIZE", "5"),
+            ("TORCHELASTIC_ERROR_FILE", "/logs/error.json"),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("TORCHELASTIC_RUN_ID", "run"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            ("WORLD_SIZE", "9"),
+        ];
+        assert_eq!(made, expected.map(|(name, value)| (name.into(), value.into())).into());
+    }
+
+    #[test]
+    fn without_logs_the_error_file_is_empty_and_not_the_agents_own() {
+        let made = environment(&config(1), &placement(), 0, None, Some(Path::new("/t")), &|_| None).unwrap();
+        assert!(made.contains(&("TORCHELASTIC_ERROR_FILE".into(), "".into())));
+        assert!(made.contains(&("TORCHELASTIC_TIMER_FILE".into(), "/t".into())));
+    }
+
+    #[test]
+    fn what_the_user_set_for_nccl_stays() {
+        let made = of(&config(1), 0, &[("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")]).unwrap();
+        assert_eq!(made["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
+    }
+
+    #[test]
+    fn a_virtual_local_rank_is_0_with_one_device() {
+        let config = LaunchConfig { virtual_local_rank: true, ..config(2) };
+        let seen = |own: &[(&str, &str)]| {
+            let made = of(&config, 1, own).unwrap();
+            assert_eq!(made["LOCAL_RANK"], "0");
+            assert_eq!(made["LOCAL_WORLD_SIZE"], "2");
+            (made["CUDA_VISIBLE_DEVICES"].clone(), made.get("HIP_VISIBLE_DEVICES").cloned())
+        };
+        assert_eq!(seen(&[]), ("1".into(), None));
+        assert_eq!(seen(&[("CUDA_VISIBLE_DEVICES", "4, 7")]), ("7".into(), None));
+        let both = [("CUDA_VISIBLE_DEVICES", "4,5"), ("HIP_VISIBLE_DEVICES", "2,3")];
+        assert_eq!(seen(&both), ("3".into(), Some("3".into())));
+        assert_eq!(seen(&[("CUDA_VISIBLE_DEVICES", "4,5"), ("HIP_VISIBLE_DEVICES", "")]), ("5".into(), None));
+        let error = of(&config, 1, &[("CUDA_VISIBLE_DEVICES", "4")]).unwrap_err().to_string();
+        assert_eq!(error, "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=4");
+    }
+}

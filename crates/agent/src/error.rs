@@ -1,0 +1,59 @@
+//! What keeps an agent from its work. A worker that fails is not among it: that is an outcome.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use rallypoint_rendezvous::RendezvousError;
+use rallypoint_store::StoreError;
+
+/// Why an agent could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The nodes did not meet.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The store of the round failed.
+    #[error("the store of the round failed while {doing}: {source}")]
+    Store {
+        /// What it was asked for.
+        doing: String,
+        /// What went wrong.
+        source: StoreError,
+    },
+    /// A worker could not be started.
+    #[error("cannot start worker {local_rank}: {program:?}: {source}")]
+    Start {
+        /// Its local rank.
+        local_rank: u32,
+        /// What was to be run.
+        program: OsString,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A log file or folder could not be made or written.
+    #[error("cannot {doing} {path:?}: {source}")]
+    File {
+        /// What was tried, as in "cannot create".
+        doing: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// What was asked for does not go together, or not with this machine.
+    #[error("{0}")]
+    Config(String),
+    /// Something of the operating system failed.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+/// What an agent's steps return.
+pub type Result<T> = std::result::Result<T, AgentError>;

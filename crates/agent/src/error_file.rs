@@ -1,0 +1,162 @@
+//! The file in which a worker says what went wrong, in torch's form, and the one in which the agent says it to whoever
+//! started the agent. A file that can't be read is never a reason to fail: it says less, that is all.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::report::Failure;
+
+/// No message is longer than this; what is more is cut off.
+const MOST: u64 = 1 << 20;
+
+/// What a worker says about its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cause {
+    /// The traceback, or the message if there is none. Empty if it says nothing.
+    pub message: String,
+    /// When it went wrong, in whole seconds since 1970.
+    pub timestamp: Option<i64>,
+}
+
+impl Cause {
+    /// Reads a worker's error file; `None` if it wrote none.
+    pub fn read(path: &Path) -> Option<Cause> {
+        // What is no file (a device, a pipe) is not waited for.
+        let text = path.is_file().then(|| text(path))??;
+        Some(Cause::parse(&text))
+    }
+
+    fn parse(text: &str) -> Cause {
+        let unreadable = |why: &str| {
+            let message = format!("(its error file {why}; as it stands:)\n{}", text.trim_end());
+            Cause { message, timestamp: None }
+        };
+        let Ok(value) = serde_json::from_str::<Value>(text) else { return unreadable("is not JSON") };
+        match value.get("message") {
+            Some(Value::String(message)) => {
+                Cause { message: message.clone(), timestamp: value.get("timestamp").and_then(whole) }
+            }
+            Some(Value::Object(message)) => {
+                let info = message.get("extraInfo");
+                let trace = info.and_then(|info| info.get("py_callstack")).and_then(Value::as_str);
+                let told = trace.or_else(|| message.get("message").and_then(Value::as_str));
+                let timestamp = info.and_then(|info| info.get("timestamp")).and_then(whole);
+                Cause { message: told.unwrap_or("<N/A>").to_owned(), timestamp }
+            }
+            _ => unreadable("has no message"),
+        }
+    }
+}
+
+/// A number, or a text that is one.
+fn whole(value: &Value) -> Option<i64> {
+    match value {
+        Value::String(text) => text.trim().parse().ok(),
+        value => value.as_i64().or_else(|| value.as_f64().map(|number| number as i64)),
+    }
+}
+
+fn text(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Tells whoever started the agent of a worker's failure: in the worker's own words, if it wrote them on this machine, with
+/// its exit code.
+pub fn tell_failure(failure: &Failure, to: &Path) {
+    let own = failure.error_file.as_deref().and_then(|path| text(Path::new(path)));
+    let own = own.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());
+    let mut told = own.filter(|own| own.contains_key("message")).unwrap_or_else(|| {
+        let info = json!({"py_callstack": failure.message, "timestamp": failure.timestamp.to_string()});
+        let message = failure.message.lines().next_back().unwrap_or_default();
+        Map::from_iter([("message".into(), json!({"message": message, "extraInfo": info}))])
+    });
+    let code = failure.exit.as_python();
+    if let (Some(Value::Object(message)), true) = (told.get_mut("message"), code != 0) {
+        message.insert("errorCode".into(), code.into());
+    }
+    write(to, &Value::Object(told));
+}
+
+/// Tells whoever started the agent what kept it from its work.
+pub fn tell_error(message: &str, to: &Path) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let info = json!({"py_callstack": message, "timestamp": now.to_string()});
+    write(to, &json!({"message": {"message": message, "extraInfo": info}}));
+}
+
+fn write(to: &Path, told: &Value) {
+    if to.exists() {
+        tracing::warn!("{} is there already and is replaced", to.display());
+    }
+    // Whoever waits for it must not find half of it.
+    let beside = to.with_extension(format!("{}.part", std::process::id()));
+    let written = std::fs::write(&beside, told.to_string()).and_then(|()| std::fs::rename(&beside, to));
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&beside);
+        tracing::warn!("cannot write the error file {}: {error}", to.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Exit, tests::failure};
+
+    fn cause(message: &str, timestamp: Option<i64>) -> Cause {
+        Cause { message: message.into(), timestamp }
+    }
+
+    #[test]
+    fn both_of_torchs_forms_are_read() {
+        let file = r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Trace\nE: x", "timestamp": "12"}}}"#;
+        assert_eq!(Cause::parse(file), cause("Trace\nE: x", Some(12)));
+        assert_eq!(Cause::parse(r#"{"message": {"message": "x"}}"#), cause("x", None));
+        assert_eq!(Cause::parse(r#"{"message": {}}"#), cause("<N/A>", None));
+        assert_eq!(Cause::parse(r#"{"message": "x", "timestamp": 7}"#), cause("x", Some(7)));
+        assert_eq!(Cause::parse(r#"{"message": "x", "more": 1}"#), cause("x", None));
+    }
+
+    #[test]
+    fn what_is_not_torchs_form_is_told_as_it_stands() {
+        for (file, why) in [("", "is not JSON"), ("{\"mess", "is not JSON"), ("[1]", "has no message")] {
+            let read = Cause::parse(file);
+            assert!(read.message.contains(why) && read.message.ends_with(file), "{read:?}");
+            assert_eq!(read.timestamp, None);
+        }
+    }
+
+    #[test]
+    fn only_a_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Cause::read(&dir.path().join("absent")), None);
+        assert_eq!(Cause::read(Path::new("/dev/null")), None);
+        assert_eq!(Cause::read(dir.path()), None);
+    }
+
+    #[test]
+    fn the_agents_own_file_has_the_workers_words_and_its_exit_code() {
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, ours) = (dir.path().join("error.json"), dir.path().join("agent.json"));
+        let read = || serde_json::from_slice::<Value>(&std::fs::read(&ours).unwrap()).unwrap();
+        let mut failure = failure(0, Exit::Signal(11));
+        failure.error_file = Some(theirs.to_string_lossy().into_owned());
+        std::fs::write(&theirs, r#"{"message": {"message": "m", "extraInfo": {}}, "x": 1}"#).unwrap();
+        tell_failure(&failure, &ours);
+        assert_eq!(read(), json!({"message": {"message": "m", "extraInfo": {}, "errorCode": -11}, "x": 1}));
+        std::fs::write(&theirs, r#"{"message": "m"}"#).unwrap();
+        tell_failure(&failure, &ours);
+        assert_eq!(read(), json!({"message": "m"}));
+        std::fs::write(&theirs, "rubbish").unwrap();
+        tell_failure(&failure, &ours);
+        assert_eq!(read()["message"]["errorCode"], -11);
+        tell_error("no store", &ours);
+        assert_eq!(read()["message"]["message"], "no store");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+}

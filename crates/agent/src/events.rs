@@ -1,0 +1,198 @@
+//! Events in torch's form and by torch's names, a line of JSON each, for whoever collects them.
+
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::config::{EventLog, LaunchConfig};
+use crate::error::{AgentError, Result};
+use crate::placement::Placement;
+use crate::worker::entry_point_name;
+
+/// Writes events.
+pub(crate) struct Events {
+    sink: Option<Sink>,
+    run_id: String,
+    role: String,
+    backend: String,
+    entry_point: String,
+    start: Instant,
+    pub(crate) hostname: String,
+    /// The place of the last start; as with torch there is none before the first.
+    pub(crate) placement: Option<Placement>,
+    pub(crate) restarts: u32,
+}
+
+enum Sink {
+    Console,
+    File(File),
+}
+
+/// What is told of a worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OfWorker<'a> {
+    pub(crate) local_rank: u32,
+    pub(crate) pid: u32,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) raw_error: Option<&'a str>,
+}
+
+impl Events {
+    pub(crate) fn open(config: &LaunchConfig, start: Instant) -> Result<Events> {
+        let sink = match &config.events {
+            EventLog::None => None,
+            EventLog::Console => Some(Sink::Console),
+            EventLog::File(path) => {
+                let opened = File::options().create(true).append(true).open(path);
+                let failed =
+                    |source| AgentError::File { doing: "open the event log", path: path.clone(), source };
+                Some(Sink::File(opened.map_err(failed)?))
+            }
+        };
+        // Asking for it may take time, so only those pay who want to know.
+        let hostname = if sink.is_some() { crate::host::full_name() } else { String::new() };
+        Ok(Events {
+            sink,
+            run_id: config.rendezvous.run_id.clone(),
+            role: config.role.clone(),
+            backend: config.rendezvous.backend.clone(),
+            entry_point: entry_point_name(config),
+            start,
+            hostname,
+            placement: None,
+            restarts: 0,
+        })
+    }
+
+    /// Something that took so long.
+    pub(crate) fn took(&mut self, state: &str, took: Duration) {
+        self.record(state, None, None, Some(took));
+    }
+
+    /// The agent's end.
+    pub(crate) fn of_agent(&mut self, state: &str, raw_error: Option<&str>) {
+        self.record(state, None, raw_error, None);
+    }
+
+    /// Something about a worker.
+    pub(crate) fn of_worker(&mut self, state: &str, worker: OfWorker<'_>) {
+        self.record(state, Some(worker), worker.raw_error, None);
+    }
+
+    fn record(
+        &mut self,
+        state: &str,
+        worker: Option<OfWorker<'_>>,
+        raw_error: Option<&str>,
+        took: Option<Duration>,
+    ) {
+        if self.sink.is_none() {
+            return;
+        }
+        let mut line = self.event(state, worker, raw_error, took).to_string();
+        line.push('\n');
+        let written = match &mut self.sink {
+            Some(Sink::File(file)) => file.write_all(line.as_bytes()),
+            _ => std::io::stderr().lock().write_all(line.as_bytes()),
+        };
+        if let Err(error) = written {
+            tracing::debug!("an event could not be written: {error}");
+        }
+    }
+
+    fn event(
+        &self,
+        state: &str,
+        worker: Option<OfWorker<'_>>,
+        raw_error: Option<&str>,
+        took: Option<Duration>,
+    ) -> Value {
+        let place = self.placement.as_ref();
+        let mut more = json!({
+            "group_world_size": place.map(|place| place.group_world_size),
+            "entry_point": self.entry_point,
+        });
+        if let (Some(worker), Some(place)) = (worker, place) {
+            more["local_rank"] = json!([worker.local_rank]);
+            more["role_rank"] = json!([place.role_rank(worker.local_rank)]);
+            more["role_world_size"] = json!([place.ranks.role_world_size]);
+            more["exit_code"] = json!([worker.exit_code]);
+            // Torch tells it of failures only; it has it as the worker's id otherwise.
+            more["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
+        }
+        json!({
+            "name": format!("torchelastic.worker.status.{state}"),
+            "source": if worker.is_some() { "WORKER" } else { "AGENT" },
+            "timestamp": 0,
+            "metadata": {
+                "run_id": self.run_id,
+                "global_rank": worker.zip(place).map(|(worker, place)| place.rank(worker.local_rank)),
+                "group_rank": place.map(|place| place.group_rank),
+                "worker_id": worker.map(|worker| worker.pid.to_string()),
+                "role": self.role,
+                "hostname": self.hostname,
+                "state": state,
+                "total_run_time": self.start.elapsed().as_secs(),
+                "rdzv_backend": self.backend,
+                "raw_error": raw_error,
+                "metadata": more.to_string(),
+                "agent_restarts": self.restarts,
+                "duration_ms": took.map(|took| took.as_secs_f64() * 1e3),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rallypoint_rendezvous::{AssignedRanks, RendezvousStoreInfo};
+
+    use super::*;
+    use crate::environment::tests::config;
+
+    fn events(dir: &std::path::Path) -> Events {
+        let config = LaunchConfig { events: EventLog::File(dir.join("events")), ..config(2) };
+        let mut events = Events::open(&config, Instant::now()).unwrap();
+        events.placement = Some(Placement {
+            group_rank: 1,
+            group_world_size: 3,
+            ranks: AssignedRanks { first: 4, world_size: 6, role_first: 2, role_world_size: 5 },
+            master: RendezvousStoreInfo { master_addr: "h".into(), master_port: 1 },
+            restart_count: 0,
+            use_agent_store: true,
+        });
+        events
+    }
+
+    #[test]
+    fn a_workers_event_has_torchs_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut events = events(dir.path());
+        let worker = OfWorker { local_rank: 1, pid: 77, exit_code: Some(-9), raw_error: Some("{}") };
+        events.of_worker("FAILED", worker);
+        events.took("RENDEZVOUS", Duration::from_millis(1500));
+        let lines = std::fs::read_to_string(dir.path().join("events")).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["name"], "torchelastic.worker.status.FAILED");
+        assert_eq!(lines[0]["source"], "WORKER");
+        let metadata = &lines[0]["metadata"];
+        assert_eq!(metadata["global_rank"], 5);
+        assert_eq!(metadata["group_rank"], 1);
+        assert_eq!(metadata["worker_id"], "77");
+        let more: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
+        assert_eq!(more["role_rank"], json!([3]));
+        assert_eq!(more["exit_code"], json!([-9]));
+        assert_eq!(lines[1]["source"], "AGENT");
+        assert_eq!(lines[1]["metadata"]["duration_ms"], 1500.0);
+        assert_eq!(lines[1]["metadata"]["worker_id"], Value::Null);
+    }
+
+    #[test]
+    fn a_log_that_can_not_be_written_is_told_before_anything_starts() {
+        let config = LaunchConfig { events: EventLog::File("/proc/none".into()), ..config(1) };
+        let error = Events::open(&config, Instant::now()).err().unwrap().to_string();
+        assert!(error.contains("event log") && error.contains("/proc/none"), "{error}");
+    }
+}

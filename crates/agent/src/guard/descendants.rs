@@ -1,0 +1,116 @@
+//! Who is below a process: its children, theirs, and so on, as `/proc` tells it.
+
+use std::collections::HashMap;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process, told from any other that may come to have its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// When it was started, by the kernel's clock.
+    start: u64,
+}
+
+/// All that is below this process, parents before children. What has ended and was not yet buried is left out.
+pub(crate) fn descendants(root: Pid) -> Vec<Process> {
+    let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    for entry in entries.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let Some(stat) = pid.and_then(Stat::read) else { continue };
+        let of_parent = children.entry(stat.parent).or_default();
+        // One that has ended has no children left: they were handed on before.
+        if !stat.has_ended {
+            of_parent.push(stat.process);
+        }
+    }
+    let mut found: Vec<Process> = children.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children.remove(&process.pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// Sends a signal to this process and to nobody who has its number now.
+pub(crate) fn send(process: &Process, signal: Signal) {
+    let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
+    if Stat::read(process.pid).is_some_and(|stat| stat.process == *process) {
+        // It may be gone by now.
+        let _ = pidfd_send_signal(handle, signal);
+    }
+}
+
+struct Stat {
+    process: Process,
+    parent: Pid,
+    has_ended: bool,
+}
+
+impl Stat {
+    fn read(pid: Pid) -> Option<Stat> {
+        let text = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        Stat::parse(pid, &text)
+    }
+
+    /// `pid (name) state parent …`, the start being the 22nd. The name may hold anything.
+    fn parse(pid: Pid, text: &[u8]) -> Option<Stat> {
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let mut words = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();
+        let has_ended = matches!(words.next()?, "Z" | "X");
+        let parent = Pid::from_raw(words.next()?.parse().ok()?)?;
+        let start = words.nth(17)?.parse().ok()?;
+        Some(Stat { process: Process { pid, start }, parent, has_ended })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::getpid;
+
+    use super::*;
+
+    #[test]
+    fn a_grandchild_with_a_session_of_its_own_is_found_and_can_be_ended() {
+        let mut child = Command::new("sh")
+            .args(["-c", "setsid sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        let grandchild = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+        let found = descendants(getpid());
+        let position = |pid| found.iter().position(|process| process.pid == pid);
+        let (first, second) = (position(Pid::from_child(&child)), position(grandchild));
+        assert!(first.is_some() && first < second, "{first:?} {second:?}");
+        send(&found[second.unwrap()], Signal::KILL);
+        assert!(child.wait().unwrap().code().is_some());
+    }
+
+    #[test]
+    fn a_process_is_not_taken_for_another_that_has_its_number() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let stat = Stat::read(Pid::from_child(&child)).unwrap();
+        send(&Process { start: stat.process.start + 1, ..stat.process }, Signal::KILL);
+        assert!(child.try_wait().unwrap().is_none());
+        send(&stat.process, Signal::KILL);
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn names_may_hold_anything() {
+        let text = b"7 (a) Z 1 (b)) S 5 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 2 3";
+        let stat = Stat::parse(Pid::from_raw(7).unwrap(), text).unwrap();
+        assert_eq!(
+            (stat.parent.as_raw_nonzero().get(), stat.process.start, stat.has_ended),
+            (5, 4711, false)
+        );
+        assert!(Stat::parse(Pid::from_raw(7).unwrap(), b"7 (x").is_none());
+    }
+}

@@ -1,0 +1,101 @@
+//! The process the user started: it starts the agent, hands on signals and the exit code, and kills what is left.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
+    waitpid,
+};
+
+use super::{PATIENCE, folder, kill_all, name_of_inner};
+use crate::logs::{random_letters, remove_unused};
+use crate::signals;
+
+/// What would end this process and can be caught: the agent is to decide about it.
+const HANDED_ON: [Signal; 13] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
+    Signal::XCPU,
+    Signal::XFSZ,
+];
+
+pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let letters = random_letters().unwrap_or_default();
+    match watch(args, &letters) {
+        Ok(status) => {
+            // All that is below this process is what the agent has left: without one, nothing is.
+            if !kill_all(PATIENCE) {
+                eprintln!("rallypoint: some processes of the workers could not be killed");
+            }
+            remove_unused(&folder(&letters));
+            end_as(status)
+        }
+        Err(error) => {
+            eprintln!("rallypoint: cannot start the agent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result<WaitStatus> {
+    set_child_subreaper(Some(getpid()))?;
+    let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
+    for signal in HANDED_ON {
+        if let Some(stream) = signals::catch(signal.as_raw())? {
+            caught.push((signal, stream));
+        }
+    }
+    // In a process group of its own, so that what a terminal sends comes once, from here.
+    let agent =
+        Command::new("/proc/self/exe").arg0(name_of_inner(letters)).args(args).process_group(0).spawn()?;
+    let pid = Pid::from_child(&agent);
+    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let mut watched: Vec<_> = [ended.as_fd()]
+            .into_iter()
+            .chain(caught.iter().map(|(_, stream)| stream.as_fd()))
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut watched, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for (signal, stream) in &mut caught {
+            let mut bytes = [0; 64];
+            while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                // It may be gone.
+                let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
+            }
+        }
+        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG)? {
+            return Ok(status);
+        }
+    }
+}
+
+/// Ends as the agent has ended.
+fn end_as(status: WaitStatus) -> ExitCode {
+    if let Some(signal) = status.terminating_signal() {
+        if signal == Signal::KILL.as_raw() {
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        return ExitCode::from(128u8.saturating_add(signal as u8));
+    }
+    ExitCode::from(status.exit_status().unwrap_or(1) as u8)
+}

@@ -1,0 +1,129 @@
+//! Whether the agent lives, over HTTP: any GET is answered with what the agent's loop says of itself, or with 503 if the
+//! loop doesn't answer. Nothing can be changed through it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::error::{AgentError, Result};
+
+/// How long the loop may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long somebody who asks may take.
+const ASK: Duration = Duration::from_secs(2);
+/// A request is no longer than this; what is more is not read.
+const REQUEST: usize = 8 * 1024;
+
+/// Who is to answer.
+pub(crate) type Reply = Sender<Value>;
+
+/// A thread that answers, until it is dropped.
+pub(crate) struct Health {
+    address: SocketAddr,
+    ended: Arc<AtomicBool>,
+}
+
+impl Health {
+    /// `ask` hands the question to the loop.
+    pub(crate) fn start(at: SocketAddr, ask: impl Fn(Reply) + Send + 'static) -> Result<Health> {
+        let failed =
+            |source| AgentError::System { doing: format!("listen for health checks at {at}"), source };
+        let listener = TcpListener::bind(at).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        tracing::info!("health checks are answered at http://{address}/");
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
+        std::thread::Builder::new()
+            .name("health".into())
+            .spawn(move || {
+                for stream in listener.incoming() {
+                    if is_over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    // Who asks wrongly, or goes away, gets nothing.
+                    let _ = stream.and_then(|stream| answer(stream, &ask));
+                }
+            })
+            .map_err(failed)?;
+        Ok(Health { address, ended })
+    }
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // It waits for somebody to come.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(100));
+    }
+}
+
+fn answer(mut stream: TcpStream, ask: &impl Fn(Reply)) -> io::Result<()> {
+    stream.set_read_timeout(Some(ASK))?;
+    stream.set_write_timeout(Some(ASK))?;
+    let mut request = Vec::new();
+    let mut bytes = [0; 1024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST {
+        match stream.read(&mut bytes)? {
+            0 => break,
+            count => request.extend_from_slice(&bytes[..count]),
+        }
+    }
+    if !request.starts_with(b"GET ") && !request.starts_with(b"HEAD ") {
+        return respond(stream, "405 Method Not Allowed", &json!({"status": "only GET is answered"}));
+    }
+    let (reply, replied) = channel();
+    ask(reply);
+    match replied.recv_timeout(ANSWER) {
+        Ok(state) => respond(stream, "200 OK", &state),
+        Err(_) => respond(stream, "503 Service Unavailable", &json!({"status": "the agent does not answer"})),
+    }
+}
+
+fn respond(mut stream: TcpStream, status: &str, body: &Value) -> io::Result<()> {
+    let body = format!("{body}\n");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn who_asks_is_told_and_who_wants_something_else_is_not() {
+        let answer = |reply: Reply| drop(reply.send(json!({"status": "running"})));
+        let health = Health::start("127.0.0.1:0".parse().unwrap(), answer).unwrap();
+        let text = get(health.address, "GET / HTTP/1.1\r\n\r\n");
+        assert!(
+            text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("{\"status\":\"running\"}\n"),
+            "{text}"
+        );
+        let text = get(health.address, "POST / HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
+    }
+
+    #[test]
+    fn an_agent_that_has_gone_is_not_healthy_and_a_port_in_use_is_named() {
+        let health = Health::start("127.0.0.1:0".parse().unwrap(), drop).unwrap();
+        let text = get(health.address, "GET /health HTTP/1.0\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+        let error = Health::start(health.address, drop).err().unwrap().to_string();
+        assert!(error.contains(&health.address.to_string()), "{error}");
+    }
+}

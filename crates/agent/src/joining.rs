@@ -1,0 +1,169 @@
+//! Getting into a round: the handler is made, the nodes meet, the workers get their ranks. It waits, so it has a thread of
+//! its own; whoever started that may want it to give up.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rallypoint_rendezvous::{
+    AssignedRanks, DynamicRendezvousHandler, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
+    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+};
+use rallypoint_store::StoreError;
+
+use crate::config::LaunchConfig;
+use crate::error::{AgentError, Result};
+use crate::news;
+
+/// How long to wait for ranks before looking whether they can still come.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// How long torch's nodes may take to see that their workers have failed: Python may need a while to end.
+const TORCH_NOTICES: Duration = Duration::from_secs(5);
+
+/// This node's way into rounds.
+pub(crate) struct Joining {
+    config: Arc<LaunchConfig>,
+    observer: Option<Arc<dyn Observer>>,
+    handler: OnceLock<Arc<dyn RendezvousHandler>>,
+    gives_up: AtomicBool,
+}
+
+/// What a node gets from a round, its workers' ranks included.
+#[derive(Debug, Clone)]
+pub(crate) struct Formation {
+    pub(crate) round: RendezvousInfo,
+    pub(crate) ranks: AssignedRanks,
+    /// The most restarts that one of its nodes has counted.
+    pub(crate) restarts: u32,
+    /// How long each of the two took.
+    pub(crate) took: (Duration, Duration),
+}
+
+impl Joining {
+    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Option<Arc<dyn Observer>>) -> Joining {
+        Joining { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
+    }
+
+    /// The handler, once there is one.
+    pub(crate) fn handler(&self) -> Option<&Arc<dyn RendezvousHandler>> {
+        self.handler.get()
+    }
+
+    /// Makes whoever joins give it up. Whether there was anything to leave.
+    pub(crate) fn give_up(&self) -> bool {
+        self.gives_up.store(true, Ordering::SeqCst);
+        let handler = self.handler.get();
+        if let Some(handler) = handler {
+            handler.interrupt();
+        }
+        handler.is_some()
+    }
+
+    /// Gives torch's nodes the time to see for themselves that their workers have failed along with ours. If they are
+    /// faster to see that this node waits for the next round, they take that for a change of members and count no restart,
+    /// and workers that count differently never meet.
+    pub(crate) fn wait_for_torch(&self, last: &Formation) {
+        let Some(handler) = self.handler.get() else { return };
+        let all_are_ours =
+            || news::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
+        if last.round.world_size == 1 || all_are_ours() {
+            return;
+        }
+        let start = Instant::now();
+        while start.elapsed() < TORCH_NOTICES && !self.gives_up.load(Ordering::SeqCst) {
+            let seen = || Ok::<_, RendezvousError>(handler.num_nodes_waiting()? + handler.num_nodes_gone()?);
+            match seen() {
+                Ok(0) => std::thread::sleep(SLICE),
+                _ => return,
+            }
+        }
+    }
+
+    /// Gets into a round; so many restarts were counted here. `in_round` is called when this node is in one and only its workers' ranks are missing.
+    pub(crate) fn join(&self, restarts: u32, in_round: impl Fn()) -> Result<Formation> {
+        let handler = match self.handler.get() {
+            Some(handler) => handler,
+            None => {
+                let made = self.make()?;
+                self.handler.get_or_init(|| made)
+            }
+        };
+        loop {
+            if self.gives_up.load(Ordering::SeqCst) {
+                return Err(self.interrupted());
+            }
+            let start = Instant::now();
+            let round = handler.next_rendezvous()?;
+            let (met, start) = (start.elapsed(), Instant::now());
+            in_round();
+            if let Some((ranks, restarts)) = self.ranks(&**handler, &round, restarts)? {
+                return Ok(Formation { round, ranks, restarts, took: (met, start.elapsed()) });
+            }
+            tracing::info!("the round is over before all workers have ranks; joining the next one");
+        }
+    }
+
+    fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
+        let parameters = &self.config.rendezvous;
+        Ok(match parameters.backend.as_str() {
+            "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, self.observer.clone())?),
+            "static" => Arc::new(StaticRendezvousHandler::create(parameters)?),
+            _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
+        })
+    }
+
+    /// The ranks of this node's workers, and how many restarts the nodes have counted; `None` if nobody will tell them
+    /// because the round is over.
+    fn ranks(
+        &self,
+        handler: &dyn RendezvousHandler,
+        round: &RendezvousInfo,
+        restarts: u32,
+    ) -> Result<Option<(AssignedRanks, u32)>> {
+        let workers = u64::from(self.config.nproc_per_node);
+        let (rank, nodes) = (round.rank, round.world_size);
+        if self.config.identical_workers || nodes == 1 {
+            let (first, world_size) = (rank * workers, nodes * workers);
+            let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
+            return Ok(Some((ranks, restarts)));
+        }
+        let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
+        let store = &*round.store;
+        let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
+        news::say_restarts(store, rank, restarts).map_err(failed)?;
+        // Said first, so that nobody waits for this node while it waits.
+        store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
+        let awaited: Vec<String> = match rank {
+            0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
+            rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
+        };
+        let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
+        let start = Instant::now();
+        loop {
+            match store.wait_for(&awaited, SLICE) {
+                Ok(()) => {
+                    let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
+                    let restarts = news::most_restarts(store, nodes).map_err(failed)?;
+                    return Ok(Some((ranks, restarts)));
+                }
+                Err(error @ StoreError::Timeout { .. }) => {
+                    if self.gives_up.load(Ordering::SeqCst) {
+                        return Err(self.interrupted());
+                    }
+                    if handler.num_nodes_gone()? > 0 || handler.num_nodes_waiting()? > 0 {
+                        return Ok(None);
+                    }
+                    if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+                        return Err(failed(error));
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    fn interrupted(&self) -> AgentError {
+        RendezvousError::Interrupted { run_id: self.config.rendezvous.run_id.clone() }.into()
+    }
+}

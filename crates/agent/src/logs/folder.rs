@@ -1,0 +1,138 @@
+//! The folders of a run, named as torch names them:
+//!
+//! ```text
+//! DIR or $TMPDIR/torchelastic_XXXXXXXX/
+//!   RUN_ID_XXXXXXXX/           once per agent
+//!     attempt_N/               the start after N restarts
+//!     attempt_N.1/             an earlier start after as many, ended because nodes came or went
+//!       LOCAL_RANK/            stdout.log, stderr.log, error.json
+//! ```
+//!
+//! Torch wipes `attempt_N` when nodes come or go. Here the earlier one is kept under another name.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::LogDir;
+use crate::error::{AgentError, Result};
+
+/// The folder of a run, if it has one.
+#[derive(Debug)]
+pub struct Folder {
+    run: Option<PathBuf>,
+    /// It was made for this run alone, and goes with it if nothing is in it.
+    temporary: Option<PathBuf>,
+}
+
+impl Folder {
+    /// Makes it.
+    pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Folder> {
+        let (base, temporary) = match dir {
+            LogDir::Nowhere => return Ok(Folder { run: None, temporary: None }),
+            LogDir::At(dir) => {
+                let made = fs::create_dir_all(dir);
+                // Torch's own words for it are those of Python.
+                if dir.is_file() {
+                    return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
+                }
+                made.map_err(|source| cannot("create", dir, source))?;
+                (dir.clone(), None)
+            }
+            LogDir::Temporary => {
+                // Under guard its name is known to whoever cleans up.
+                let known = crate::guard::temporary_folder().filter(|dir| make(dir).is_ok());
+                let made = match known {
+                    Some(dir) => dir.to_owned(),
+                    None => unique(&std::env::temp_dir(), "torchelastic_")?,
+                };
+                (made.clone(), Some(made))
+            }
+        };
+        // It is one name, whatever the id is.
+        let name: String = run_id.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
+        let made = unique(&base, &format!("{name}_"));
+        if made.is_err()
+            && let Some(temporary) = &temporary
+        {
+            let _ = fs::remove_dir(temporary);
+        }
+        Ok(Folder { run: Some(made?), temporary })
+    }
+
+    /// Where it is; a run without logs has none.
+    pub fn path(&self) -> Option<&Path> {
+        self.run.as_deref()
+    }
+
+    /// The folder that is to be gone with the run if nothing was written in it, for [`remove_unused`].
+    pub fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_deref()
+    }
+
+    /// Makes the folders of a start.
+    pub(super) fn attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
+        let Some(run) = &self.run else { return Ok(None) };
+        let dir = run.join(format!("attempt_{restart_count}"));
+        if dir.exists() {
+            let earlier = |n: u32| run.join(format!("attempt_{restart_count}.{n}"));
+            let free = (1..).map(earlier).find(|path| !path.exists()).expect("names don't run out");
+            fs::rename(&dir, free).map_err(|source| cannot("rename", &dir, source))?;
+        }
+        let _starting = crate::guard::starting();
+        for dir in [dir.clone()].into_iter().chain((0..workers).map(|rank| dir.join(rank.to_string()))) {
+            fs::create_dir_all(&dir).map_err(|source| cannot("create", &dir, source))?;
+        }
+        Ok(Some(dir))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            remove_unused(temporary);
+        }
+    }
+}
+
+/// Removes a folder and the folders in it as far as they hold no files.
+pub fn remove_unused(dir: &Path) {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_unused(&entry.path());
+    }
+    // It stays if there is something in it.
+    let _ = fs::remove_dir(dir);
+}
+
+/// Makes a folder whose name nobody else has.
+fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
+    loop {
+        let dir = base.join(format!("{prefix}{}", random_letters()?));
+        match make(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(cannot("create", &dir, source)),
+        }
+    }
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    // Not while the agent is cleared away.
+    let _starting = crate::guard::starting();
+    DirBuilder::new().mode(0o700).create(dir)
+}
+
+/// What Python puts behind the name of a temporary folder.
+pub(crate) fn random_letters() -> Result<String> {
+    const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| AgentError::System { doing: "draw a random name".into(), source: error.into() })?;
+    Ok(bytes.map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).iter().collect())
+}
+
+fn cannot(doing: &'static str, path: &Path, source: io::Error) -> AgentError {
+    AgentError::File { doing, path: path.to_owned(), source }
+}

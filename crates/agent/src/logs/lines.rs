@@ -1,0 +1,78 @@
+//! Bytes into lines, as Python's text files do it: a line ends with `\n`, `\r` or both. What has no end yet waits for it.
+
+/// A line longer than this is passed on in pieces.
+const LONGEST: usize = 1 << 20;
+
+/// The beginning of a line whose end has not come.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Vec<u8>);
+
+impl Lines {
+    /// Hands out the lines that are complete with these bytes, without their ends.
+    pub(super) fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        self.0.extend_from_slice(bytes);
+        let mut start = 0;
+        while let Some(length) = self.0[start..].iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let end = start + length;
+            let next = match (self.0[end], self.0.get(end + 1)) {
+                (b'\r', Some(b'\n')) => end + 2,
+                // The other half of its end may be to come.
+                (b'\r', None) => break,
+                _ => end + 1,
+            };
+            line(&self.0[start..end]);
+            start = next;
+        }
+        self.0.drain(..start);
+        if self.0.len() > LONGEST {
+            line(&self.0);
+            self.0.clear();
+        }
+    }
+
+    /// Hands out what is left when nothing more will come.
+    pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
+        let rest = std::mem::take(&mut self.0);
+        let rest = rest.strip_suffix(b"\r").unwrap_or(&rest);
+        if !rest.is_empty() {
+            line(rest);
+        }
+    }
+
+    /// What has no end yet.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(pieces: &[&str]) -> (Vec<String>, Vec<String>) {
+        let (mut lines, mut whole, mut rest) = (Lines::default(), Vec::new(), Vec::new());
+        let text = |line: &[u8]| String::from_utf8(line.to_vec()).unwrap();
+        pieces.iter().for_each(|piece| lines.take(piece.as_bytes(), |line| whole.push(text(line))));
+        lines.finish(|line| rest.push(text(line)));
+        (whole, rest)
+    }
+
+    #[test]
+    fn a_line_is_whole_however_it_comes() {
+        assert_eq!(
+            lines(&["a\nb", "c\n", "\nd"]),
+            (vec!["a".into(), "bc".into(), "".into()], vec!["d".into()])
+        );
+        assert_eq!(
+            lines(&["a\r\nb\rc\r", "\nd\r"]),
+            (vec!["a".into(), "b".into(), "c".into()], vec!["d".into()])
+        );
+        assert_eq!(lines(&["", "\n"]), (vec!["".into()], vec![]));
+    }
+
+    #[test]
+    fn a_line_without_end_is_passed_on_in_pieces() {
+        let (whole, rest) = lines(&["x".repeat(LONGEST + 1).as_str(), "y\n"]);
+        assert_eq!((whole[0].len(), whole[1].as_str(), rest.len()), (LONGEST + 1, "y", 0));
+    }
+}

@@ -1,0 +1,192 @@
+//! Where output goes, and that all of it gets there.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::config::{LogDir, PerRank, Streams};
+use crate::environment::tests::{config, placement};
+
+const BOTH: Streams = Streams { stdout: true, stderr: true };
+
+fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
+    let mut config = config(workers);
+    config.logs.dir = LogDir::At(dir.to_owned());
+    change(&mut config.logs);
+    Logs { show: |_, _| {}, ..Logs::create(&config).unwrap() }
+}
+
+fn tree(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            found.push(path.strip_prefix(root).unwrap().to_string_lossy().into_owned());
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn write(fd: &Option<OwnedFd>, text: &str) {
+    let mut file = File::from(fd.as_ref().unwrap().try_clone().unwrap());
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn folders_are_torchs_and_an_earlier_start_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 2, |logs| logs.redirects = PerRank::Some([(0, BOTH)].into()));
+    for text in ["first\n", "second\n"] {
+        let mut attempt = logs.start(&placement()).unwrap();
+        let streams = attempt.worker(0).unwrap();
+        assert!(attempt.worker(1).unwrap().stdout.is_none());
+        write(&streams.stdout, text);
+        assert!(streams.error_file.unwrap().ends_with("attempt_1/0/error.json"));
+    }
+    let run = logs.folder().path().unwrap();
+    let name = run.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name.starts_with("run_") && name.len() == 12, "{name}");
+    let files = ["0", "0/stderr.log", "0/stdout.log", "1"];
+    let mut expected = vec!["attempt_1".to_owned(), "attempt_1.1".into()];
+    expected.extend(files.map(|file| format!("attempt_1/{file}")));
+    expected.extend(files.map(|file| format!("attempt_1.1/{file}")));
+    expected.sort();
+    assert_eq!(tree(run), expected);
+    assert_eq!(std::fs::read_to_string(run.join("attempt_1.1/0/stdout.log")).unwrap(), "first\n");
+    assert_eq!(std::fs::read_to_string(run.join("attempt_1/0/stdout.log")).unwrap(), "second\n");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut config = config(1);
+    config.logs.dir = LogDir::At(file.clone());
+    let error = Logs::create(&config).unwrap_err().to_string();
+    assert_eq!(error, format!("log_dir: {} is a file", file.display()));
+    config.logs.dir = LogDir::At(file.join("below"));
+    assert!(Logs::create(&config).unwrap_err().to_string().starts_with("cannot create"));
+}
+
+#[test]
+fn an_id_with_slashes_is_one_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(1);
+    config.logs.dir = LogDir::At(dir.path().into());
+    config.rendezvous.run_id = "../a/b".into();
+    let logs = Logs::create(&config).unwrap();
+    assert_eq!(logs.folder().path().unwrap().parent(), Some(dir.path()));
+}
+
+#[test]
+fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
+    for written in [false, true] {
+        let mut logs = Logs::create(&config(2)).unwrap();
+        let temporary = logs.folder().temporary().unwrap().to_owned();
+        let mut attempt = logs.start(&placement()).unwrap();
+        let worker = attempt.worker(1).unwrap();
+        if written {
+            std::fs::write(worker.error_file.unwrap(), "{}").unwrap();
+        }
+        attempt.finish();
+        drop(logs);
+        assert_eq!(temporary.exists(), written);
+        let _ = std::fs::remove_dir_all(temporary);
+    }
+}
+
+/// What the tail shows is caught by a filter that lets everything through.
+fn shown(logs: &Logs) -> String {
+    std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
+}
+
+#[test]
+fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 3, |logs| {
+        logs.tee = PerRank::All(Streams { stdout: true, stderr: false });
+        logs.stdout_filters = vec!["".into()];
+        logs.prefix_template = Some("${role_name}/${rank}/${local_rank} $x|".into());
+        logs.shown_ranks = Some(vec![0, 2]);
+    });
+    let mut attempt = logs.start(&placement()).unwrap();
+    let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for worker in &streams {
+            scope.spawn(move || {
+                for n in 0..2000 {
+                    // In two halves, so that a reader meets unfinished lines.
+                    write(&worker.stdout, &format!("line {n}"));
+                    write(&worker.stdout, " end\n");
+                }
+                write(&worker.stdout, "no newline");
+            });
+        }
+    });
+    attempt.finish();
+    let shown = shown(&logs);
+    for (rank, global) in [(0, 4), (2, 6)] {
+        let prefix = format!("trainer/{global}/{rank} $x|");
+        let lines: Vec<_> = shown.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
+        let expected: Vec<_> =
+            (0..2000).map(|n| format!("line {n} end")).chain(["no newline".into()]).collect();
+        assert_eq!(lines, expected);
+    }
+    assert_eq!(shown.lines().count(), 2 * 2001);
+}
+
+#[test]
+fn lines_are_shown_while_the_worker_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 1, |logs| {
+        logs.tee = PerRank::All(BOTH);
+        logs.stdout_filters = vec!["want".into(), "also".into()];
+    });
+    let mut attempt = logs.start(&placement()).unwrap();
+    let worker = attempt.worker(0).unwrap();
+    write(&worker.stdout, "not this\nI want this\nand also this\nwan");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let expected = "[trainer0]:I want this\n[trainer0]:and also this\n";
+    while shown(&logs) != expected {
+        assert!(Instant::now() < deadline, "{:?}", shown(&logs));
+        std::thread::yield_now();
+    }
+    attempt.finish();
+    assert_eq!(shown(&logs), expected);
+}
+
+#[test]
+fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 3, |logs| {
+        logs.redirects = PerRank::Some([(1, BOTH)].into());
+        logs.shown_ranks = Some(vec![]);
+    });
+    let mut attempt = logs.start(&placement()).unwrap();
+    let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
+    for (rank, worker) in streams.iter().enumerate() {
+        write(&worker.stderr, &format!("a\nworker {rank} failed"));
+        assert_eq!(attempt.last_lines(rank as u32), ["a".to_owned(), format!("worker {rank} failed")]);
+    }
+    // Those who still hold the other end don't hold up the end.
+    attempt.finish();
+}
+
+#[test]
+fn without_a_folder_nothing_is_written() {
+    let mut config = config(1);
+    config.logs.dir = LogDir::Nowhere;
+    config.logs.tee = PerRank::All(BOTH);
+    let mut logs = Logs::create(&config).unwrap();
+    assert!(logs.folder().path().is_none());
+    let mut attempt = logs.start(&placement()).unwrap();
+    let worker = attempt.worker(0).unwrap();
+    assert!(worker.stdout.is_none() && worker.error_file.is_none());
+    write(&worker.stderr, "");
+}

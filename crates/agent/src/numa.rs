@@ -1,0 +1,295 @@
+//! Which processors a worker is bound to, from where its device is. The binding itself is `numactl`'s, as with torch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::config::NumaBinding;
+use crate::devices::Machine;
+use crate::error::{AgentError, Result};
+
+type Processors = BTreeSet<u32>;
+
+/// The command that runs a worker on its processors.
+pub(crate) fn bind(
+    binding: NumaBinding,
+    local_rank: u32,
+    program: OsString,
+    args: Vec<OsString>,
+) -> Result<(OsString, Vec<OsString>)> {
+    let numactl = "numactl";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|folder| folder.join(numactl).is_file()) {
+        return Err(wrong(
+            "numactl CLI is required for NUMA binding; install it, or leave --numa-binding out",
+        ));
+    }
+    let devices = Machine::this().visible_gpus().into_iter().map(|gpu| gpu.address).collect();
+    let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| AgentError::System {
+        doing: "ask which processors this process may use".into(),
+        source: error.into(),
+    })?;
+    let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu));
+    let topology = Topology { root: "/".into(), devices, allowed: allowed.map(|cpu| cpu as u32).collect() };
+    let processors = topology.processors(binding, local_rank as usize)?;
+    let mut all = vec![format!("--physcpubind={}", ranges(&processors)).into(), program];
+    all.extend(args);
+    Ok((numactl.into(), all))
+}
+
+/// Where devices and processors are.
+struct Topology {
+    root: PathBuf,
+    /// The devices' places on the bus.
+    devices: Vec<Option<String>>,
+    /// The processors this process may use.
+    allowed: Processors,
+}
+
+impl Topology {
+    fn processors(&self, binding: NumaBinding, device: usize) -> Result<Processors> {
+        if self.devices.is_empty() {
+            return Err(wrong("No accelerator available for NUMA binding"));
+        }
+        let node = self.node_of(device)?;
+        let processors = match binding {
+            NumaBinding::Node => self.of_node(node)?,
+            NumaBinding::Socket => self.of_socket(node)?,
+            NumaBinding::Exclusive => self.share(node, device)?,
+            NumaBinding::CoreComplex => self.complex(node, device)?,
+        };
+        match processors.is_empty() {
+            true => Err(wrong("Must bind to a non-empty set of CPU indices")),
+            false => Ok(processors),
+        }
+    }
+
+    fn read(&self, path: &str) -> Result<String> {
+        let path = self.root.join(path);
+        let text = fs::read_to_string(&path);
+        text.map_err(|source| AgentError::File { doing: "read", path, source })
+    }
+
+    /// The NUMA node of a device; a machine with only one may not number it.
+    fn node_of(&self, device: usize) -> Result<u32> {
+        let address = self.devices.get(device).ok_or_else(|| {
+            let all = self.devices.len();
+            wrong(&format!("NUMA binding: there is no device for local rank {device}; there are {all}"))
+        })?;
+        let address = address.as_ref().ok_or_else(|| {
+            wrong(&format!("NUMA binding: it can't be found out where device {device} is on the bus"))
+        })?;
+        let text = self.read(&format!("sys/bus/pci/devices/{}/numa_node", address.to_lowercase()))?;
+        Ok(text.trim().parse::<i64>().unwrap_or(0).max(0) as u32)
+    }
+
+    /// The place of a device among those of its node, and how many those are.
+    fn place(&self, node: u32, device: usize) -> Result<(usize, usize)> {
+        let all: Vec<usize> =
+            (0..self.devices.len()).filter(|d| self.node_of(*d).ok() == Some(node)).collect();
+        let place = all.iter().position(|other| *other == device);
+        Ok((place.ok_or_else(|| wrong("NUMA binding: a device is on no node"))?, all.len()))
+    }
+
+    fn of_node(&self, node: u32) -> Result<Processors> {
+        let all = numbers(&self.read(&format!("sys/devices/system/node/node{node}/cpulist"))?);
+        Ok(all.intersection(&self.allowed).copied().collect())
+    }
+
+    fn of_socket(&self, node: u32) -> Result<Processors> {
+        let socket = self.socket(node)?;
+        let mut processors = Processors::new();
+        for other in numbers(&self.read("sys/devices/system/node/possible")?) {
+            let of_node = self.of_node(other).unwrap_or_default();
+            if !of_node.is_empty() && self.socket(other)? == socket {
+                processors.extend(of_node);
+            }
+        }
+        Ok(processors)
+    }
+
+    fn socket(&self, node: u32) -> Result<String> {
+        let processors = self.of_node(node)?;
+        let first = processors.first().ok_or_else(|| wrong("Must bind to a non-empty set of CPU indices"))?;
+        self.read(&format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"))
+    }
+
+    /// The physical cores of the node are divided among its devices; the first ones get what is left over.
+    fn share(&self, node: u32, device: usize) -> Result<Processors> {
+        let mut cores: BTreeMap<u32, Processors> = BTreeMap::new();
+        for processor in self.of_node(node)? {
+            let list = format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
+            let core = numbers(&self.read(&list)?).first().copied().unwrap_or(processor);
+            cores.entry(core).or_default().insert(processor);
+        }
+        let (place, devices) = self.place(node, device)?;
+        let (each, over) = (cores.len() / devices, cores.len() % devices);
+        if each < 1 {
+            return Err(wrong(&format!(
+                "There are only {} physical cores on numa_node_index={node}, but there are {devices} devices \
+                 associated with this NUMA node.",
+                cores.len()
+            )));
+        }
+        let start = place * each + place.min(over);
+        let count = each + usize::from(place < over);
+        Ok(cores.into_values().skip(start).take(count).flatten().collect())
+    }
+
+    /// One of the groups that share their largest cache; larger groups first.
+    fn complex(&self, node: u32, device: usize) -> Result<Processors> {
+        let mut groups: BTreeMap<u32, Processors> = BTreeMap::new();
+        for processor in self.of_node(node)? {
+            let first = self.cache(processor)?.first().copied().unwrap_or(processor);
+            groups.entry(first).or_default().insert(processor);
+        }
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().copied()));
+        let (place, _) = self.place(node, device)?;
+        Ok(groups.get(place % groups.len().max(1)).cloned().unwrap_or_default())
+    }
+
+    /// The processors that share this one's cache of the highest level.
+    fn cache(&self, processor: u32) -> Result<Processors> {
+        let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
+        let mut highest = (-1, Processors::new());
+        for index in indices(&self.root.join(&folder)) {
+            let read = |name: &str| self.read(&format!("{folder}/index{index}/{name}"));
+            if !matches!(read("type")?.trim(), "Unified" | "Data") {
+                continue;
+            }
+            let level = read("level")?.trim().parse().unwrap_or(-1);
+            if level > highest.0 {
+                highest = (level, numbers(&read("shared_cpu_list")?));
+            }
+        }
+        Ok(highest.1)
+    }
+}
+
+fn indices(folder: &Path) -> Vec<u32> {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.to_str()?.strip_prefix("index")?.parse().ok()).collect()
+}
+
+fn wrong(what: &str) -> AgentError {
+    AgentError::Config(what.into())
+}
+
+/// `0-2,4` as the kernel writes it.
+fn numbers(text: &str) -> Processors {
+    let mut numbers = Processors::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+            numbers.extend(first..=last);
+        }
+    }
+    numbers
+}
+
+fn ranges(numbers: &Processors) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::tests::write;
+
+    /// Two sockets of two nodes of four cores of two threads each; four devices, of which three are on node 1.
+    fn machine() -> (tempfile::TempDir, Topology) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        write(root, "sys/devices/system/node/possible", "0-3\n");
+        for node in 0..4u32 {
+            let cpus = format!("{}-{},{}-{}\n", node * 4, node * 4 + 3, 16 + node * 4, 16 + node * 4 + 3);
+            write(root, &format!("sys/devices/system/node/node{node}/cpulist"), &cpus);
+        }
+        for cpu in 0..32u32 {
+            let (core, folder) = (cpu % 16, format!("sys/devices/system/cpu/cpu{cpu}"));
+            write(
+                root,
+                &format!("{folder}/topology/thread_siblings_list"),
+                &format!("{core},{}\n", core + 16),
+            );
+            write(root, &format!("{folder}/topology/physical_package_id"), &format!("{}\n", core / 8));
+            // Three cores share one, the fourth has its own.
+            let (first, last) = if core % 4 == 3 { (core, core) } else { (core / 4 * 4, core / 4 * 4 + 2) };
+            let shared = format!("{first}-{last},{}-{}\n", first + 16, last + 16);
+            for (index, kind, level, list) in [
+                (0, "Data", 1, format!("{core},{}\n", core + 16)),
+                (1, "Instruction", 9, "0\n".into()),
+                (2, "Unified", 3, shared),
+            ] {
+                let folder = format!("{folder}/cache/index{index}");
+                write(root, &format!("{folder}/type"), &format!("{kind}\n"));
+                write(root, &format!("{folder}/level"), &format!("{level}\n"));
+                write(root, &format!("{folder}/shared_cpu_list"), &list);
+            }
+        }
+        let devices: Vec<_> = [1, 1, -1, 1]
+            .iter()
+            .zip(0..)
+            .map(|(node, device)| {
+                let address = format!("0000:0{device}:00.0");
+                write(root, &format!("sys/bus/pci/devices/{address}/numa_node"), &format!("{node}\n"));
+                Some(address)
+            })
+            .collect();
+        let topology = Topology { root: root.into(), devices, allowed: (0..32).collect() };
+        (dir, topology)
+    }
+
+    #[test]
+    fn processors_are_chosen_by_where_the_device_is() {
+        let (_dir, machine) = machine();
+        for (binding, device, expected) in [
+            (NumaBinding::Node, 0, "4-7,20-23"),
+            (NumaBinding::Node, 2, "0-3,16-19"),
+            (NumaBinding::Socket, 0, "0-7,16-23"),
+            (NumaBinding::Exclusive, 0, "4-5,20-21"),
+            (NumaBinding::Exclusive, 1, "6,22"),
+            (NumaBinding::Exclusive, 3, "7,23"),
+            (NumaBinding::CoreComplex, 0, "4-6,20-22"),
+            (NumaBinding::CoreComplex, 1, "7,23"),
+            (NumaBinding::CoreComplex, 3, "4-6,20-22"),
+        ] {
+            let chosen = machine.processors(binding, device).unwrap();
+            assert_eq!(ranges(&chosen), expected, "{binding:?} of device {device}");
+        }
+    }
+
+    #[test]
+    fn only_processors_that_may_be_used_are_chosen() {
+        let (_dir, mut machine) = machine();
+        machine.allowed = [4, 6].into();
+        assert_eq!(ranges(&machine.processors(NumaBinding::Node, 0).unwrap()), "4,6");
+        let error = machine.processors(NumaBinding::Exclusive, 0).unwrap_err().to_string();
+        assert!(error.contains("only 2 physical cores"), "{error}");
+        machine.allowed.clear();
+        assert!(machine.processors(NumaBinding::Node, 0).unwrap_err().to_string().contains("non-empty"));
+    }
+
+    #[test]
+    fn without_a_device_there_is_nothing_to_bind_to() {
+        let (_dir, mut machine) = machine();
+        let error = machine.processors(NumaBinding::Node, 4).unwrap_err().to_string();
+        assert!(error.contains("no device for local rank 4"), "{error}");
+        machine.devices.clear();
+        let error = machine.processors(NumaBinding::Node, 0).unwrap_err().to_string();
+        assert_eq!(error, "No accelerator available for NUMA binding");
+    }
+}

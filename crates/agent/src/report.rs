@@ -1,0 +1,227 @@
+//! What came of a run, for people and for schedulers: the failure report in torch's form with what torch leaves out, and an
+//! end report as JSON. It decides nothing.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::config::LaunchConfig;
+use crate::host;
+use crate::outcome::{End, Outcome};
+use crate::signal_name::signal_name;
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// The number that Python has for it: the code, or minus the signal.
+    pub fn as_python(self) -> i32 {
+        match self {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => -signal,
+        }
+    }
+
+    /// What it tells where the worker itself told nothing, in torch's words.
+    pub fn message(self, pid: u32) -> String {
+        match self {
+            Exit::Code(_) => {
+                "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html".into()
+            }
+            Exit::Signal(signal) => {
+                format!("Signal {signal} ({}) received by PID {pid}", signal_name(signal).unwrap_or("<N/A>"))
+            }
+        }
+    }
+}
+
+/// A worker that has failed. It travels to the other nodes as JSON, so that every node can tell of the first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The host it ran on, as that host calls itself in full.
+    pub host: String,
+    /// The node's rank in the round.
+    pub group_rank: u64,
+    /// Its role.
+    pub role: String,
+    /// Its rank in the world.
+    pub rank: u64,
+    /// Its rank on its node.
+    pub local_rank: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// How it ended.
+    pub exit: Exit,
+    /// When, in whole seconds since 1970: what its error file says, else when it was seen.
+    pub timestamp: i64,
+    /// How long it ran, in seconds.
+    pub ran: f64,
+    /// How often the node had restarted its workers before.
+    pub restart: u32,
+    /// Where it wrote what went wrong, if it did.
+    pub error_file: Option<String>,
+    /// What went wrong: the traceback or message of the error file, or what the exit tells.
+    pub message: String,
+    /// The last lines of its standard error.
+    pub last_lines: Vec<String>,
+}
+
+impl Failure {
+    /// Whether both are of one worker's end.
+    fn is(&self, other: &Failure) -> bool {
+        (self.rank, self.pid, &self.host) == (other.rank, other.pid, &other.host)
+    }
+
+    /// The lines that torch prints of it.
+    fn as_torch(&self, index: usize) -> String {
+        let signal = match self.exit {
+            Exit::Signal(signal) => signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default(),
+            Exit::Code(_) => String::new(),
+        };
+        format!(
+            "[{index}]:\n  time      : {}\n  host      : {}\n  rank      : {} (local_rank: {})\n  \
+             exitcode  : {} (pid: {}) {signal}\n  error_file: {}\n  traceback : {}",
+            local_time(self.timestamp),
+            self.host,
+            self.rank,
+            self.local_rank,
+            self.exit.as_python(),
+            self.pid,
+            self.error_file.as_deref().unwrap_or("<N/A>"),
+            self.message.replace('\n', "\n  "),
+        )
+    }
+
+    /// What torch leaves out.
+    fn beyond_torch(&self, max_restarts: u32) -> String {
+        let mut text = format!(
+            "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
+            self.group_rank, self.role, self.ran, self.restart,
+        );
+        if !self.last_lines.is_empty() {
+            text.push_str("\n  stderr    : (its last lines)");
+            self.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
+        }
+        text
+    }
+}
+
+/// A line of a program's output is shown and not obeyed: it stands among lines of our own.
+fn printable(line: &str) -> String {
+    let shown = |c: char| match c {
+        '\t' => "\t".to_owned(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    line.chars().map(shown).collect()
+}
+
+/// `2026-11-15_17:48:42`, in this machine's zone.
+fn local_time(seconds: i64) -> String {
+    let time = Timestamp::from_second(seconds).unwrap_or_default().to_zoned(TimeZone::system());
+    time.strftime("%Y-%m-%d_%H:%M:%S").to_string()
+}
+
+/// The report of failed workers: those of this node, and the job's first if that was elsewhere.
+pub fn failure_report(
+    title: &str,
+    failures: &[Failure],
+    first: Option<&Failure>,
+    max_restarts: u32,
+) -> String {
+    let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is(first)));
+    let all: Vec<&Failure> = elsewhere.into_iter().chain(failures).collect();
+    let earliest = all.iter().min_by_key(|failure| failure.timestamp).copied();
+    let Some(root) = first.or(earliest) else { return String::new() };
+    let title = format!("{title} FAILED");
+    let mut width = title.chars().count();
+    let (mut others, mut cause) = (Vec::new(), String::new());
+    for (index, failure) in all.into_iter().enumerate() {
+        let text = failure.as_torch(index);
+        width = text.lines().map(|line| line.chars().count()).fold(width, usize::max);
+        let text = text + &failure.beyond_torch(max_restarts);
+        if failure.is(root) { cause = text } else { others.push(text) }
+    }
+    if others.is_empty() {
+        others.push("  <NO_OTHER_FAILURES>".into());
+    }
+    let (border, section) = ("=".repeat(width.min(60)), "-".repeat(width.min(60)));
+    format!(
+        "\n{border}\n{title}\n{section}\nFailures:\n{}\n{section}\nRoot Cause (first observed failure):\n{cause}\n{border}",
+        others.join("\n")
+    )
+}
+
+/// The end of a run on this node, for programs.
+pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
+    let (result, cause) = match &outcome.end {
+        End::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
+        End::Failed => ("failed", first_cause(outcome)),
+        End::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
+        End::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
+        End::Signalled(signal) => {
+            ("signalled", format!("the agent got {}", signal_name(*signal).unwrap_or("a signal")))
+        }
+        End::Spare => ("spare", "the job ended while this node was a spare".into()),
+        End::Error(error) => ("error", error.to_string()),
+    };
+    let exit = |failure: &Failure| match failure.exit {
+        Exit::Code(code) => json!({"code": code}),
+        Exit::Signal(signal) => json!({"signal": signal, "signal_name": signal_name(signal)}),
+    };
+    let failure = |failure: &Failure| {
+        let mut value = json!(failure);
+        value["exit"] = exit(failure);
+        value
+    };
+    let signal = match outcome.end {
+        End::Signalled(signal) => json!({"number": signal, "name": signal_name(signal)}),
+        _ => Value::Null,
+    };
+    json!({
+        "run_id": config.rendezvous.run_id,
+        "result": result,
+        "exit_code": outcome.exit_code(),
+        "cause": cause,
+        "signal": signal,
+        "host": host::full_name(),
+        "role": config.role,
+        "local_world_size": config.nproc_per_node,
+        "group_rank": outcome.group.map(|(rank, _)| rank),
+        "group_world_size": outcome.group.map(|(_, size)| size),
+        "first_rank": outcome.world.map(|(rank, _)| rank),
+        "world_size": outcome.world.map(|(_, size)| size),
+        "restarts": outcome.restarts,
+        "max_restarts": config.max_restarts,
+        "starts": outcome.starts,
+        "seconds": outcome.ran.as_secs_f64(),
+        "first_failure": outcome.first_failure.as_ref().map(failure),
+        "failures": outcome.failures.iter().map(failure).collect::<Vec<_>>(),
+    })
+}
+
+fn first_cause(outcome: &Outcome) -> String {
+    match outcome.first_failure.as_ref().or(outcome.failures.first()) {
+        None => "a worker failed".into(),
+        Some(failure) => {
+            let how = match failure.exit {
+                Exit::Code(code) => format!("ended with {code}"),
+                Exit::Signal(signal) => {
+                    format!("was ended by {}", signal_name(signal).unwrap_or("a signal"))
+                }
+            };
+            format!("rank {} on {} {how}", failure.rank, failure.host)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,121 @@
+//! The reports, line by line beside torch's.
+
+use std::time::Duration;
+
+use super::*;
+use crate::environment::tests::config;
+
+pub(crate) fn failure(rank: u64, exit: Exit) -> Failure {
+    Failure {
+        host: "localhost".into(),
+        group_rank: 0,
+        role: "default".into(),
+        rank,
+        local_rank: rank as u32,
+        pid: 100 + rank as u32,
+        exit,
+        timestamp: 1000 + rank as i64,
+        ran: 1.25,
+        restart: 1,
+        error_file: None,
+        message: exit.message(100 + rank as u32),
+        last_lines: vec![],
+    }
+}
+
+/// The report without what torch doesn't have.
+fn as_torch(report: &str) -> Vec<&str> {
+    let ours = ["  node  ", "  ran  ", "  restart ", "  stderr ", "    "];
+    report.lines().filter(|line| !ours.iter().any(|start| line.starts_with(start))).collect()
+}
+
+#[test]
+fn one_failure_is_told_as_torch_tells_it() {
+    let report = failure_report("fail.py", &[failure(0, Exit::Code(3))], None, 0);
+    let time = local_time(1000);
+    let expected = format!(
+        "
+============================================================
+fail.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : {time}
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 3 (pid: 100) 
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================"
+    );
+    assert_eq!(as_torch(&report), expected.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_earliest_is_the_cause_and_a_signal_has_a_name() {
+    let mut failures = vec![failure(1, Exit::Signal(15)), failure(0, Exit::Signal(9))];
+    failures[1].message = "Trace\nline".into();
+    let report = failure_report("x", &failures, None, 2);
+    let lines = as_torch(&report);
+    let cause = lines.iter().position(|line| line.starts_with("Root Cause")).unwrap();
+    assert_eq!(lines[5], "[0]:");
+    assert_eq!(lines[9], "  exitcode  : -15 (pid: 101)  (SIGTERM)");
+    assert_eq!(lines[11], "  traceback : Signal 15 (SIGTERM) received by PID 101");
+    assert_eq!(lines[cause + 1], "[1]:");
+    assert_eq!(lines[cause + 5], "  exitcode  : -9 (pid: 100)  (SIGKILL)");
+    assert_eq!(lines[cause + 7..cause + 9], ["  traceback : Trace", "  line"]);
+    // As wide as its widest line, which is that of the signal.
+    assert_eq!(lines[1], "=".repeat(lines[11].len()));
+}
+
+#[test]
+fn it_says_what_torch_leaves_out_and_obeys_nothing() {
+    let mut failed = failure(0, Exit::Code(1));
+    failed.last_lines = vec!["ValueError: \u{1b}[31mx".into(), "\tend".into()];
+    let report = failure_report("x", &[failed], None, 3);
+    for line in [
+        "  node      : 0 (role: default)",
+        "  ran       : 1.250 s",
+        "  restart   : 1 of 3",
+        "    ValueError: \\u{1b}[31mx",
+        "    \tend",
+    ] {
+        assert!(report.lines().any(|found| found == line), "{line:?} in {report}");
+    }
+}
+
+#[test]
+fn a_first_failure_on_another_node_is_the_cause_there_too() {
+    let mut first = failure(7, Exit::Code(2));
+    first.host = "node9".into();
+    let report = failure_report("x", &[failure(0, Exit::Signal(15))], Some(&first), 0);
+    let (others, cause) = report.split_once("Root Cause").unwrap();
+    assert!(others.contains("SIGTERM") && !others.contains("node9"), "{report}");
+    assert!(cause.contains("node9") && cause.contains("exitcode  : 2"), "{report}");
+}
+
+#[test]
+fn the_end_report_says_what_happened() {
+    let outcome = Outcome {
+        end: End::Failed,
+        failures: vec![failure(0, Exit::Signal(11))],
+        first_failure: Some(failure(0, Exit::Signal(11))),
+        restarts: 2,
+        starts: 3,
+        group: Some((0, 1)),
+        world: Some((0, 2)),
+        ran: Duration::from_millis(1500),
+    };
+    let report = end_report(&config(2), &outcome);
+    assert_eq!(report["result"], "failed");
+    assert_eq!(report["cause"], "rank 0 on localhost was ended by SIGSEGV");
+    assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
+    assert_eq!(report["seconds"], 1.5);
+    assert_eq!(
+        (&report["exit_code"], &report["restarts"], &report["world_size"]),
+        (&1.into(), &2.into(), &2.into())
+    );
+}

@@ -1,0 +1,149 @@
+//! What is started for a worker: program, arguments, environment, streams. Starting it is not its business.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crate::config::{CommandMode, LaunchConfig};
+use crate::environment::{devices, environment};
+use crate::error::Result;
+use crate::logs::Attempt;
+use crate::numa;
+use crate::placement::Placement;
+use crate::template::substitute_os;
+
+/// Runs a script as `--run-path` does, and leaves what went wrong in the error file as torch's `record` does.
+const RUN_PATH: &str = include_str!("worker/run_path.py");
+
+/// All that is needed to start one worker.
+#[derive(Debug)]
+pub struct WorkerPlan {
+    /// Its rank on this node.
+    pub local_rank: u32,
+    /// Its rank in the world.
+    pub rank: u64,
+    /// What is executed; looked for on the `PATH` if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables beside the inherited ones; of two with one name the latter counts.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Its standard output; inherited if there is none.
+    pub stdout: Option<OwnedFd>,
+    /// Its standard error; inherited if there is none.
+    pub stderr: Option<OwnedFd>,
+    /// Where it writes what went wrong.
+    pub error_file: Option<PathBuf>,
+}
+
+/// The workers of this node for one start.
+pub fn plan(
+    config: &LaunchConfig,
+    placement: &Placement,
+    attempt: &mut Attempt,
+    timer_file: Option<&Path>,
+) -> Result<Vec<WorkerPlan>> {
+    let own = |name: &str| std::env::var_os(name);
+    (0..config.nproc_per_node)
+        .map(|local_rank| {
+            let (program, args) = command_line(config, local_rank)?;
+            let logs = attempt.worker(local_rank)?;
+            let error_file = logs.error_file.as_deref();
+            let environment = environment(config, placement, local_rank, error_file, timer_file, &own)?;
+            let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);
+            let rank = placement.rank(local_rank);
+            Ok(WorkerPlan { local_rank, rank, program, args, environment, stdout, stderr, error_file })
+        })
+        .collect()
+}
+
+/// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name.
+pub fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
+    let command = &config.command;
+    let python = |interpreter: &OsStr, flags: &[&str]| {
+        let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
+        args.push(command.target.clone());
+        (interpreter.to_owned(), args)
+    };
+    let (program, mut args) = match &command.mode {
+        CommandMode::Script { interpreter } => python(interpreter, &["-u"]),
+        CommandMode::Module { interpreter } => python(interpreter, &["-u", "-m"]),
+        CommandMode::Program => (command.target.clone(), Vec::new()),
+        CommandMode::RunPath { interpreter } => python(interpreter, &["-c"]),
+    };
+    args.extend(command.args.iter().cloned());
+    let number = local_rank.to_string();
+    for arg in &mut args {
+        *arg = substitute_os(arg, &[("local_rank", &number)]);
+    }
+    if matches!(command.mode, CommandMode::RunPath { .. }) {
+        args.insert(1, RUN_PATH.into());
+    }
+    match config.numa {
+        None => Ok((program, args)),
+        Some(binding) => numa::bind(binding, local_rank, program, args),
+    }
+}
+
+/// Finds out before anything is started whether all workers can be: with their devices, their processors, their arguments.
+/// What each of them is to run, by local rank.
+pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
+    let own = |name: &str| std::env::var_os(name);
+    let check = |local_rank: u32| {
+        command_line(config, local_rank)?;
+        devices(config, local_rank, &own)?;
+        Ok(substitute_os(&config.command.target, &[("local_rank", &local_rank.to_string())]))
+    };
+    (0..config.nproc_per_node).map(check).collect()
+}
+
+/// What the failure report calls the job: torch's word for it.
+pub fn entry_point_name(config: &LaunchConfig) -> String {
+    let command = &config.command;
+    if matches!(command.mode, CommandMode::RunPath { .. }) {
+        return "run_script_path".into();
+    }
+    // Of an interpreter that was set from outside torch names only that; the script says more.
+    command.target.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WorkerCommand;
+    use crate::environment::tests::config;
+
+    fn line(mode: CommandMode, target: &str, args: &[&str], local_rank: u32) -> Vec<String> {
+        let args = args.iter().map(OsString::from).collect();
+        let command = WorkerCommand { target: target.into(), args, mode };
+        let config = LaunchConfig { command, ..config(2) };
+        let (program, args) = command_line(&config, local_rank).unwrap();
+        [program].into_iter().chain(args).map(|text| text.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn commands_are_made_as_torchrun_makes_them() {
+        let python = || OsString::from("py");
+        let script = CommandMode::Script { interpreter: python() };
+        assert_eq!(line(script, "s.py", &["-x", "$$"], 0), ["py", "-u", "s.py", "-x", "$"]);
+        let module = CommandMode::Module { interpreter: python() };
+        assert_eq!(line(module, "a.b", &[], 0), ["py", "-u", "-m", "a.b"]);
+        assert_eq!(line(CommandMode::Program, "/bin/x", &["a"], 0), ["/bin/x", "a"]);
+    }
+
+    #[test]
+    fn the_local_rank_is_put_into_arguments_but_not_into_the_programs_name() {
+        let made = line(CommandMode::Program, "x${local_rank}", &["${local_rank}", "--r=$local_rank"], 1);
+        assert_eq!(made, ["x${local_rank}", "1", "--r=1"]);
+        let script = CommandMode::Script { interpreter: "py".into() };
+        assert_eq!(line(script, "s$local_rank.py", &[], 1), ["py", "-u", "s1.py"]);
+    }
+
+    #[test]
+    fn a_run_path_worker_is_pythons_with_the_script_first_and_its_own_code_untouched() {
+        let made = line(CommandMode::RunPath { interpreter: "py".into() }, "/s.py", &["$local_rank"], 1);
+        assert_eq!(made[..2], ["py", "-c"]);
+        assert_eq!(made[2], RUN_PATH);
+        assert_eq!(made[3..], ["/s.py", "1"]);
+    }
+}

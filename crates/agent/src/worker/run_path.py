@@ -1,0 +1,23 @@
+# Runs the script named first, as __main__, with the rest as its arguments. An exception is left in the error file.
+import faulthandler
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+
+del sys.argv[0]
+try:
+    faulthandler.enable(all_threads=True)
+except Exception:
+    pass  # Standard error may be none that it can use.
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except Exception as error:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        info = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+        with open(path, "w") as file:
+            json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": info}}, file)
+    raise

@@ -1,0 +1,325 @@
+//! From what happened to what is to be done. One node's workers are one unit: they start together and end together.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::event::{Event, Exit, LocalRank, Obstacle, Signal};
+use super::ladder::Ladder;
+use super::order::{News, Order, Parting, Reason, Target, Verdict};
+use super::policy::Policy;
+use crate::rendezvous::MonoTime;
+
+/// What to do with the workers of one node.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    policy: Policy,
+    /// How often workers were restarted after a failure, here or elsewhere.
+    restarts: u32,
+    phase: Phase,
+    workers: Vec<Ladder>,
+    /// What the workers have left behind, once that is cleared away.
+    strays: Option<Ladder>,
+    /// No process of the workers is left.
+    alone: bool,
+    /// Workers were started at least once.
+    started: bool,
+    orders: VecDeque<Order>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// On its way into a round, or, if there is something else to come, out of it again.
+    Joining(Option<Then>),
+    Running,
+    /// Its workers have done their work; the others' may not have.
+    Finishing,
+    /// The workers are to end.
+    Stopping {
+        then: Then,
+        grace: Duration,
+        /// It was told to end while they were: once more, and there is no grace.
+        told: bool,
+        /// There is none.
+        at_once: bool,
+    },
+    Ended,
+}
+
+/// What comes after the workers have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Join(Reason),
+    End(Verdict, Parting),
+}
+
+impl Supervisor {
+    /// Nothing has happened yet; the first order is to join.
+    pub fn new(policy: Policy) -> Supervisor {
+        Supervisor {
+            policy,
+            restarts: 0,
+            phase: Phase::Joining(None),
+            workers: vec![Ladder::Gone; policy.workers as usize],
+            strays: None,
+            alone: true,
+            started: false,
+            orders: [Order::Join(Reason::FirstStart)].into(),
+        }
+    }
+
+    /// How often workers were restarted after a failure, here or on another node.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Whether workers are to run: they were started, and nobody has told them to end.
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Whether it is over.
+    pub fn has_ended(&self) -> bool {
+        self.phase == Phase::Ended && self.orders.is_empty()
+    }
+
+    /// Something happened.
+    pub fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Exited(LocalRank(rank), _) | Event::NotStarted(LocalRank(rank)) => {
+                if let Some(worker) = self.workers.get_mut(rank as usize) {
+                    *worker = Ladder::Gone;
+                }
+            }
+            Event::Alone => self.alone = true,
+            _ => {}
+        }
+        match self.phase {
+            Phase::Joining(then) => self.while_joining(event, then),
+            Phase::Running => self.while_running(event),
+            Phase::Finishing => self.while_finishing(event),
+            Phase::Stopping { then, .. } => self.while_stopping(event, then),
+            Phase::Ended => {}
+        }
+    }
+
+    /// What is to be done now, one thing after the other until there is no more.
+    pub fn poll_order(&mut self, now: MonoTime) -> Option<Order> {
+        loop {
+            if let Some(order) = self.orders.pop_front() {
+                if matches!(order, Order::Start { .. }) {
+                    // Not before: until now nobody was there.
+                    self.alone = false;
+                }
+                return Some(order);
+            }
+            if !self.advance(now) {
+                return None;
+            }
+        }
+    }
+
+    /// When there is something to be done even if nothing happens.
+    pub fn timeout(&self) -> Option<MonoTime> {
+        self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until()).min()
+    }
+
+    fn while_joining(&mut self, event: Event, then: Option<Then>) {
+        match (event, then) {
+            (Event::Signalled(signal), Some(_)) => {
+                self.end(Then::End(self.signalled(signal), Parting::Nothing))
+            }
+            (Event::Signalled(signal), None) => {
+                self.phase = Phase::Joining(Some(Then::End(self.signalled(signal), Parting::Leave)));
+                self.orders.push_back(Order::StopJoining);
+            }
+            (Event::Formed { .. }, Some(then)) => self.end(then),
+            // It was told to leave, and has left.
+            (Event::NotFormed(_), Some(Then::End(verdict, _))) => {
+                self.end(Then::End(verdict, Parting::Nothing));
+            }
+            (Event::Formed { restarts }, None) => {
+                self.restarts = self.restarts.max(restarts);
+                self.workers.fill(Ladder::Running);
+                (self.started, self.strays) = (true, None);
+                self.phase = Phase::Running;
+                self.orders.push_back(Order::Start { restarts: self.restarts });
+            }
+            (Event::NotFormed(obstacle), _) => {
+                let verdict = match obstacle {
+                    Obstacle::Spare => Verdict::Spare,
+                    Obstacle::Interrupted | Obstacle::Failed => Verdict::Error,
+                };
+                self.end(Then::End(verdict, Parting::Nothing));
+            }
+            _ => {}
+        }
+    }
+
+    fn while_running(&mut self, event: Event) {
+        let Policy { restart_grace, shutdown_grace, .. } = self.policy;
+        match event {
+            Event::Exited(worker, exit) if !exit.is_success() => self.fail(worker, exit),
+            Event::Exited(..) if self.workers.iter().all(|worker| *worker == Ladder::Gone) => {
+                self.phase = Phase::Finishing;
+                self.orders.push_back(Order::Finish);
+            }
+            Event::NotStarted(_) => {
+                self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::Error, Parting::Close))
+            }
+            Event::Stuck(_) => {
+                self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::Unhealthy, Parting::Close))
+            }
+            Event::Signalled(signal) => {
+                self.stop(signal, shutdown_grace, Then::End(self.signalled(signal), Parting::Leave));
+            }
+            Event::NodesWaiting(nodes) if nodes > 0 => {
+                self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesWaiting(nodes)));
+            }
+            Event::NodesLeft { nodes, finished: 0 } if nodes > 0 => {
+                self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesLeft(nodes)));
+            }
+            Event::PeerRestarts => {
+                self.restarts += 1;
+                self.stop(Signal::TERM, restart_grace, Then::Join(Reason::PeerRestarts));
+            }
+            Event::PeerFailed | Event::Closed { finished: 0 } => {
+                self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::FailedElsewhere, Parting::Close));
+            }
+            Event::StoreLost => {
+                self.stop(Signal::TERM, shutdown_grace, Then::End(Verdict::Error, Parting::Nothing));
+            }
+            _ => {}
+        }
+    }
+
+    fn while_finishing(&mut self, event: Event) {
+        let grace = self.policy.shutdown_grace;
+        let then = match event {
+            Event::Finished { all } => {
+                // Who has finished alone must not keep the others from going on.
+                let parting = if all { Parting::Close } else { Parting::Leave };
+                return self.stop(Signal::TERM, grace, Then::End(Verdict::Succeeded, parting));
+            }
+            Event::Signalled(signal) => Then::End(self.signalled(signal), Parting::Leave),
+            Event::PeerRestarts => {
+                self.restarts += 1;
+                Then::Join(Reason::PeerRestarts)
+            }
+            // If another has finished too, it may be the one who closed it, tired of waiting.
+            Event::PeerFailed | Event::Closed { finished: 0 | 1 } => {
+                Then::End(Verdict::FailedElsewhere, Parting::Close)
+            }
+            _ => return,
+        };
+        self.orders.push_back(Order::StopFinishing);
+        self.stop(Signal::TERM, grace, then);
+    }
+
+    fn while_stopping(&mut self, event: Event, then: Then) {
+        let next = match (event, then) {
+            (Event::Signalled(signal), _) => return self.hurry(signal),
+            (Event::PeerFailed, Then::Join(_)) => Then::End(Verdict::FailedElsewhere, Parting::Close),
+            (Event::Stuck(_), Then::Join(_)) => Then::End(Verdict::Unhealthy, Parting::Close),
+            _ => return,
+        };
+        if let Phase::Stopping { then, .. } = &mut self.phase {
+            *then = next;
+        }
+    }
+
+    /// Told to end while the workers are ending: they get that signal, too; and the second time they are killed.
+    fn hurry(&mut self, signal: Signal) {
+        let verdict = self.signalled(signal);
+        let shutdown_grace = self.policy.shutdown_grace;
+        let Phase::Stopping { then, grace, told, at_once } = &mut self.phase else { return };
+        if std::mem::replace(told, true) {
+            *at_once = true;
+            self.workers.iter_mut().chain(&mut self.strays).for_each(Ladder::doom);
+            return;
+        }
+        if matches!(then, Then::Join(_)) {
+            *then = Then::End(verdict, Parting::Leave);
+        }
+        *grace = shutdown_grace;
+        self.workers
+            .iter_mut()
+            .chain(&mut self.strays)
+            .for_each(|ladder| ladder.tell(signal, shutdown_grace));
+    }
+
+    fn fail(&mut self, worker: LocalRank, exit: Exit) {
+        let grace = self.policy.restart_grace;
+        if self.restarts >= self.policy.max_restarts {
+            self.orders.push_back(Order::Tell(News::Failure(worker)));
+            return self.stop(Signal::TERM, grace, Then::End(Verdict::Failed, Parting::Close));
+        }
+        self.restarts += 1;
+        self.orders.push_back(Order::Tell(News::Restart(worker)));
+        let left = self.policy.max_restarts - self.restarts;
+        self.stop(Signal::TERM, grace, Then::Join(Reason::WorkerFailed { worker, exit, left }));
+    }
+
+    fn stop(&mut self, signal: Signal, grace: Duration, then: Then) {
+        self.workers.iter_mut().for_each(|worker| worker.tell(signal, grace));
+        let told = matches!(then, Then::End(Verdict::Signalled { .. }, _));
+        self.phase = Phase::Stopping { then, grace, told, at_once: false };
+    }
+
+    /// Takes one step that only time, or that all are gone, makes possible. Whether there was one.
+    fn advance(&mut self, now: MonoTime) -> bool {
+        for (rank, worker) in (0..).zip(&mut self.workers) {
+            if let Some(signal) = worker.poll_signal(now) {
+                self.orders.push_back(Order::Send(Target::Worker(LocalRank(rank)), signal));
+                return true;
+            }
+        }
+        let Phase::Stopping { then, grace, at_once, .. } = self.phase else { return false };
+        if !self.workers.iter().all(|worker| worker.is_over()) {
+            return false;
+        }
+        if !self.alone {
+            let strays = self.strays.get_or_insert(match at_once {
+                true => Ladder::Doomed,
+                false => Ladder::Told(Signal::TERM, grace),
+            });
+            if let Some(signal) = strays.poll_signal(now) {
+                self.orders.push_back(Order::Send(Target::Strays, signal));
+                return true;
+            }
+            if !strays.is_over() {
+                return false;
+            }
+        }
+        let is_lost = |ladder: &Ladder| *ladder == Ladder::Lost;
+        match then {
+            // What can't be killed may still hold what its successor needs.
+            Then::Join(_) if self.workers.iter().chain(&self.strays).any(is_lost) => {
+                self.end(Then::End(Verdict::Unhealthy, Parting::Close));
+            }
+            then => self.end(then),
+        }
+        true
+    }
+
+    /// The workers are gone, or there never were any.
+    fn end(&mut self, then: Then) {
+        self.strays = None;
+        match then {
+            Then::Join(reason) => {
+                self.phase = Phase::Joining(None);
+                self.orders.push_back(Order::Join(reason));
+            }
+            Then::End(verdict, parting) => {
+                self.phase = Phase::Ended;
+                self.orders.push_back(Order::End { verdict, parting });
+            }
+        }
+    }
+
+    fn signalled(&self, signal: Signal) -> Verdict {
+        Verdict::Signalled { signal, started: self.started }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! One fact each; random orders of events are in `tests/supervise.rs`.
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(3);
+const RESTART_GRACE: Duration = Duration::from_secs(30);
+const OK: Exit = Exit::Code(0);
+const BAD: Exit = Exit::Code(1);
+
+fn at(seconds: u64) -> MonoTime {
+    MonoTime::from_start(Duration::from_secs(seconds))
+}
+
+fn rank(rank: u32) -> LocalRank {
+    LocalRank(rank)
+}
+
+fn send(to: u32, signal: Signal) -> Order {
+    Order::Send(Target::Worker(rank(to)), signal)
+}
+
+fn end(verdict: Verdict, parting: Parting) -> Order {
+    Order::End { verdict, parting }
+}
+
+struct Scene(Supervisor);
+
+impl Scene {
+    /// Nothing has been done about its first order yet.
+    fn new(workers: u32, max_restarts: u32) -> Scene {
+        Scene(Supervisor::new(Policy {
+            workers,
+            max_restarts,
+            shutdown_grace: GRACE,
+            restart_grace: RESTART_GRACE,
+        }))
+    }
+
+    fn running(workers: u32, max_restarts: u32) -> Scene {
+        let mut scene = Scene::new(workers, max_restarts);
+        assert_eq!(scene.orders(0), [Order::Join(Reason::FirstStart)]);
+        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+        scene
+    }
+
+    fn tell(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Order> {
+        self.tell_at(0, events)
+    }
+
+    fn tell_at(&mut self, seconds: u64, events: impl IntoIterator<Item = Event>) -> Vec<Order> {
+        events.into_iter().for_each(|event| self.0.handle_event(event));
+        self.orders(seconds)
+    }
+
+    fn orders(&mut self, seconds: u64) -> Vec<Order> {
+        std::iter::from_fn(|| self.0.poll_order(at(seconds))).collect()
+    }
+}
+
+#[test]
+fn a_job_that_succeeds_starts_waits_for_the_others_and_closes() {
+    let mut scene = Scene::running(2, 0);
+    assert_eq!(scene.tell([Event::Exited(rank(1), OK)]), []);
+    assert_eq!(scene.tell([Event::Exited(rank(0), OK), Event::Alone]), [Order::Finish]);
+    let orders = scene.tell([Event::Finished { all: true }]);
+    assert_eq!(orders, [end(Verdict::Succeeded, Parting::Close)]);
+    assert!(scene.0.has_ended());
+}
+
+#[test]
+fn who_has_finished_but_not_all_others_leaves_and_closes_nothing() {
+    let mut scene = Scene::running(1, 0);
+    scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
+    let orders = scene.tell([Event::Finished { all: false }]);
+    assert_eq!(orders, [end(Verdict::Succeeded, Parting::Leave)]);
+}
+
+#[test]
+fn a_failure_is_told_at_once_and_costs_one_restart() {
+    let mut scene = Scene::running(2, 1);
+    let orders = scene.tell([Event::Exited(rank(1), BAD)]);
+    assert_eq!(orders, [Order::Tell(News::Restart(rank(1))), send(0, Signal::TERM)]);
+    let orders = scene.tell([Event::Exited(rank(0), Exit::Signal(Signal::TERM)), Event::Alone]);
+    assert_eq!(orders, [Order::Join(Reason::WorkerFailed { worker: rank(1), exit: BAD, left: 0 })]);
+    assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 1 }]);
+    let orders = scene.tell([Event::Exited(rank(0), BAD)]);
+    assert_eq!(orders, [Order::Tell(News::Failure(rank(0))), send(1, Signal::TERM)]);
+    let orders = scene.tell([Event::Exited(rank(1), OK), Event::Alone]);
+    assert_eq!(orders, [end(Verdict::Failed, Parting::Close)]);
+    assert_eq!(scene.0.restarts(), 1);
+}
+
+#[test]
+fn coming_and_going_of_nodes_restarts_without_cost() {
+    for (event, reason) in [
+        (Event::NodesWaiting(1), Reason::NodesWaiting(1)),
+        (Event::NodesLeft { nodes: 2, finished: 0 }, Reason::NodesLeft(2)),
+    ] {
+        let mut scene = Scene::running(1, 0);
+        assert_eq!(scene.tell([event]), [send(0, Signal::TERM)], "{event:?}");
+        // That a worker fails on the way out is no failure.
+        let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+        assert_eq!(orders, [Order::Join(reason)]);
+        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+    }
+}
+
+#[test]
+fn all_nodes_count_a_restart_and_who_comes_later_counts_on() {
+    let mut scene = Scene::running(1, 2);
+    scene.tell([Event::PeerRestarts]);
+    let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(orders, [Order::Join(Reason::PeerRestarts)]);
+    assert_eq!(scene.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    let mut late = Scene::new(1, 2);
+    late.orders(0);
+    assert_eq!(late.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    late.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(late.tell([Event::Formed { restarts: 2 }]), [Order::Start { restarts: 2 }]);
+    assert_eq!(late.tell([Event::Exited(rank(0), BAD)])[0], Order::Tell(News::Failure(rank(0))));
+}
+
+#[test]
+fn nobody_starts_over_because_somebody_left_who_had_finished() {
+    let mut scene = Scene::running(1, 0);
+    assert_eq!(scene.tell([Event::NodesLeft { nodes: 1, finished: 1 }, Event::Closed { finished: 1 }]), []);
+    assert!(scene.0.is_running());
+}
+
+#[test]
+fn a_final_failure_elsewhere_ends_the_run_in_every_phase_that_has_workers() {
+    let elsewhere = end(Verdict::FailedElsewhere, Parting::Close);
+    for event in [Event::PeerFailed, Event::Closed { finished: 0 }] {
+        let mut scene = Scene::running(1, 3);
+        assert_eq!(scene.tell([event]), [send(0, Signal::TERM)]);
+        assert_eq!(scene.tell([Event::Exited(rank(0), OK), Event::Alone]), [elsewhere]);
+    }
+    let mut finishing = Scene::running(1, 3);
+    finishing.tell([Event::Exited(rank(0), OK), Event::Alone]);
+    assert_eq!(finishing.tell([Event::PeerFailed]), [Order::StopFinishing, elsewhere]);
+    let mut stopping = Scene::running(1, 3);
+    stopping.tell([Event::PeerRestarts, Event::PeerFailed]);
+    assert_eq!(stopping.tell([Event::Exited(rank(0), OK), Event::Alone]), [elsewhere]);
+}
+
+#[test]
+fn a_node_that_has_finished_starts_over_with_one_that_has_not() {
+    let mut scene = Scene::running(1, 0);
+    scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
+    let orders = scene.tell([Event::PeerRestarts]);
+    assert_eq!(orders, [Order::StopFinishing, Order::Join(Reason::PeerRestarts)]);
+}
+
+#[test]
+fn a_rendezvous_closed_by_somebody_who_has_not_finished_is_a_failure_of_the_job() {
+    let mut scene = Scene::running(1, 0);
+    scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
+    assert_eq!(scene.tell([Event::Closed { finished: 2 }]), []);
+    let orders = scene.tell([Event::Closed { finished: 1 }]);
+    assert_eq!(orders, [Order::StopFinishing, end(Verdict::FailedElsewhere, Parting::Close)]);
+}
+
+#[test]
+fn each_worker_has_its_own_grace_before_it_is_killed() {
+    let mut scene = Scene::running(2, 0);
+    assert_eq!(scene.tell_at(10, [Event::Signalled(Signal(2))]), [send(0, Signal(2)), send(1, Signal(2))]);
+    assert_eq!(scene.tell_at(12, [Event::Exited(rank(0), BAD)]), []);
+    assert_eq!(scene.0.timeout(), Some(at(13)));
+    assert_eq!(scene.orders(13), [send(1, Signal::KILL)]);
+    let orders = scene.tell_at(13, [Event::Exited(rank(1), Exit::Signal(Signal::KILL)), Event::Alone]);
+    let verdict = Verdict::Signalled { signal: Signal(2), started: true };
+    assert_eq!(orders, [end(verdict, Parting::Leave)]);
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let mut scene = Scene::running(2, 0);
+    scene.tell([Event::Signalled(Signal::TERM)]);
+    let orders = scene.tell_at(1, [Event::Signalled(Signal(2))]);
+    assert_eq!(orders, [send(0, Signal::KILL), send(1, Signal::KILL)]);
+    scene.tell([Event::Exited(rank(0), BAD)]);
+    let orders = scene.tell_at(1, [Event::Exited(rank(1), BAD)]);
+    assert_eq!(orders, [Order::Send(Target::Strays, Signal::KILL)], "what they left behind, too");
+}
+
+#[test]
+fn a_signal_during_a_restart_is_passed_on_and_ends_the_run() {
+    let mut scene = Scene::running(2, 3);
+    scene.tell([Event::Exited(rank(0), BAD)]);
+    assert_eq!(scene.tell_at(5, [Event::Signalled(Signal(2))]), [send(1, Signal(2))]);
+    assert_eq!(scene.0.timeout(), Some(at(5).after(GRACE)));
+    assert_eq!(scene.tell_at(6, [Event::Signalled(Signal(2))]), [send(1, Signal::KILL)]);
+    let verdict = Verdict::Signalled { signal: Signal(2), started: true };
+    let orders = scene.tell([Event::Exited(rank(1), BAD), Event::Alone]);
+    assert_eq!(orders, [end(verdict, Parting::Leave)]);
+}
+
+#[test]
+fn a_signal_while_it_waits_for_others_makes_it_leave_and_a_second_one_end() {
+    let verdict = Verdict::Signalled { signal: Signal::TERM, started: false };
+    let mut scene = Scene::new(1, 0);
+    scene.orders(0);
+    assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [Order::StopJoining]);
+    let orders = scene.clone().tell([Event::NotFormed(Obstacle::Interrupted)]);
+    assert_eq!(orders, [end(verdict, Parting::Nothing)]);
+    assert_eq!(
+        scene.clone().tell([Event::Formed { restarts: 0 }]),
+        [end(verdict, Parting::Leave)],
+        "it came too late"
+    );
+    assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [end(verdict, Parting::Nothing)]);
+}
+
+#[test]
+fn what_workers_leave_behind_is_ended_before_they_are_started_again() {
+    let mut scene = Scene::running(1, 1);
+    let orders = scene.tell([Event::Exited(rank(0), BAD)]);
+    let strays = |signal| Order::Send(Target::Strays, signal);
+    assert_eq!(orders, [Order::Tell(News::Restart(rank(0))), strays(Signal::TERM)]);
+    assert_eq!(scene.orders(29), []);
+    assert_eq!(scene.orders(30), [strays(Signal::KILL)]);
+    assert!(matches!(scene.tell([Event::Alone])[..], [Order::Join(_)]));
+}
+
+#[test]
+fn that_nobody_was_there_before_the_start_does_not_count_after_it() {
+    let mut scene = Scene::new(1, 0);
+    scene.orders(0);
+    assert_eq!(scene.tell([Event::Formed { restarts: 0 }, Event::Alone]), [Order::Start { restarts: 0 }]);
+    scene.tell([Event::Exited(rank(0), OK)]);
+    let orders = scene.tell([Event::Finished { all: true }]);
+    assert_eq!(orders, [Order::Send(Target::Strays, Signal::TERM)]);
+}
+
+#[test]
+fn who_can_not_be_killed_has_no_successor() {
+    let mut scene = Scene::running(1, 1);
+    scene.tell([Event::PeerRestarts]);
+    assert_eq!(scene.orders(30), [send(0, Signal::KILL)]);
+    let later = at(30).after(Policy::KILL_PATIENCE);
+    assert_eq!(scene.0.timeout(), Some(later));
+    assert_eq!(scene.orders(40), [Order::Send(Target::Strays, Signal::TERM)]);
+    assert_eq!(scene.orders(70), [Order::Send(Target::Strays, Signal::KILL)]);
+    assert_eq!(scene.orders(80), [end(Verdict::Unhealthy, Parting::Close)]);
+}
+
+#[test]
+fn a_worker_that_can_not_be_started_ends_the_run_without_a_restart() {
+    let mut scene = Scene::running(3, 5);
+    let orders = scene.tell([Event::NotStarted(rank(1)), Event::NotStarted(rank(2))]);
+    assert_eq!(orders, [send(0, Signal::TERM)]);
+    let orders = scene.tell([Event::Exited(rank(0), Exit::Signal(Signal::TERM)), Event::Alone]);
+    assert_eq!(orders, [end(Verdict::Error, Parting::Close)]);
+}
+
+#[test]
+fn a_spare_that_was_not_needed_has_not_failed() {
+    let mut scene = Scene::new(1, 0);
+    scene.orders(0);
+    let orders = scene.tell([Event::NotFormed(Obstacle::Spare)]);
+    assert_eq!(orders, [end(Verdict::Spare, Parting::Nothing)]);
+}
+
+#[test]
+fn reasons_say_what_happened() {
+    for (reason, text) in [
+        (
+            Reason::WorkerFailed { worker: rank(3), exit: Exit::Signal(Signal(9)), left: 2 },
+            "worker 3 of this node failed (signal 9); restarts left: 2",
+        ),
+        (Reason::NodesWaiting(1), "1 node waits to be let in"),
+        (Reason::NodesLeft(2), "2 nodes left or died"),
+    ] {
+        assert_eq!(reason.to_string(), text);
+    }
+}
+
+impl Clone for Scene {
+    fn clone(&self) -> Scene {
+        Scene(self.0.clone())
+    }
+}

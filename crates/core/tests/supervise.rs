@@ -1,0 +1,299 @@
+//! The supervisor in a small world of processes, with events in random order: whatever comes, workers start together, get
+//! their grace, are all gone before they are started again or it ends, and no more restarts are made than were allowed.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rallypoint_core::rendezvous::MonoTime;
+use rallypoint_core::supervise::{
+    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Reason, Signal, Supervisor, Target, Verdict,
+};
+
+/// What may happen next, as far as it depends on chance.
+#[derive(Debug, Clone)]
+enum Chance {
+    /// A worker ends by itself, well or not.
+    Ends(usize, bool),
+    /// A worker leaves a process behind when it ends.
+    LeavesBehind(usize),
+    /// A worker that was told to end does.
+    Obeys(usize),
+    /// What was left behind ends.
+    StraysEnd,
+    Signalled(i32),
+    Waiting(u64),
+    Left(u64, u64),
+    PeerRestarts,
+    PeerFailed,
+    Closed(u64),
+    StoreLost,
+    Finished(bool),
+    Formed,
+    NotFormed(Obstacle),
+    NotStarted(usize),
+    Stuck(usize),
+    Time(u64),
+}
+
+fn chance() -> impl Strategy<Value = Chance> {
+    let worker = 0..4usize;
+    prop_oneof![
+        4 => Just(Chance::Formed),
+        4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
+        4 => worker.clone().prop_map(Chance::Obeys),
+        2 => worker.clone().prop_map(Chance::LeavesBehind),
+        3 => Just(Chance::StraysEnd),
+        4 => (0..12_000u64).prop_map(Chance::Time),
+        2 => any::<bool>().prop_map(Chance::Finished),
+        1 => (0..3u64).prop_map(Chance::Waiting),
+        1 => (0..3u64, 0..2u64).prop_map(|(nodes, finished)| Chance::Left(nodes, finished)),
+        1 => Just(Chance::PeerRestarts),
+        1 => (0..3u64).prop_map(Chance::Closed),
+        1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signalled),
+        1 => prop_oneof![
+            Just(Chance::PeerFailed),
+            Just(Chance::StoreLost),
+            Just(Chance::NotFormed(Obstacle::Failed)),
+            Just(Chance::NotFormed(Obstacle::Spare)),
+            worker.clone().prop_map(Chance::NotStarted),
+            worker.prop_map(Chance::Stuck),
+        ],
+    ]
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Process {
+    alive: bool,
+    /// When it was told to end, and with how much grace at least.
+    told: Option<MonoTime>,
+    killed: bool,
+    leaves: bool,
+}
+
+struct World {
+    supervisor: Supervisor,
+    policy: Policy,
+    now: MonoTime,
+    workers: Vec<Process>,
+    strays: bool,
+    strays_killed: bool,
+    joining: bool,
+    finishing: bool,
+    /// How many signals came since the workers were first told to end.
+    signals: u32,
+    restarts: u32,
+    last_news: Option<News>,
+    verdict: Option<Verdict>,
+}
+
+impl World {
+    fn new(policy: Policy) -> World {
+        let mut world = World {
+            supervisor: Supervisor::new(policy),
+            policy,
+            now: MonoTime::default(),
+            workers: vec![Process::default(); policy.workers as usize],
+            strays: false,
+            strays_killed: false,
+            joining: false,
+            finishing: false,
+            signals: 0,
+            restarts: 0,
+            last_news: None,
+            verdict: None,
+        };
+        world.obey();
+        world
+    }
+
+    /// What the driver can tell at this moment; other chances are passed over.
+    fn event(&mut self, chance: &Chance) -> Option<Event> {
+        let index = |worker: &usize| worker % self.workers.len();
+        Some(match chance {
+            Chance::Formed if self.joining => {
+                self.joining = false;
+                Event::Formed { restarts: self.restarts }
+            }
+            Chance::NotFormed(obstacle) if self.joining => {
+                self.joining = false;
+                Event::NotFormed(*obstacle)
+            }
+            Chance::Ends(worker, well) => return self.exit(index(worker), Exit::Code(i32::from(!well))),
+            Chance::Obeys(worker) if self.workers[index(worker)].told.is_some() => {
+                return self.exit(index(worker), Exit::Signal(Signal::TERM));
+            }
+            Chance::LeavesBehind(worker) => {
+                let worker = index(worker);
+                self.workers[worker].leaves = true;
+                return None;
+            }
+            Chance::StraysEnd => {
+                self.strays = false;
+                return None;
+            }
+            Chance::NotStarted(worker) if self.workers[index(worker)].alive => {
+                let worker = index(worker);
+                self.workers[worker].alive = false;
+                Event::NotStarted(LocalRank(worker as u32))
+            }
+            Chance::Stuck(worker) if self.workers[index(worker)].alive => {
+                Event::Stuck(LocalRank(index(worker) as u32))
+            }
+            Chance::Finished(all) if self.finishing => {
+                self.finishing = false;
+                Event::Finished { all: *all }
+            }
+            Chance::Signalled(signal) => {
+                self.signals += 1;
+                Event::Signalled(Signal(*signal))
+            }
+            Chance::Waiting(nodes) => Event::NodesWaiting(*nodes),
+            Chance::Left(nodes, finished) => Event::NodesLeft { nodes: *nodes, finished: *finished },
+            Chance::PeerRestarts => Event::PeerRestarts,
+            Chance::PeerFailed => Event::PeerFailed,
+            Chance::Closed(finished) => Event::Closed { finished: *finished },
+            Chance::StoreLost => Event::StoreLost,
+            Chance::Time(milliseconds) => {
+                self.now = self.now.after(Duration::from_millis(*milliseconds));
+                return None;
+            }
+            _ => return None,
+        })
+    }
+
+    fn exit(&mut self, worker: usize, exit: Exit) -> Option<Event> {
+        let process = std::mem::take(&mut self.workers[worker]);
+        if process.alive && process.leaves {
+            (self.strays, self.strays_killed) = (true, false);
+        }
+        process.alive.then_some(Event::Exited(LocalRank(worker as u32), exit))
+    }
+
+    fn is_alone(&self) -> bool {
+        !self.strays && self.workers.iter().all(|worker| !worker.alive)
+    }
+
+    fn play(&mut self, chance: &Chance) {
+        if let Some(event) = self.event(chance) {
+            self.supervisor.handle_event(event);
+        }
+        self.obey();
+    }
+
+    /// Does what is ordered and checks that it may be.
+    fn obey(&mut self) {
+        if self.is_alone() {
+            self.supervisor.handle_event(Event::Alone);
+        }
+        while let Some(order) = self.supervisor.poll_order(self.now) {
+            assert_eq!(self.verdict, None, "{order:?} after the end");
+            self.carry_out(order);
+        }
+        if let Some(next) = self.supervisor.timeout() {
+            assert!(next > self.now, "what is due is done");
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Join(reason) => {
+                assert!(!self.joining, "it joins already");
+                assert!(self.is_alone(), "joins while something is left");
+                match reason {
+                    Reason::WorkerFailed { worker, left, .. } => {
+                        assert_eq!(
+                            self.last_news,
+                            Some(News::Restart(worker)),
+                            "the others were told before"
+                        );
+                        self.restarts += 1;
+                        assert_eq!(self.restarts + left, self.policy.max_restarts);
+                    }
+                    Reason::PeerRestarts => self.restarts += 1,
+                    _ => {}
+                }
+                (self.joining, self.signals) = (true, 0);
+            }
+            Order::StopJoining => assert!(self.joining),
+            Order::Start { restarts } => {
+                assert!(self.is_alone(), "starts beside what is left");
+                assert_eq!(restarts, self.restarts, "every node counts every restart");
+                self.workers.fill(Process { alive: true, ..Process::default() });
+                (self.strays_killed, self.signals) = (false, 0);
+            }
+            Order::Send(Target::Worker(LocalRank(rank)), signal) => self.signal(rank as usize, signal),
+            Order::Send(Target::Strays, signal) => {
+                assert!(self.workers.iter().all(|worker| !worker.alive || worker.killed));
+                assert!(!self.strays_killed, "killed twice");
+                if signal == Signal::KILL {
+                    (self.strays, self.strays_killed) = (false, true);
+                }
+            }
+            Order::Tell(news) => self.last_news = Some(news),
+            Order::Finish => {
+                assert!(self.workers.iter().all(|worker| !worker.alive));
+                (self.finishing, self.signals) = (true, 0);
+            }
+            Order::StopFinishing => {
+                assert!(self.finishing);
+                self.finishing = false;
+            }
+            Order::End { verdict, .. } => {
+                assert!(self.is_alone(), "{verdict:?} while something is left");
+                self.verdict = Some(verdict);
+            }
+        }
+        if self.is_alone() {
+            self.supervisor.handle_event(Event::Alone);
+        }
+    }
+
+    fn signal(&mut self, rank: usize, signal: Signal) {
+        let worker = &mut self.workers[rank];
+        assert!(worker.alive, "a signal for a worker that is gone");
+        assert!(!worker.killed, "a signal for one that was killed");
+        if signal != Signal::KILL {
+            worker.told = Some(self.now);
+            return;
+        }
+        let grace = self.policy.shutdown_grace.min(self.policy.restart_grace);
+        let had_its_grace = worker.told.is_some_and(|told| self.now.since(told) >= grace);
+        assert!(had_its_grace || self.signals >= 2, "killed without its grace");
+        worker.killed = true;
+        let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("it was alive");
+        self.supervisor.handle_event(event);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn whatever_happens_nothing_is_left_and_it_ends_when_told_to(
+        workers in 1..4u32,
+        max_restarts in 0..3u32,
+        shutdown in 0..40_000u64,
+        restart in 0..40_000u64,
+        chances in prop::collection::vec(chance(), 0..60),
+    ) {
+        let mut world = World::new(Policy {
+            workers,
+            max_restarts,
+            shutdown_grace: Duration::from_millis(shutdown),
+            restart_grace: Duration::from_millis(restart),
+        });
+        for chance in &chances {
+            world.play(chance);
+        }
+        // Told twice, it ends, whatever it was doing.
+        for chance in [Chance::Signalled(15), Chance::Signalled(15), Chance::Signalled(15)] {
+            world.play(&chance);
+        }
+        prop_assert!(world.verdict.is_some(), "it goes on");
+        prop_assert!(world.supervisor.has_ended());
+        if world.verdict == Some(Verdict::Failed) {
+            prop_assert!(world.restarts >= max_restarts);
+            prop_assert!(matches!(world.last_news, Some(News::Failure(_))));
+        }
+    }
+}

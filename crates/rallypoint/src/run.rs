@@ -1,0 +1,189 @@
+//! `rallypoint run`: the workers of a node, in torchrun's place. What is asked for is found out here; the work is the
+//! agent's.
+
+mod arguments;
+mod launch;
+mod meeting;
+mod onlooker;
+mod port_owner;
+mod python;
+mod script;
+mod streams;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use rallypoint_agent::{
+    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report,
+    tell_error, tell_failure,
+};
+
+pub(crate) use arguments::RunArgs;
+use launch::{Launch, launch};
+use onlooker::Screen;
+use port_owner::port_owner;
+use python::Defaults;
+
+use crate::{log, output};
+
+/// How long the last lines of the log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Why nothing was started.
+#[derive(Debug)]
+struct Refused {
+    /// The exit code: torchrun's for it.
+    code: u8,
+    text: String,
+}
+
+impl Refused {
+    /// What was typed can't be understood.
+    fn usage(text: String) -> Refused {
+        Refused { code: 2, text }
+    }
+
+    /// What was typed can't be done.
+    fn value(text: String) -> Refused {
+        Refused { code: 1, text }
+    }
+}
+
+pub(crate) fn run(args: RunArgs) -> ExitCode {
+    if let Some(shell) = &args.print_completion {
+        return print_completion(shell);
+    }
+    // From here on this is the agent, and another process sees to it that nobody is left behind.
+    let guard = match rallypoint_agent::stand() {
+        Ok(guard) => Some(guard),
+        Err(code) => return code,
+    };
+    let own = |name: &str| std::env::var_os(name);
+    let defaults = Defaults(&own);
+    let level =
+        args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
+    let level = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)));
+    let Some(aside) = log::start_aside_as(level.as_deref(), args.log_format == "json") else {
+        return refuse(&Refused::usage(format!(
+            "--log-level {:?} is none of off, error, warn, info, debug, trace",
+            level.unwrap_or_default()
+        )));
+    };
+    let line: Vec<_> = std::env::args_os().collect();
+    let code = match launch(&args, &line, &defaults) {
+        Err(refused) => refuse(&refused),
+        Ok(Launch { config, warnings }) => {
+            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
+            let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
+            // What was logged comes before what is reported.
+            aside.finish(LAST_LINES);
+            conclude(&config, &outcome)
+        }
+    };
+    aside.finish(LAST_LINES);
+    code
+}
+
+/// Python's names of levels, which `LOGLEVEL` has.
+fn python_level(level: &str) -> String {
+    match level.trim().to_ascii_uppercase().as_str() {
+        "CRITICAL" | "FATAL" | "ERROR" => "error",
+        "WARNING" | "WARN" => "warn",
+        "DEBUG" | "NOTSET" => "debug",
+        _ => "info",
+    }
+    .into()
+}
+
+/// Says what came of it, to everybody who wants to know.
+fn conclude(config: &LaunchConfig, outcome: &Outcome) -> ExitCode {
+    match &outcome.end {
+        End::Error(error) => {
+            error.to_string().lines().for_each(|line| output::complain(&format!("rallypoint run: {line}")));
+            if let Some(hint) = hint(config, error) {
+                output::complain(&format!("hint: {hint}"));
+            }
+        }
+        End::Unhealthy if outcome.failures.is_empty() => {
+            output::complain(
+                "rallypoint run: a worker could not be interrupted for too long and was given up",
+            );
+        }
+        End::FailedElsewhere if outcome.first_failure.is_none() && outcome.failures.is_empty() => {
+            output::complain("rallypoint run: the job was ended by another node, which has not said why");
+        }
+        End::Failed | End::FailedElsewhere | End::Unhealthy => {
+            let title = entry_point_name(config);
+            let first = outcome.first_failure.as_ref();
+            let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
+            output::complain_lines(&report);
+        }
+        End::Succeeded | End::Spare | End::Signalled(_) => {}
+    }
+    if let Some(path) = &config.error_file {
+        match (&outcome.end, outcome.first_failure.as_ref().or(outcome.failures.first())) {
+            (End::Error(error), _) => tell_error(&error.to_string(), path),
+            (End::Succeeded | End::Spare, _) | (_, None) => {}
+            (_, Some(failure)) => tell_failure(failure, path),
+        }
+    }
+    let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome));
+    told.err().unwrap_or_else(|| ExitCode::from(outcome.exit_code()))
+}
+
+fn tell_end(to: &Path, config: &LaunchConfig, outcome: &Outcome) -> Result<(), ExitCode> {
+    let report = format!("{}\n", end_report(config, outcome));
+    if to == Path::new("-") {
+        return output::say(report);
+    }
+    std::fs::write(to, report).map_err(|error| {
+        output::complain(&format!("rallypoint run: cannot write --end-report {}: {error}", to.display()));
+        ExitCode::FAILURE
+    })
+}
+
+/// What may be the matter, where the error itself can't know.
+fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
+    let AgentError::Rendezvous(rallypoint_rendezvous::RendezvousError::Connection { .. }) = error else {
+        return None;
+    };
+    let (host, port) =
+        config.rendezvous.endpoint.rsplit_once(':').unwrap_or((&config.rendezvous.endpoint, "29400"));
+    let port = port.parse().ok()?;
+    let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
+    let owner = is_ours.then(|| port_owner(port)).flatten();
+    Some(match owner {
+        Some((pid, name)) if pid != std::process::id() => {
+            format!("port {port} of this machine is held by process {pid} ({name})")
+        }
+        _ => "is the node of the endpoint up, and do all nodes name the same endpoint?".into(),
+    })
+}
+
+fn refuse(refused: &Refused) -> ExitCode {
+    refused.text.lines().for_each(|line| output::complain(&format!("rallypoint run: {line}")));
+    if refused.code == 2 {
+        output::complain("hint: `rallypoint run --help` shows the options with examples");
+    }
+    ExitCode::from(refused.code)
+}
+
+fn print_completion(shell: &str) -> ExitCode {
+    let shell = match shell {
+        "bash" => clap_complete::Shell::Bash,
+        "zsh" => clap_complete::Shell::Zsh,
+        other => {
+            let text = format!(
+                "--print-completion {other}: there is no script for it; `rallypoint completions` has bash, elvish, fish, \
+                 powershell and zsh"
+            );
+            return refuse(&Refused::usage(text));
+        }
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut crate::Cli::command(), "rallypoint", &mut script);
+    output::say(script).err().unwrap_or(ExitCode::SUCCESS)
+}

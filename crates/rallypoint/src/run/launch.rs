@@ -1,0 +1,314 @@
+//! From flags, variables and defaults to what the agent is to do. Everything that is wrong is found here, before anything
+//! is started. The order and the rules are torchrun's; where it would go on with what can't work, this stops.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rallypoint_agent::{
+    CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
+    check_workers, count_devices, signal_number,
+};
+
+use super::arguments::RunArgs;
+use super::meeting::Meeting;
+use super::python::{self, Defaults};
+use super::{Refused, script, streams};
+
+/// More workers on one machine were not meant.
+const MOST_WORKERS: i64 = 65_536;
+/// Longer than this is for ever.
+const LONGEST: f64 = 1e9;
+
+/// What the agent is to do, and what the user should know of it beforehand.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) config: LaunchConfig,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What these flags ask for. `line` is the command line they came from.
+pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Launch, Refused> {
+    let mut warnings = Vec::new();
+    let (target, worker_args) = args.script(line).ok_or_else(|| {
+        Refused::usage("the following arguments are required: SCRIPT (what the workers are to run)".into())
+    })?;
+    let meeting = Meeting::read(args, defaults)?;
+    let max_restarts = defaults.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
+    let max_restarts = u32::try_from(max_restarts)
+        .map_err(|_| Refused::value(format!("max_restarts must be >= 0 (--max-restarts {max_restarts})")))?;
+    let rendezvous = meeting.parameters(&mut warnings)?;
+    let nproc_per_node = workers(args, defaults)?;
+    let mut extra_environment = Vec::new();
+    if nproc_per_node > 1 && defaults.variable("OMP_NUM_THREADS").is_none() {
+        warnings.push(
+            "OMP_NUM_THREADS is not set; each worker gets OMP_NUM_THREADS=1, so that several don't overload the \
+             machine. Set it to what suits your program."
+                .into(),
+        );
+        extra_environment.push(("OMP_NUM_THREADS".into(), "1".into()));
+    }
+    let (signals, names) = signals(args, defaults)?;
+    extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
+    let grace = grace(args, defaults)?;
+    let command = WorkerCommand { target, args: worker_args, mode: mode(args, defaults)? };
+    let config = LaunchConfig {
+        role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
+        max_restarts,
+        monitor_interval: monitor_interval(args, defaults)?,
+        signals,
+        grace: Grace { shutdown: grace, restart: grace },
+        logs: logs(args, defaults, nproc_per_node, &mut warnings)?,
+        events: events(args, defaults)?,
+        report: args.end_report.as_ref().map(PathBuf::from),
+        error_file: (defaults.0)("TORCHELASTIC_ERROR_FILE")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
+        watch: watch(args, defaults, &mut warnings)?,
+        numa: args.numa_binding.as_deref().and_then(numa),
+        virtual_local_rank: defaults.switch(args.virtual_local_rank, "--virtual-local-rank")?,
+        identical_workers: defaults.variable("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
+        extra_environment,
+        progress: true,
+        ..LaunchConfig::new(command, nproc_per_node, rendezvous)
+    };
+    check_command(&config, defaults)?;
+    if let Some(file) = config.report.as_ref().filter(|file| file.as_os_str() != "-") {
+        let opened = std::fs::File::options().create(true).append(true).open(file);
+        opened.map_err(|error| Refused::value(format!("--end-report {file:?} can't be written: {error}")))?;
+    }
+    Ok(Launch { config, warnings })
+}
+
+fn workers(args: &RunArgs, defaults: &Defaults<'_>) -> Result<u32, Refused> {
+    let text = defaults.text(&args.nproc_per_node, "--nproc-per-node").unwrap_or_else(|| "1".into());
+    match python::int(&text) {
+        Ok(number @ 1..=MOST_WORKERS) => Ok(number as u32),
+        Ok(number) => {
+            Err(Refused::value(format!("--nproc-per-node {number}: it must be from 1 to {MOST_WORKERS}")))
+        }
+        Err(_) => count_devices(&text).map_err(|error| Refused::value(error.to_string())),
+    }
+}
+
+fn monitor_interval(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
+    let seconds = defaults.number(args.monitor_interval, "--monitor-interval", python::float)?.unwrap_or(0.1);
+    match seconds > 0.0 && seconds <= LONGEST {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(Refused::value(format!("--monitor-interval {seconds}: it must be a time above 0"))),
+    }
+}
+
+fn grace(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
+    let given = defaults.number(args.shutdown_timeout, "--shutdown-timeout", python::int)?;
+    let seconds = match (given, defaults.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
+        (Some(seconds), _) => seconds,
+        (None, None) => 30,
+        (None, Some(text)) => python::int(&text)
+            .map_err(|why| Refused::value(format!("TORCH_ELASTIC_SHUTDOWN_TIMEOUT: {why}")))?,
+    };
+    u64::try_from(seconds).map(|seconds| Duration::from_secs(seconds.min(LONGEST as u64))).map_err(|_| {
+        Refused::value(format!("shutdown_timeout must be non-negative, got {seconds} (--shutdown-timeout)"))
+    })
+}
+
+/// The signals' numbers, and their names as the workers are told.
+fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String), Refused> {
+    let text = defaults.text(&args.signals_to_handle, "--signals-to-handle");
+    let text = text.unwrap_or_else(|| "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into());
+    let mut numbers = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        match signal_number(name) {
+            Some(9 | 19) => {
+                return Err(Refused::value(format!("--signals-to-handle: nobody can handle {name}")));
+            }
+            Some(number) => numbers.push(number),
+            None => {
+                let hint = "names are written SIGTERM,SIGUSR1";
+                return Err(Refused::usage(format!(
+                    "--signals-to-handle: there is no signal {name:?} ({hint})"
+                )));
+            }
+        }
+    }
+    Ok((numbers, text))
+}
+
+/// How the workers' command is run.
+fn mode(args: &RunArgs, defaults: &Defaults<'_>) -> Result<CommandMode, Refused> {
+    let [module, no_python, run_path] =
+        [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
+            .map(|(given, flag)| defaults.switch(given, flag));
+    let (module, no_python, run_path) = (module?, no_python?, run_path?);
+    let path = (defaults.0)("PATH").unwrap_or_default();
+    let python = || script::interpreter((defaults.0)("PYTHON_EXEC"), &path);
+    if run_path {
+        let method = defaults.text(&args.start_method, "--start-method");
+        return match method.as_deref() {
+            None | Some("spawn") => Ok(CommandMode::RunPath { interpreter: python()? }),
+            Some(method) => Err(Refused::usage(format!(
+                "--start-method {method} with --run-path: each worker is a process of its own, which can only be spawned"
+            ))),
+        };
+    }
+    match (module, no_python) {
+        (true, true) => Err(Refused::value(
+            "Don't use both the '--no-python' flag and the '--module' flag at the same time.".into(),
+        )),
+        (false, true) => Ok(CommandMode::Program),
+        (true, false) => Ok(CommandMode::Module { interpreter: python()? }),
+        (false, false) => Ok(CommandMode::Script { interpreter: python()? }),
+    }
+}
+
+/// That what the workers are to run is there, for each of them.
+fn check_command(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), Refused> {
+    let path = (defaults.0)("PATH").unwrap_or_default();
+    let commands = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
+    match &config.command.mode {
+        CommandMode::Program => script::check_program(&config.command.target, &path),
+        CommandMode::Module { .. } => Ok(()),
+        // The local rank may be in its name.
+        CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
+            commands.iter().try_for_each(|target| script::check_script(target))
+        }
+    }
+}
+
+fn logs(
+    args: &RunArgs,
+    defaults: &Defaults<'_>,
+    workers: u32,
+    warnings: &mut Vec<String>,
+) -> Result<LogsConfig, Refused> {
+    match args.logs_specs.as_deref() {
+        None | Some("default") => {}
+        Some(name) => {
+            return Err(Refused::value(format!(
+                "--logs-specs {name}: plug-ins in Python can't be loaded; there is only default"
+            )));
+        }
+    }
+    let dir = match defaults.text(&args.log_dir, "--log-dir").as_deref() {
+        None | Some("") => LogDir::Temporary,
+        Some("/dev/null") => LogDir::Nowhere,
+        // The workers may go elsewhere, and must still find it.
+        Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
+    };
+    let streams = |given: &Option<String>, flag: &str| {
+        let text = defaults.text(given, flag).unwrap_or_else(|| "0".into());
+        let streams = streams::streams(flag, &text)?;
+        let wanted = |rank: u32| streams.of(rank) != Default::default();
+        Ok::<_, Refused>((streams.clone(), (0..workers).any(wanted)))
+    };
+    let (redirects, redirected) = streams(&args.redirects, "--redirects")?;
+    let (tee, tee_d) = streams(&args.tee, "--tee")?;
+    let filters = |given: &Option<String>, flag: &str| {
+        defaults.text(given, flag).map(|text| streams::texts(&text)).unwrap_or_default()
+    };
+    let stdout_filters = filters(&args.duplicate_stdout_filters, "--duplicate-stdout-filters");
+    let stderr_filters = filters(&args.duplicate_stderr_filters, "--duplicate-stderr-filters");
+    if dir == LogDir::Nowhere {
+        if !stdout_filters.is_empty() || !stderr_filters.is_empty() {
+            return Err(Refused::value(
+                "--log-dir /dev/null means no log files; --duplicate-stdout-filters and --duplicate-stderr-filters need one"
+                    .into(),
+            ));
+        }
+        if redirected || tee_d {
+            warnings
+                .push("--log-dir /dev/null means no log files: --redirects and --tee have no effect".into());
+        }
+    }
+    let shown_ranks = defaults.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
+    let template = defaults.text(&args.log_line_prefix_template, "--log-line-prefix-template");
+    let template = template.filter(|template| !template.is_empty());
+    Ok(LogsConfig {
+        dir,
+        redirects,
+        tee,
+        prefix_template: template.or_else(|| defaults.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")),
+        shown_ranks: streams::ranks(&shown_ranks)?,
+        stdout_filters,
+        stderr_filters,
+    })
+}
+
+fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> {
+    let handler = defaults.text(&args.event_log_handler, "--event-log-handler");
+    let handled = match handler.as_deref() {
+        None | Some("null" | "dynamic_rendezvous") => EventLog::None,
+        Some("console") => EventLog::Console,
+        Some(name) => {
+            return Err(Refused::value(format!(
+                "--event-log-handler {name}: there are only null, console and dynamic_rendezvous"
+            )));
+        }
+    };
+    match (args.event_log.as_deref(), handled) {
+        (None, handled) => Ok(handled),
+        (Some(_), EventLog::Console) => Err(Refused::usage(
+            "--event-log and --event-log-handler console: name one place for events".into(),
+        )),
+        // What torchrun would take for a shortened --event-log-handler means what it means there.
+        (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
+        (Some("-" | "console"), _) => Ok(EventLog::Console),
+        (Some(file), _) => {
+            let opened = std::fs::File::options().create(true).append(true).open(file);
+            opened
+                .map_err(|error| Refused::value(format!("--event-log {file:?} can't be written: {error}")))?;
+            Ok(EventLog::File(file.into()))
+        }
+    }
+}
+
+fn watch(
+    args: &RunArgs,
+    defaults: &Defaults<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<WatchConfig, Refused> {
+    let seconds = defaults.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+    let seconds = seconds.and_then(|text| python::float(&text).ok());
+    let health_check = match (&args.health_check, defaults.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
+        (Some(text), _) => Some(address(text).ok_or_else(|| {
+            Refused::usage(format!(
+                "--health-check {text:?} is neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)"
+            ))
+        })?),
+        (None, Some(text)) => {
+            let address = address(&text);
+            if address.is_none() {
+                warnings.push(format!(
+                    "TORCHELASTIC_HEALTH_CHECK_PORT={text:?} is no port; there is no health check"
+                ));
+            }
+            address
+        }
+        (None, None) => None,
+    };
+    Ok(WatchConfig {
+        file_timer: defaults.variable("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
+        timer_file: (defaults.0)("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
+        uninterruptible: seconds.filter(|s| *s > 0.0 && *s <= LONGEST).map(Duration::from_secs_f64),
+        health_check,
+    })
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    let port = python::int(text).ok().and_then(|port| u16::try_from(port).ok());
+    port.map(|port| (IpAddr::V4(Ipv4Addr::LOCALHOST), port).into()).or_else(|| text.trim().parse().ok())
+}
+
+fn numa(text: &str) -> Option<NumaBinding> {
+    match text {
+        "node" => Some(NumaBinding::Node),
+        "socket" => Some(NumaBinding::Socket),
+        "exclusive" => Some(NumaBinding::Exclusive),
+        "core-complex" => Some(NumaBinding::CoreComplex),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Several nodes of ours in one job: they start over together, hear of each other's failures at once, and re-form.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+
+use crate::bed::{Agent, Port, SOON};
+
+const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
+
+fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
+    let endpoint = port.endpoint();
+    let first =
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
+    let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
+    Agent::start(&[&first, more, &last].concat())
+}
+
+const TELL: &str =
+    r#"echo "told $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT";"#;
+
+#[test]
+fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
+    let port = Port::free();
+    let script = format!("{TELL} exit 0");
+    let one = node(&port, "2", &["--nproc-per-node", "1"], &script);
+    let other = node(&port, "2", &["--nproc-per-node", "3"], &script);
+    let (one, other) = (one.ended(), other.ended());
+    assert_eq!((one.status.code(), other.status.code()), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
+    let mut ranks: Vec<_> = format!("{}{}", one.out, other.out)
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
+        .collect();
+    ranks.sort();
+    assert_eq!(ranks, ["0/4", "1/4", "2/4", "3/4"]);
+}
+
+#[test]
+fn when_a_worker_dies_both_nodes_start_over_at_once_and_both_count_it() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let one = node(&port, "2", &["--max-restarts", "1"], &script);
+    let other = node(&port, "2", &["--max-restarts", "1"], &script);
+    one.says("told", 1);
+    other.says("told", 1);
+    // A worker of one of them dies.
+    let worker = worker_of(&one);
+    let start = Instant::now();
+    kill_process(worker, Signal::KILL).unwrap();
+    one.says("told", 2);
+    other.says("told", 2);
+    let took = start.elapsed();
+    // Torch's take 1.65 s; generous, because the machine may be busy.
+    assert!(took < Duration::from_millis(1500), "{took:?}");
+    // Workers of torch meet under that number.
+    for node in [&one, &other] {
+        assert!(node.out().lines().last().unwrap().ends_with(" 1"), "{}", node.out());
+    }
+    assert!(other.err().contains("restarts its workers"), "{}", other.err());
+}
+
+/// The only worker of an agent.
+fn worker_of(agent: &Agent) -> rustix::process::Pid {
+    let inner = agent.inner().unwrap().as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{inner}/task/{inner}/children")).unwrap();
+    rustix::process::Pid::from_raw(children.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
+    for host_fails in [false, true] {
+        let port = Port::free();
+        let script = format!("{TELL} exec sleep 600");
+        let host = node(&port, "2", &[], &script);
+        // The second to come is a client of the first's store.
+        let deadline = Instant::now() + SOON;
+        while std::net::TcpStream::connect(port.endpoint()).is_err() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let client = node(&port, "2", &[], &script);
+        host.says("told", 1);
+        client.says("told", 1);
+        let failing = if host_fails { &host } else { &client };
+        let start = Instant::now();
+        kill_process(worker_of(failing), Signal::SEGV).unwrap();
+        let (host, client) = (host.ended(), client.ended());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        for node in [&host, &client] {
+            assert_eq!(node.status.code(), Some(1), "{}", node.err);
+            assert!(node.err.contains("SIGSEGV"), "host fails: {host_fails}\n{}", node.err);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_comes_is_let_in_and_one_that_leaves_is_not_waited_for() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let first = node(&port, "1:2", &["--max-restarts", "0"], &script);
+    first.says("told 0/1", 1);
+    let second = node(&port, "1:2", &["--max-restarts", "0"], &script);
+    first.says("/2 ", 1);
+    second.says("/2 ", 1);
+    second.signal(Signal::TERM);
+    assert_eq!(second.ended().status.code(), Some(1));
+    first.says("told 0/1", 2);
+    first.signal(Signal::TERM);
+    assert_eq!(first.ended().status.code(), Some(1));
+}
+
+#[test]
+fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let first = node(&port, "1:2", &[], &script);
+    first.says("told 0/1", 1);
+    let second = node(&port, "1:2", &[], &script);
+    first.says("/2 ", 1);
+    second.says("/2 ", 1);
+    for pid in [second.inner().unwrap(), second.pid()] {
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    first.says("told 0/1", 2);
+}
+
+#[test]
+fn a_spare_ends_well_when_the_job_does() {
+    let port = Port::free();
+    let script = format!("{TELL} while [ ! -e \"$GO\" ]; do sleep 0.02; done");
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go");
+    let endpoint = port.endpoint();
+    let arguments =
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "1"];
+    let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script];
+    let arguments = [&arguments[..], &last].concat();
+    let working = Agent::start_with(&arguments, &[("GO", &go)]);
+    working.says("told", 1);
+    let spare = Agent::start_with(&arguments, &[("GO", &go)]);
+    crate::bed::until("it is a spare", || spare.err().contains("spare"));
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(working.ended().status.code(), Some(0));
+    let ended = spare.ended();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
+}
+
+#[test]
+fn a_signal_while_it_waits_for_others_makes_it_leave() {
+    let port = Port::free();
+    let waiting = node(&port, "2", &[], "true");
+    crate::bed::until("it waits", || waiting.err().contains("waiting"));
+    waiting.signal(Signal::TERM);
+    let ended = waiting.ended();
+    assert_eq!(ended.status.code(), Some(143), "{}", ended.err);
+}

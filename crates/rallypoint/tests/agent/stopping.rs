@@ -1,0 +1,122 @@
+//! How workers are ended and started again on one node.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::bed::{Agent, SOON};
+
+fn standalone<'a>(more: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [&["--standalone"], more, &["--no-python", "sh", "-c", script]].concat()
+}
+
+#[test]
+fn a_worker_that_fails_is_started_again_as_often_as_allowed_and_then_the_job_fails() {
+    let script = "echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; exit 3";
+    let ended = Agent::start(&standalone(&["--max-restarts", "2"], script)).ended();
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(ended.out.lines().collect::<Vec<_>>(), ["start 0 of 2", "start 1 of 2", "start 2 of 2"]);
+    assert!(ended.err.contains("exitcode  : 3"), "{}", ended.err);
+}
+
+#[test]
+fn all_workers_are_started_again_when_one_fails() {
+    let script = r#"echo "$RANK $TORCHELASTIC_RESTART_COUNT"
+        [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$$$
+        [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 600"#;
+    let ended = Agent::start(&standalone(&["--nproc-per-node", "3", "--max-restarts", "1"], script)).ended();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
+    let mut lines: Vec<_> = ended.out.lines().filter(|line| line.ends_with('1')).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 1", "1 1", "2 1"]);
+}
+
+#[test]
+fn a_slow_worker_does_not_spend_the_others_grace() {
+    // Both need longer than a common deadline would leave the second, and neither needs longer than its own.
+    let script =
+        r#"trap 'sleep 1; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
+    let agent = Agent::start(&standalone(&["--nproc-per-node", "2", "--shutdown-timeout", "30"], script));
+    agent.says("ready", 2);
+    agent.signal(Signal::TERM);
+    let ended = agent.ended();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert!(ended.out.contains("0 ended well") && ended.out.contains("1 ended well"), "{}", ended.out);
+}
+
+#[test]
+fn a_stubborn_worker_is_killed_after_its_grace_and_not_before() {
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let agent = Agent::start(&standalone(&["--shutdown-timeout", "2"], script));
+    agent.says("ready", 1);
+    let start = Instant::now();
+    agent.signal(Signal::TERM);
+    let ended = agent.ended();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
+}
+
+#[test]
+fn workers_get_the_signal_that_the_agent_got() {
+    for (signal, name) in [(Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")] {
+        let script =
+            format!("trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
+        let agent = Agent::start(&standalone(&[], &script));
+        agent.says("ready", 1);
+        agent.signal(signal);
+        let ended = agent.ended();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+        assert!(ended.out.contains(&format!("got {name}")), "{}", ended.out);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
+    let script = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done";
+    let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
+    agent.says("ready", 1);
+    agent.signal(Signal::TERM);
+    let deadline = Instant::now() + SOON;
+    while !agent.err().contains("closing signal SIGTERM") {
+        assert!(Instant::now() < deadline, "{}", agent.err());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    agent.signal(Signal::INT);
+    let mark = agent.mark();
+    let ended = agent.ended();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert_eq!(crate::bed::family(&mark), [] as [String; 0]);
+}
+
+#[test]
+fn a_program_that_can_not_be_run_is_named_and_not_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("script");
+    std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = path.to_str().unwrap();
+    let arguments = ["--standalone", "--max-restarts", "5", "--nproc-per-node", "3", "--no-python", program];
+    let ended = Agent::start(&arguments).ended();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.err.contains(program) && ended.err.contains("No such file"), "{}", ended.err);
+    assert!(!ended.err.contains("starting over"), "{}", ended.err);
+}
+
+#[test]
+fn what_nohup_asks_to_be_ignored_is_ignored() {
+    let script = "echo ready; sleep 1; echo done";
+    let mut arguments = vec!["-c", r#"trap '' HUP; exec "$0" run "$@""#, env!("CARGO_BIN_EXE_rallypoint")];
+    arguments.extend(standalone(&[], script));
+    let mut child = std::process::Command::new("sh")
+        .args(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "done");
+    assert!(child.wait().unwrap().success());
+}

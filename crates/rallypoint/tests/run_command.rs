@@ -1,0 +1,317 @@
+//! `rallypoint run` at the front door: what it refuses, what it writes where, how it ends. No Python, no torch.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A place for a run: its folder for temporary files, and its scripts.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A shell script that the workers run.
+    fn script(&self, text: &str) -> String {
+        let path = self.path("script");
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().into()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let temporary = self.path("tmp");
+        fs::create_dir_all(&temporary).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+        command.arg("run").args(arguments).current_dir(self.0.path()).env("TMPDIR", temporary);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if ["PET_", "TORCHELASTIC_", "RALLYPOINT_"].iter().any(|start| text.starts_with(start))
+                || text == "LOGLEVEL"
+            {
+                command.env_remove(name);
+            }
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a shell script with so many workers.
+    fn workers(&self, count: &str, flags: &[&str], script: &str) -> Output {
+        let script = self.script(script);
+        let all = [&["--nproc-per-node", count, "--no-python"], flags, &["sh", &script]].concat();
+        self.run(&all)
+    }
+
+    /// What is left in the folder for temporary files.
+    fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("tmp")).unwrap().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn sorted(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<_> = text(bytes).lines().map(String::from).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn workers_run_and_nothing_is_left() {
+    let place = Place::new();
+    let done = place.workers("3", &[], "echo $RANK of $WORLD_SIZE, $1 $TORCHELASTIC_USE_AGENT_STORE");
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(sorted(&done.stdout), ["0 of 3, True", "1 of 3, True", "2 of 3, True"]);
+    assert!(place.left().is_empty(), "{:?}", place.left());
+}
+
+#[test]
+fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
+    let place = Place::new();
+    let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
+    let done = place.workers("2", &["-r", "1", "--log-dir", "logs", "--end-report", "end.json"], script);
+    assert_eq!(done.status.code(), Some(1));
+    let told = text(&done.stderr);
+    for line in [
+        "Root Cause (first observed failure):",
+        "  rank      : 1 (local_rank: 1)",
+        "  traceback : Signal 11 (SIGSEGV) received by PID ",
+        "  node      : 0 (role: default)",
+        "  restart   : 0 of 0",
+        "    last words",
+    ] {
+        assert!(told.lines().any(|found| found.starts_with(line)), "{line:?} in {told}");
+    }
+    // It is shown as well, as the worker wrote it.
+    assert!(told.lines().any(|line| line == "last words"), "{told}");
+    let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+    assert_eq!((&report["result"], &report["exit_code"]), (&"failed".into(), &1.into()));
+    assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
+    assert_eq!(report["first_failure"]["last_lines"][0], "last words");
+    assert!(report["first_failure"]["ran"].as_f64().unwrap() > 0.0);
+    let runs: Vec<_> = fs::read_dir(place.path("logs")).unwrap().flatten().collect();
+    assert!(runs.len() == 1 && runs[0].path().join("attempt_0/1/stdout.log").is_file());
+}
+
+#[test]
+fn workers_come_back_within_their_restarts() {
+    let place = Place::new();
+    let script = "echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ]";
+    let flags = ["--max-restarts", "2", "--end-report", "-"];
+    let done = place.workers("1", &flags, script);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let out = text(&done.stdout);
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines[..3], ["start 0", "start 1", "start 2"]);
+    let report: Value = serde_json::from_str(lines[3]).unwrap();
+    assert_eq!((&report["result"], &report["restarts"]), (&"succeeded".into(), &2.into()));
+}
+
+#[test]
+fn whoever_started_the_agent_is_told_what_went_wrong() {
+    let place = Place::new();
+    let script = place.script("exit 9");
+    let file = place.path("error.json");
+    let done = place
+        .command(&["--no-python", "sh", &script])
+        .env("TORCHELASTIC_ERROR_FILE", &file)
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(told["message"]["errorCode"], 9);
+}
+
+#[test]
+fn a_bad_error_file_ends_nothing_and_is_told_as_it_stands() {
+    let place = Place::new();
+    let script = "echo rubbish >$TORCHELASTIC_ERROR_FILE; [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
+    let done = place.workers("1", &["--max-restarts", "1"], script);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let done = place.workers("1", &[], script);
+    assert!(text(&done.stderr).contains("rubbish"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_worker_finds_a_terminal_where_the_agent_has_one() {
+    let place = Place::new();
+    let script =
+        place.script("if [ -t 2 ]; then echo yes >&2; else echo no >&2; fi; printf 'no end' >&2; exit 3");
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let ours = openpt(flags).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+    let mut command = place.command(&["--log-level", "off", "--no-python", "sh", &script]);
+    let mut child = command.stdout(Stdio::null()).stderr(theirs).spawn().unwrap();
+    drop(command);
+    let told = read_terminal(ours);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(told.contains("yes"), "{told}");
+    let (_, report) = told.split_once("stderr    : (its last lines)").expect(&told);
+    assert!(report.contains("    yes") && report.contains("    no end"), "{told}");
+    let done = place.run(&["--log-level", "off", "--no-python", "sh", &script]);
+    assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
+}
+
+/// All that was written there until the last one closed it, which a terminal tells with an error.
+fn read_terminal(terminal: OwnedFd) -> String {
+    let (mut file, mut told, mut bytes) = (fs::File::from(terminal), Vec::new(), [0; 4096]);
+    while let Ok(read @ 1..) = file.read(&mut bytes) {
+        told.extend_from_slice(&bytes[..read]);
+    }
+    text(&told)
+}
+
+#[test]
+fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
+    let place = Place::new();
+    let json = place.workers("2", &["--log-format", "json", "--log-level", "debug"], "true");
+    let lines: Vec<Value> =
+        text(&json.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["level"] == "WARN"
+                && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
+    );
+    let silent = place.workers("2", &["--log-level", "error"], "true");
+    assert_eq!(text(&silent.stderr), "");
+    let wrong = place.workers("1", &["--log-level", "loud"], "true");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("--log-level \"loud\""), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn events_go_where_they_are_wanted() {
+    let place = Place::new();
+    let done = place.workers("2", &["--event-log", "events"], "true");
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let events = fs::read_to_string(place.path("events")).unwrap();
+    let names: Vec<String> = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect(line)["name"].as_str().unwrap().to_owned())
+        .collect();
+    for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
+        assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
+    let place = Place::new();
+    fs::write(place.path("file"), "").unwrap();
+    for (arguments, code, what) in [
+        (&["--no-python", "absent"][..], 1, "there is no program \"absent\""),
+        (&["--no-python", "./file"], 1, "chmod +x"),
+        (&["absent.py"], 1, "there is no script \"absent.py\""),
+        (&["--log-dir", "file", "--no-python", "true"], 1, "is a file"),
+        (&["--log-dir", "/proc/nothing", "--no-python", "true"], 1, "cannot create \"/proc/nothing"),
+        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "there are c10d and static"),
+        (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
+        (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
+        (&["--bogus", "--no-python", "true"], 2, "--bogus"),
+        (&[], 2, "SCRIPT"),
+    ] {
+        let done = place.run(arguments);
+        let told = text(&done.stderr);
+        assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
+        assert!(code == 2 || told.lines().count() == 1, "{arguments:?}: {told}");
+        assert!(place.left().is_empty(), "{arguments:?} leaves {:?}", place.left());
+    }
+}
+
+#[test]
+fn a_port_in_use_is_told_with_who_has_it() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
+    let done = place.workers("1", &flags, "echo it ran");
+    let told = text(&done.stderr);
+    assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{told}");
+    assert!(told.contains("already in use"), "{told}");
+    assert!(
+        told.contains(&format!("port {port} of this machine is held by process {}", std::process::id())),
+        "{told}"
+    );
+}
+
+#[test]
+fn help_and_completions_are_there() {
+    let place = Place::new();
+    let help = place.run(&["--help"]);
+    assert!(help.status.success());
+    for flag in ["--nproc-per-node", "--rdzv-endpoint", "--virtual-local-rank", "Examples:", "Exit codes:"] {
+        assert!(text(&help.stdout).contains(flag), "{flag}");
+    }
+    for shell in ["bash", "zsh"] {
+        let script = place.run(&["--print-completion", shell]);
+        assert!(script.status.success() && text(&script.stdout).contains("nproc-per-node"), "{shell}");
+    }
+    let refused = place.run(&["--print-completion", "tcsh"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--print-completion tcsh"));
+}
+
+#[test]
+fn the_tail_of_a_burst_is_not_lost_when_workers_end() {
+    let place = Place::new();
+    let script = "i=0; while [ $i -lt 2000 ]; do echo $RANK line $i; i=$((i+1)); done; printf 'no end'";
+    let done = place.workers("4", &["-t", "1"], script);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let out = text(&done.stdout);
+    for rank in 0..4 {
+        let prefix = format!("[default{rank}]:");
+        let lines: Vec<_> = out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
+        let expected: Vec<_> =
+            (0..2000).map(|n| format!("{rank} line {n}")).chain(["no end".to_owned()]).collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+/// README's first command.
+#[test]
+fn the_first_job_shows_a_failure_and_a_comeback_in_under_five_seconds() {
+    let place = Place::new();
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/meet.sh");
+    let mut path = binary.parent().unwrap().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap());
+    let flags = ["--nproc-per-node", "3", "--max-restarts", "1", "--tee", "3", "--no-python"];
+    let start = Instant::now();
+    let done = place.command(&flags).arg(example).env("PATH", path).output().unwrap();
+    let took = start.elapsed();
+    let (out, told) = (text(&done.stdout), text(&done.stderr));
+    assert!(done.status.success(), "{told}");
+    for rank in 0..3 {
+        let prefix = format!("[default{rank}]:");
+        let lines: Vec<_> = out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
+        assert!(lines[0].starts_with(&format!("start 1: rank {rank} of 3, process ")), "{out}");
+        assert_eq!(lines.iter().filter(|line| **line == "all 3 are here").count(), 2, "{out}");
+        assert_eq!(lines.last(), Some(&"done"), "{out}");
+    }
+    assert!(told.contains("exitcode: -9"), "{told}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

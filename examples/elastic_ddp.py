@@ -1,0 +1,93 @@
+"""Elastic training with torch on CPUs, which goes on when workers or nodes are killed.
+
+On one machine, with three restarts:
+
+    rallypoint run --nproc-per-node 2 --max-restarts 3 examples/elastic_ddp.py --checkpoint /tmp/model.pt
+
+On one to four machines that share the checkpoint's folder, the same on each:
+
+    rallypoint run --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint node0:29400 \
+        --rdzv-id ddp examples/elastic_ddp.py --checkpoint /shared/model.pt
+
+Kill a worker, or the agent of a node other than node0, with `kill -9`: those who are left start again from the last
+checkpoint, with as many as they are. (node0 hosts the store; `rallypoint serve` on another machine takes that off it.)
+"""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+FEATURES = 8
+BATCH = 64
+"""Samples to a step, shared by all workers."""
+
+
+def batch(step, rank, world_size):
+    """This worker's share of a step's samples. They depend on the step alone, so every world size learns from the same."""
+    draw = torch.Generator().manual_seed(step)
+    samples = torch.randn(BATCH, FEATURES, generator=draw)
+    targets = samples @ torch.arange(1.0, FEATURES + 1).unsqueeze(1)
+    return samples[rank::world_size], targets[rank::world_size]
+
+
+def load(path, model, optimizer):
+    """The step to go on with."""
+    if not os.path.exists(path):
+        return 0
+    saved = torch.load(path, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["step"]
+
+
+def save(path, model, optimizer, step):
+    """Whoever is killed while writing leaves the old one in place."""
+    beside = f"{path}.{os.getpid()}"
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
+    os.replace(beside, path)
+
+
+@record
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--checkpoint", required=True, help="a file that all nodes can read")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--every", type=int, default=10, help="steps from one checkpoint to the next")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep at each step, so that one can watch")
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(FEATURES, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    first = load(options.checkpoint, model, optimizer)
+    replicated = DistributedDataParallel(model)
+    if rank == 0:
+        print(f"world of {world_size}, from step {first}", flush=True)
+
+    for step in range(first, options.steps):
+        samples, targets = batch(step, rank, world_size)
+        loss = torch.nn.functional.mse_loss(replicated(samples), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(options.pause)
+        if (step + 1) % options.every == 0 or step + 1 == options.steps:
+            if rank == 0:
+                save(options.checkpoint, model, optimizer, step + 1)
+                print(f"step {step + 1} of {options.steps}: loss {loss.item():.6f}", flush=True)
+            # Nobody may be a checkpoint ahead of what is written.
+            dist.barrier()
+    if rank == 0:
+        print(f"done after {options.steps} steps with loss {loss.item() if first < options.steps else 0:.6f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

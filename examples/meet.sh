@@ -1,0 +1,25 @@
+#!/bin/sh
+# A job to watch, without torch and without a GPU: its workers start, meet at a barrier through the agent's store, one of
+# them is killed, all come back, meet again and are done. It takes about two seconds.
+#
+#   cargo build --release
+#   target/release/rallypoint run --nproc-per-node 3 --max-restarts 1 --tee 3 --no-python examples/meet.sh
+set -eu
+rallypoint=$(command -v rallypoint || echo "$(dirname "$0")/../target/release/rallypoint")
+store() { "$rallypoint" store --endpoint "$MASTER_ADDR:$MASTER_PORT" --timeout 30s "$@"; }
+
+start=$((TORCHELASTIC_RESTART_COUNT + 1))
+echo "start $start: rank $RANK of $WORLD_SIZE, process $$, store at $MASTER_ADDR:$MASTER_PORT"
+sleep 0.4 # For you to read; nothing here needs it.
+store barrier "demo/$start/met" "$WORLD_SIZE" >/dev/null
+echo "all $WORLD_SIZE are here"
+sleep 0.4
+
+if [ "$start" = 1 ]; then
+  if [ "$RANK" = 1 ]; then
+    echo "rank 1 is killed now, to show what happens" >&2
+    kill -9 $$
+  fi
+  sleep 30 # The others work on, are told to end, and start again.
+fi
+echo "done"

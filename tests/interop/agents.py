@@ -1,0 +1,73 @@
+"""Launchers of one job, with the same arguments: torch's own `torchrun` and `rallypoint run`."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from servers import binary
+
+SLOW = 150
+"""Seconds that anything may take; importing torch alone takes several on a busy machine."""
+
+COMMANDS = {
+    "ours": [binary(), "run"],
+    "torchrun": [str(pathlib.Path(sys.executable).parent / "torchrun")],
+}
+
+
+class Launcher:
+    """One node's, with what it has written so far."""
+
+    def __init__(self, kind, *arguments, environment=None):
+        self.kind = kind
+        self.process = subprocess.Popen(
+            [*COMMANDS[kind], *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        self.text = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.text += line
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def ended(self):
+        """Its exit code, once all it wrote is in `text`."""
+        code = self.process.wait(SLOW)
+        self._reader.join(SLOW)
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Torch's workers live on if their agent is killed; so it is asked first.
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def until(what, condition, *launchers):
+    """Waits for a condition, looking often; if it doesn't come, shows what the launchers wrote."""
+    deadline = time.monotonic() + SLOW
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"no {what} in {SLOW} s\n" + "\n".join(
+            f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers
+        )
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,167 @@
+"""The two launchers, torch's and ours, run with the same arguments on the same scripts; and what is left of a run."""
+
+import atexit
+import functools
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from clock import DEADLINE
+from servers import binary
+
+HERE = pathlib.Path(__file__).resolve().parent
+SCRIPTS = HERE / "run_scripts"
+
+SLOW = 100
+"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+
+LAUNCHERS = ("torchrun", "rallypoint")
+
+
+@functools.cache
+def torchruns():
+    """A process that has imported torch and becomes torchrun as often as is asked for: the import takes most of the time."""
+    process = subprocess.Popen(
+        [sys.executable, HERE / "torchrun_again.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(process.stdin.close)
+    ready, _, _ = select.select([process.stdout], [], [], SLOW)
+    assert ready and process.stdout.readline() == "ready\n"
+    return process
+
+
+class Torchrun:
+    """One torchrun, with what subprocess.Popen would have."""
+
+    def __init__(self, args, folder, env):
+        self.returncode = None
+        base = folder / f"run{time.monotonic_ns()}"
+        self._files = {name: f"{base}.{name}" for name in ("stdout", "stderr", "pid", "code")}
+        request = {"arguments": args, "folder": str(folder), "environment": env} | self._files
+        print(json.dumps(request), file=torchruns().stdin, flush=True)
+        self.pid = int(self._read("pid", SLOW))
+
+    def _read(self, name, within):
+        deadline = time.monotonic() + within
+        while not os.path.exists(self._files[name]):
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("torchrun", within)
+            time.sleep(0.01)
+        return pathlib.Path(self._files[name]).read_text()
+
+    def poll(self):
+        if self.returncode is None and os.path.exists(self._files["code"]):
+            self.returncode = int(self._read("code", 0))
+        return self.returncode
+
+    def communicate(self, timeout=SLOW):
+        self.returncode = int(self._read("code", timeout))
+        texts = tuple(pathlib.Path(self._files[name]).read_text() for name in ("stdout", "stderr"))
+        for path in self._files.values():
+            pathlib.Path(path).unlink()
+        return texts
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def started(name, args, folder, env):
+    if name == "torchrun":
+        return Torchrun(args, folder, env)
+    return subprocess.Popen(
+        [binary(), "run", *args],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Run:
+    """One launcher with one command line, in a folder of its own, into which its workers write what they saw."""
+
+    def __init__(self, name, folder, *args, env=None, wait=True):
+        self.name = name
+        self.folder = folder / name
+        (self.folder / "out").mkdir(parents=True, exist_ok=True)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TORCHELASTIC_"))}
+        # Both must find the same interpreter and leave their temporary files where they can be looked at.
+        path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+        inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
+        self.args = [str(arg) for arg in args]
+        self.process = started(name, self.args, self.folder, inherited | (env or {}))
+        if wait:
+            self.wait()
+
+    def wait(self, within=SLOW):
+        try:
+            self.out, self.err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.out, self.err = self.process.communicate(timeout=DEADLINE)
+            raise AssertionError(f"{self} did not end within {within} s: {self.out}\n{self.err}") from None
+        self.code = self.process.returncode
+        return self
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def seen(self):
+        """What the workers wrote, by file."""
+        return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
+
+    def report(self):
+        """The failure report: its title, and the fields of each failure under its section."""
+        text = self.err[self.err.rindex(" FAILED\n") - 200 :]
+        [(title, failures, cause)] = re.findall(
+            r"={10,}\n(.*) FAILED\n-+\nFailures:\n(.*?)\n-+\nRoot Cause \(first observed failure\):\n(.*?)\n={10,}", text, re.S
+        )
+        return {"title": title, "failures": fields(failures), "cause": fields(cause)}
+
+    def tree(self, root="logs"):
+        """The files and folders of the logs with the files' content, without what is random in their names."""
+        base = self.folder / root
+        found = {}
+        for path in sorted(base.rglob("*")):
+            name = re.sub(r"^[^/]*_[a-z0-9_]{8}(?=/|$)", "RUN", str(path.relative_to(base)))
+            found[name] = path.read_text() if path.is_file() else None
+        return found
+
+    def __repr__(self):
+        return f"{self.name} {' '.join(self.args)}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+TORCHS_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
+
+
+def fields(text):
+    """The failures in a section of the report, each as torch's fields of it."""
+    found = []
+    for block in re.split(r"^\[\d+\]:\n", text, flags=re.M)[1:]:
+        lines = re.findall(r"^  (\w+) *: (.*)$", block, re.M)
+        found.append({name: value.rstrip() for name, value in lines if name in TORCHS_FIELDS})
+    return found
+
+
+def both(folder, *args, **options):
+    """The same under both launchers."""
+    return [Run(name, folder, *args, **options) for name in LAUNCHERS]

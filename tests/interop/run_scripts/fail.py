@@ -1,0 +1,36 @@
+"""A worker of which rank 0 fails in the way that is asked for, while the others wait to be ended."""
+
+import os
+import signal
+import sys
+import time
+
+how = sys.argv[1]
+if os.environ["RANK"] != "0":
+    time.sleep(300)
+print("on standard error, before it fails", file=sys.stderr, flush=True)
+if how == "exit":
+    sys.exit(7)
+if how == "signal":
+    os.kill(os.getpid(), signal.SIGSEGV)
+if how == "exception":
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    @record
+    def main():
+        raise ValueError("what went wrong")
+
+    main()
+if how in ("string", "object"):
+    import json
+
+    # As others than `record` may write it, and as `record` does.
+    told = {"message": "in its own words", "timestamp": int(time.time())}
+    if how == "object":
+        info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}
+        told = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump(told, file)
+    sys.exit(3)
+if how == "raise":
+    raise ValueError("what went wrong")

@@ -1,0 +1,11 @@
+"""A worker that writes some lines to both streams, each with one write: torch's tee tears what comes in two."""
+
+import os
+
+rank = os.environ["RANK"]
+os.write(1, f"out {rank} begins\n".encode())
+os.write(2, f"err {rank} begins\n".encode())
+for n in range(200):
+    os.write(1, f"out {rank} line {n}\n".encode())
+os.write(2, f"err {rank} ends\n".encode())
+os.write(1, f"out {rank} ends: ü\n".encode())

@@ -1,0 +1,127 @@
+"""One torchrun agent and one `rallypoint run` agent in one job, with real workers: gloo, two a node."""
+
+import os
+import pathlib
+import signal
+import socket
+
+import pytest
+from agents import Launcher, until
+
+WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
+
+CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=120"
+
+
+@pytest.fixture
+def port():
+    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}
+"""Nodes are ranked by address; torch's master can't be found by a node that comes later, ours can."""
+
+
+def launch(kind, port, nodes, folder, *, hosts, share=True):
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": os.sys.executable}
+    if not share:
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return Launcher(
+        kind,
+        *("--nnodes", nodes, "--nproc-per-node", 2, "--max-restarts", 5),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+        *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind]),
+        *(WORKER, folder),
+        environment=environment,
+    )
+
+
+def starts(folder, world):
+    """The workers that have met in a world of this size, as (rank, pid)."""
+    names = (path.name.split(".") for path in folder.glob(f"{world}.*.*"))
+    return {(int(rank), int(pid)) for _, rank, pid in names}
+
+
+def parent(pid):
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def workers_of(launcher, folder, world):
+    """Its living workers. Ours are children of the process below the one that was started."""
+    found = []
+    for _, pid in starts(folder, world):
+        try:
+            above = parent(pid)
+            if launcher.process.pid in (above, parent(above)):
+                found.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
+
+@pytest.mark.parametrize("victim", ["ours", "torchrun"])
+@pytest.mark.parametrize("host", ["ours", "torchrun"])
+def test_a_worker_is_killed_on_either_side_and_both_sides_start_over_and_finish(port, tmp_path, victim, host):
+    with (
+        launch(host, port, "2", tmp_path, hosts=True) as first,
+        launch({"ours": "torchrun", "torchrun": "ours"}[host], port, "2", tmp_path, hosts=False) as second,
+    ):
+        both = (first, second)
+        before = until("first start", lambda: len(s := starts(tmp_path, 4)) == 4 and s, *both)
+        assert {rank for rank, _ in before} == {0, 1, 2, 3}
+        [agent] = [each for each in both if each.kind == victim]
+        os.kill(workers_of(agent, tmp_path, 4)[0], signal.SIGKILL)
+        after = until("second start", lambda: len(s := starts(tmp_path, 4) - before) >= 4 and s, *both)
+        assert {rank for rank, _ in after} == {0, 1, 2, 3}
+        (tmp_path / "finish").touch()
+        assert first.ended() == 0, first.text + second.text
+        assert second.ended() == 0, first.text + second.text
+
+
+@pytest.mark.parametrize("first_kind", ["ours", "torchrun"])
+def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first_kind):
+    second_kind = {"ours": "torchrun", "torchrun": "ours"}[first_kind]
+    # A torch node that was alone first takes itself for the master later, unless it is told not to.
+    share = first_kind == "ours"
+    with launch(first_kind, port, "1:2", tmp_path, hosts=True, share=share) as first:
+        until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
+        alone = starts(tmp_path, 2)
+        with launch(second_kind, port, "1:2", tmp_path, hosts=False, share=share) as second:
+            until("start with two nodes", lambda: len(starts(tmp_path, 4)) >= 4, first, second)
+            second.signal()
+            assert second.ended() == 1, second.text
+        until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
+        (tmp_path / "finish").touch()
+        assert first.ended() == 0, first.text
+
+
+def launch_shell(kind, port, script, *, hosts):
+    return Launcher(
+        kind,
+        *("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+        *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind], "--no-python", "sh", "-c", script),
+    )
+
+
+def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
+    """Its peers of its own kind run on, wait for 300 s and exit with 0."""
+    with (
+        launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
+        launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
+    ):
+        assert torchs.ended() == 1, torchs.text
+        assert ours.ended() == 1, ours.text
+
+
+def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_failed(port):
+    with (
+        launch_shell("ours", port, "exit 0", hosts=True) as ours,
+        launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
+    ):
+        assert torchs.ended() == 1, torchs.text
+        assert ours.ended() == 1, ours.text

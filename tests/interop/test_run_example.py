@@ -1,0 +1,111 @@
+"""The example that trains, run as its first lines say. The other one is tested without torch (`run_command.rs`)."""
+
+import os
+import pathlib
+import queue
+import re
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from launchers import SLOW, Run
+from servers import ROOT
+
+EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
+
+
+class Node(Run):
+    """A node that trains. What it shows goes to `lines`, what it logs to `log`."""
+
+    def __init__(self, folder, number, endpoint, lines):
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "ddp", "--local-addr", "127.0.0.1"]
+        conf = "join_timeout=100,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=100"
+        super().__init__(
+            "rallypoint",
+            folder / str(number),
+            *("--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 3, *rendezvous),
+            *("--rdzv-conf", f"is_host={int(number == 0)},{conf}", "--shutdown-timeout", 5),
+            *(EXAMPLE, "--checkpoint", folder / "model.pt", "--steps", 60, "--every", 5, "--pause", 0.15),
+            wait=False,
+        )
+        self.log = []
+        streams = ((self.process.stdout, lines.put), (self.process.stderr, self.log.append))
+        self._readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream, take):
+        for line in stream:
+            take(line)
+
+    def ended(self):
+        code = self.process.wait(SLOW)
+        for reader in self._readers:
+            reader.join(SLOW)
+        return code
+
+    def workers(self):
+        """The processes that train."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                # The agent has the example among its arguments, too.
+                is_worker = str(EXAMPLE).encode() in line[:3]
+                environment = (entry / "environ").read_bytes().split(b"\0") if is_worker else []
+            except OSError:
+                continue
+            if f"OUT={self.folder / 'out'}".encode() in environment:
+                found.append(int(entry.name))
+        return found
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def endpoint():
+    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.timeout(290)
+def test_training_survives_the_death_of_a_worker_and_of_a_node(tmp_path, endpoint):
+    lines, seen = queue.Queue(), []
+    with Node(tmp_path, 0, endpoint, lines) as host, Node(tmp_path, 1, endpoint, lines) as other:
+
+        def shown(pattern):
+            """The number in the next line like this. Rank 0 tells, which may be on either node."""
+            deadline = time.monotonic() + SLOW
+            while time.monotonic() < deadline:
+                try:
+                    seen.append(lines.get(timeout=max(0.1, deadline - time.monotonic())))
+                except queue.Empty:
+                    break
+                if found := re.search(pattern, seen[-1]):
+                    return int(found[1])
+            raise AssertionError(f"no {pattern!r}\n{''.join(seen)}\n{''.join(host.log)}\n{''.join(other.log)}")
+
+        # The first may have begun alone; then they begin again together.
+        shown(r"world of 4, from step (\d+)")
+        first = shown(r"step (\d+) of 60")
+        os.kill(host.workers()[0], signal.SIGKILL)
+        again = shown(r"world of 4, from step (\d+)")
+        assert again >= first, "it goes on from a checkpoint"
+        shown(r"step (\d+) of 60")
+        workers = other.workers()
+        assert len(workers) == 2
+        other.process.kill()
+        alone = shown(r"world of 2, from step (\d+)")
+        assert alone > again
+        shown(r"done after (\d+) steps")
+        assert host.ended() == 0, host.log
+        # Nobody of the killed node trains on.
+        assert not [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]
