@@ -121,11 +121,11 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
     assert subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout == "1 1\n"
 
 
-def test_the_stubs_say_what_the_module_has():
+def test_the_stubs_say_what_the_module_has(tmp_path):
     pytest.importorskip("mypy.stubtest")
     # The native half. The other is Python, and says itself what it has.
     command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     stub = (pathlib.Path(rallypoint.__file__).parent / "__init__.pyi").read_text()
     offered = next(node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign))
