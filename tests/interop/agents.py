@@ -1,6 +1,5 @@
 """Launchers of one job, with the same arguments: torch's own `torchrun` and `rallypoint run`."""
 
-import pathlib
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ SLOW = 150
 
 COMMANDS = {
     "ours": [binary(), "run"],
-    "torchrun": [str(pathlib.Path(sys.executable).parent / "torchrun")],
+    # Not the command: an environment that was made on top of torch's has none.
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
 
 

@@ -15,7 +15,7 @@ def binary():
     """The rallypoint binary: $RALLYPOINT_BIN, else the newest build in the target folder."""
     named = os.environ.get("RALLYPOINT_BIN")
     if named:
-        return named
+        return str(pathlib.Path(named).resolve())
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / "rallypoint" for profile in ("release", "interop", "debug")]
     if built := [path for path in built if path.exists()]:

@@ -189,7 +189,9 @@ def test_the_printed_form_tells_who_is_connected_where(module):
     assert found and found[1] == f"TCPServer(port={server.port})", repr(server)
     client = module.TCPStore("localhost", server.port)
     found = re.fullmatch(SHAPE, repr(client))
-    assert found and found[1] == "<nullptr>" and str(server.port) in repr(client), repr(client)
+    assert found and found[1] == "<nullptr>", repr(client)
+    # Torch's has been seen to print addresses that were none.
+    assert module is not FAMILIES["ours"] or str(server.port) in repr(client), repr(client)
 
 
 @pytest.mark.parametrize("server, client", [("torch", "ours"), ("ours", "torch")])

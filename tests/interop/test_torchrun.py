@@ -1,7 +1,6 @@
 """Real `torchrun` and `rallypoint join` as nodes of one job; and what each does when it is told to stop."""
 
 import base64
-import pathlib
 import pickle
 import signal
 import socket
@@ -88,7 +87,7 @@ def test_one_torchrun_and_one_of_ours_make_a_job_whoever_hosts_the_store(port, h
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_static_job_of_one_torchrun_and_one_of_ours(port, rank):
     torchrun = [
-        *(pathlib.Path(sys.executable).parent / "torchrun", "--nnodes", "2", "--node-rank", str(1 - rank)),
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(1 - rank)),
         *("--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "1", "--no-python", "sh", "-c", TELL),
     ]
     ours = OurNode(
