@@ -49,6 +49,7 @@ pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
+pub use hosts::MissingHosts;
 pub use machine::is_this_machine;
 pub use parameters::{Config, ConfigValue, RendezvousParameters, parse_rendezvous_config};
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};

@@ -1,7 +1,7 @@
 //! The process the user started: it starts the agent, hands on signals and the exit code, and kills what is left.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -40,16 +40,21 @@ pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(status) => {
             // All that is below this process is what the agent has left: without one, nothing is.
             if !kill_all(PATIENCE) {
-                eprintln!("rallypoint: some processes of the workers could not be killed");
+                complain("some processes of the workers could not be killed");
             }
             remove_unused(&folder(&letters));
             end_as(status)
         }
         Err(error) => {
-            eprintln!("rallypoint: cannot start the agent: {error}");
+            complain(&format!("cannot start the agent: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says it on standard error. If that can't be written there is nobody to tell, and no reason to end otherwise.
+fn complain(what: &str) {
+    let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
 fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result<WaitStatus> {

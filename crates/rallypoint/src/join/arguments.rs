@@ -1,6 +1,8 @@
 //! What `rallypoint join` is told, and the parameters of a rendezvous that come of it. Everything that is wrong is said
 //! at once.
 
+use std::ffi::OsString;
+
 use clap::Args;
 use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, parse_rendezvous_config};
 
@@ -56,7 +58,7 @@ pub(crate) struct JoinArgs {
     local_addr: Option<String>,
     /// A command to run once this node has joined
     #[arg(last = true, value_name = "COMMAND")]
-    pub(super) command: Vec<String>,
+    pub(super) command: Vec<OsString>,
 }
 
 impl JoinArgs {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
 use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
-use crate::hosts::ExpectedHosts;
+use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::ranks::nodes_that_finished;
 
 /// One node's way to its backend.
@@ -93,7 +93,7 @@ impl Driver {
     }
 
     /// Who was expected by name and is not in the state that was read last.
-    pub(super) fn missing(&self) -> Vec<String> {
+    pub(super) fn missing(&self) -> MissingHosts {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.expected.missing(read.iter().flat_map(|(_, state)| state.members()))
     }
@@ -141,6 +141,7 @@ impl Driver {
         let mut run = Run::new(goal, self.now(), deadline);
         let mut step = run.start();
         let mut corrupt_since = None;
+        let mut woken = None;
         let waits = matches!(goal, Goal::Join | Goal::Exit);
         // What must be done by then must not wait longer for a store that is away.
         let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
@@ -160,9 +161,14 @@ impl Driver {
                 Step::Pause { most, phase } => {
                     self.report(&run, started);
                     // What doesn't wait for others has only collided with them; it is not to try again at once.
-                    match most < WORTH_WAITING || !waits {
-                        true => std::thread::sleep(most),
-                        false => drop(self.wait(Signal::Over(phase), most)),
+                    if most < WORTH_WAITING || !waits {
+                        std::thread::sleep(most);
+                    } else if woken == Some(phase) {
+                        // It was said to be over and is not: what lies there is of an earlier life of this job, or a
+                        // stranger's. It must not make this a busy loop.
+                        self.sleep(most);
+                    } else if self.wait(Signal::Over(phase), most) {
+                        woken = Some(phase);
                     }
                     Ok(run.handle_pause(&self.member(), self.now()))
                 }
@@ -295,7 +301,7 @@ impl Driver {
         if !before.complete || backend.announced(before.round).is_ok_and(|ours| ours.contains(node)) {
             return false;
         }
-        let prefix = format!("torch.rendezvous.{}.{}", self.settings.run_id, before.round);
+        let prefix = keys::round_prefix(&self.settings.run_id, before.round);
         let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(WHY)));
         nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }

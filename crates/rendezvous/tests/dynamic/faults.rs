@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::cell;
+use rallypoint_core::rendezvous::{State, cell};
 use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
 };
@@ -181,33 +181,71 @@ fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
     }
 }
 
-/// A rank 0 that has joined and then says nothing, because it died or is a launcher that has said it before.
+/// Puts a rank 0 before the first node of this job, which has joined and then says nothing: it died, or is a launcher that
+/// has said it before. Returns when that node waits for it.
+fn let_a_silent_one_be_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
+    let store = job.store();
+    eventually("it is there", Duration::from_secs(60), || {
+        state(&store).participants.contains_key(node.node())
+    });
+    let mut with = state(&store);
+    let silent = NodeDesc::new("0", 1, 0);
+    with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
+    with.participants.insert(silent, 0);
+    with.participants.insert(node.node().clone(), 1);
+    (with.complete, with.deadline) = (true, None);
+    let value = cell::write(&with, &rallypoint_store::Limits::default()).unwrap();
+    store.set("torch.rendezvous.job", &value).unwrap();
+    // It keeps itself alive, so it has joined.
+    let before = with.last_heartbeats[node.node()];
+    eventually("it has joined", Duration::from_secs(60), || {
+        state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
+    });
+}
+
+fn state(store: &dyn Store) -> State {
+    let value = store.get("torch.rendezvous.job").unwrap();
+    cell::read(&value, &rallypoint_store::Limits::default()).unwrap().unwrap_or_default()
+}
+
 #[test]
 fn a_node_that_waits_for_rank_0_to_say_where_the_workers_meet_can_be_interrupted() {
     let job = quick(2, 2);
     let node = job.node();
     let joining = join(&node);
-    let (store, limits) = (job.store(), rallypoint_store::Limits::default());
-    let read =
-        || cell::read(&store.get("torch.rendezvous.job").unwrap(), &limits).unwrap().unwrap_or_default();
-    eventually("it is there", Duration::from_secs(5), || read().participants.contains_key(node.node()));
-    let mut state = read();
-    let silent = NodeDesc::new("0", 1, 0);
-    state.last_heartbeats.insert(silent.clone(), state.last_heartbeats[node.node()]);
-    state.participants.insert(silent, 0);
-    state.participants.insert(node.node().clone(), 1);
-    (state.complete, state.deadline) = (true, None);
-    store.set("torch.rendezvous.job", &cell::write(&state, &limits).unwrap()).unwrap();
-    // It keeps itself alive, so it has joined.
-    let before = state.last_heartbeats[node.node()];
-    eventually("it has joined", Duration::from_secs(5), || {
-        read().last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
-    });
+    let_a_silent_one_be_rank_0(&job, &node);
     let start = Instant::now();
     node.interrupt();
     assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert!(!read().has(node.node()), "it has left");
+    assert!(!state(&job.store()).has(node.node()), "it has left");
+}
+
+/// It would wait for `read_timeout`, a minute, and then fail, although a spare stands by.
+#[test]
+fn a_round_whose_rank_0_is_dead_before_it_has_said_where_the_workers_meet_starts_over_with_a_spare() {
+    let job = quick(2, 2);
+    let node = job.node();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0(&job, &node);
+    let spare = job.node();
+    let waiting = join(&spare);
+    let start = Instant::now();
+    let after = [joining.join().unwrap().unwrap(), waiting.join().unwrap().unwrap()];
+    assert_agree(&after);
+    assert_eq!(after[0].round, 1);
+    // The limit is 0.9 s, and everybody looks once a second; the store would have given up after 20 s.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_rendezvous_that_is_closed_while_a_node_waits_for_rank_0_is_closed_for_it() {
+    let job = quick(2, 2);
+    let node = job.node();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0(&job, &node);
+    job.node().set_closed().unwrap();
+    assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Closed { .. })));
 }
 
 #[test]
