@@ -162,7 +162,10 @@ impl RendezvousBackend for C10dBackend {
                 self.remember(&token);
                 Ok(Written { won: true, now: Some((state.to_vec(), token)) })
             }
-            Ok(Exchange::Held(value)) => Ok(Written { won: false, now: self.decode(value)? }),
+            Ok(Exchange::Held(value)) => {
+                drop(desired);
+                Ok(Written { won: false, now: self.decode(value)? })
+            }
             Ok(Exchange::Absent) => {
                 self.plant()?;
                 Ok(Written { won: false, now: self.state()? })

@@ -84,6 +84,11 @@ impl Run {
         self.cell.as_ref().and_then(|cell| cell.state.as_deref())
     }
 
+    /// The same, to keep.
+    pub fn shared_state(&self) -> Option<Arc<State>> {
+        self.cell.as_ref().and_then(|cell| cell.state.clone())
+    }
+
     /// The first step.
     pub fn start(&mut self) -> Step {
         Step::Read

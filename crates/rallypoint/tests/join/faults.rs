@@ -208,12 +208,15 @@ fn states_that_are_large_and_change_all_the_time_do_not_fill_a_nodes_memory() {
     for turn in 0.. {
         let mut state = cell::read(&store.get(KEY).unwrap(), &limits).unwrap().unwrap();
         let beat = *state.last_heartbeats.values().next().unwrap();
-        let many = |n: usize| NodeDesc::new(format!("{turn}-{n}-{}", "h".repeat(50)), n as i64, 0);
+        let many = |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
         state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
-        (state.wait_list, state.redundancy_list) =
-            ((0..9_500).map(many).collect(), (9_500..19_000).map(many).collect());
-        state.last_heartbeats.extend((0..19_000).map(|n| (many(n), beat)));
-        store.set(KEY, &cell::write(&state, &limits).unwrap()).unwrap();
+        // As many, with as long names, as may be.
+        let count = limits.state_nodes - 1;
+        state.wait_list = (0..count).map(many).collect();
+        state.last_heartbeats.extend((0..count).map(|n| (many(n), beat)));
+        let value = cell::write(&state, &limits).unwrap();
+        assert!(value.len() * 3 / 4 > limits.state_bytes * 3 / 4, "{} bytes", value.len());
+        store.set(KEY, &value).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{}/status", node.child.id())).unwrap();
         let held = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         most = held.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;

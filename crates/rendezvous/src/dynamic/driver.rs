@@ -248,8 +248,10 @@ impl Driver {
         }
         let bytes = pickle::encode_checked(&state, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
-        let before = run.state().cloned().unwrap_or_default();
+        let before = run.shared_state().unwrap_or_default();
         let written = backend.set_state(&bytes, &token)?;
+        // States may be large: what is not needed any more goes before the next is read.
+        drop((bytes, token));
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
                 let state = Arc::new(state);
@@ -257,7 +259,10 @@ impl Driver {
                 self.remember(&token, &state);
                 Cell { state: Some(state), token }
             }
-            (_, now) => self.decode(now)?,
+            (_, now) => {
+                drop((state, before));
+                self.decode(now)?
+            }
         };
         let mut member = self.member();
         Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), (self.wall_clock)()))
