@@ -259,8 +259,9 @@ impl DynamicRendezvousHandler {
         if self.driver.interrupted.load(Ordering::SeqCst) {
             return Standing::Interrupted;
         }
-        // Whether the store can be reached is asked elsewhere.
+        // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
         let Ok(state) = self.look() else { return Standing::Stands };
+        let state = self.driver.latest().unwrap_or(state);
         let is_in = |node| state.participants.contains_key(node);
         match state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()) {
             true => Standing::Stands,

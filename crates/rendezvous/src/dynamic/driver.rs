@@ -94,8 +94,13 @@ impl Driver {
 
     /// Who was expected by name and is not in the state that was read last.
     pub(super) fn missing(&self) -> MissingHosts {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.expected.missing(read.iter().flat_map(|(_, state)| state.members()))
+        self.expected.missing(self.latest().iter().flat_map(|state| state.members()))
+    }
+
+    /// The state that was read or written last, by whichever thread.
+    pub(super) fn latest(&self) -> Option<Arc<State>> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
     /// Reads the state once.
