@@ -51,7 +51,9 @@ pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
 pub use machine::is_this_machine;
-pub use parameters::{Config, ConfigValue, RendezvousParameters, parse_rendezvous_config};
+pub use parameters::{
+    Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
+};
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
 pub use ranks::{AssignedRanks, FINISHED_KEY, RoleInfo, assign_ranks, count_as_idle};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

@@ -289,6 +289,18 @@ fn everything_that_is_wrong_is_said_at_once() {
     assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
 }
 
+/// What can't be read must not hide what can be and is wrong.
+#[test]
+fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
+    let conf = "jion_timeout=3,is_host=maybe,last_call_timeout=-1,foo,read_timeout=9223372036854775807";
+    let output = run(&["--rdzv-endpoint", "127.0.0.1:1", "--rdzv-conf", conf]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for what in ["did you mean 'join_timeout'", "is_host", "last_call", "'foo' must have", "than a century"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+}
+
 #[test]
 fn values_beyond_all_measure_are_wrong_usage() {
     let (long, most) = ("x".repeat(70_000), u64::MAX.to_string());

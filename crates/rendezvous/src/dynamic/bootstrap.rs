@@ -103,6 +103,8 @@ impl Bootstrap {
                     tracing::debug!(
                         "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
                     );
+                    // For those who were not there when it said so.
+                    let _ = info.publish(store);
                     info
                 }
                 None => {

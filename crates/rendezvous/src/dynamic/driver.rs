@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, keys, pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Run, Settings, State, Step, WallTime, keys,
+    pickle,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
@@ -150,8 +151,13 @@ impl Driver {
         let waits = matches!(goal, Goal::Join | Goal::Exit);
         // What must be done by then must not wait longer for a store that is away.
         let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
-        let backend = limited.as_deref().unwrap_or(&*self.backend);
         loop {
+            // Who joins has that long and a little more to withdraw; a spare has no end.
+            let joining = match waits && !run.is_spare(&self.me) {
+                true => self.backend.within(run.deadline().since(self.now()) + ROLLBACK),
+                false => None,
+            };
+            let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
             if waits && self.is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
             }

@@ -184,16 +184,19 @@ fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
 /// Puts a rank 0 before the first node of this job, which has joined and then says nothing: it died, or is a launcher that
 /// has said it before. Returns when that node waits for it.
 fn let_a_silent_one_be_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
+    let_a_silent_one_be_rank_0_of(0, job, node);
+}
+
+fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
     let store = job.store();
-    eventually("it is there", Duration::from_secs(60), || {
-        state(&store).participants.contains_key(node.node())
-    });
+    eventually("it is there", Duration::from_secs(60), || state(&store).has(node.node()));
     let mut with = state(&store);
     let silent = NodeDesc::new("0", 1, 0);
     with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
     with.participants.insert(silent, 0);
     with.participants.insert(node.node().clone(), 1);
-    (with.complete, with.deadline) = (true, None);
+    (with.round, with.complete, with.deadline) = (round, true, None);
+    with.wait_list.clear();
     let value = cell::write(&with, &rallypoint_store::Limits::default()).unwrap();
     store.set("torch.rendezvous.job", &value).unwrap();
     // It keeps itself alive, so it has joined.
@@ -257,4 +260,46 @@ fn an_address_that_no_state_can_hold_is_refused_before_anything_is_written() {
         let error = made.err().expect("it is refused").to_string();
         assert!(error.contains("neither a host name nor an address"), "{error}");
     }
+}
+
+/// Trap T1: a torch node says where the workers meet in its first round only. One of ours who heard it then tells those who
+/// come later.
+#[test]
+fn who_knows_where_a_silent_rank_0_is_tells_those_who_come_later() {
+    let mut job = Job::new(2, 2);
+    job.settings.keep_alive_interval = Duration::from_secs(2);
+    let (node, store) = (job.node(), job.store());
+    store.set("torch.rendezvous.job.0/MASTER_ADDR", b"127.0.0.9").unwrap();
+    store.set("torch.rendezvous.job.0/MASTER_PORT", b"29999").unwrap();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0_of(0, &job, &node);
+    let before = joining.join().unwrap().unwrap();
+    let joining = join(&node);
+    eventually("it waits for the next", Duration::from_secs(60), || {
+        state(&store).wait_list.contains(node.node())
+    });
+    let_a_silent_one_be_rank_0_of(1, &job, &node);
+    let after = joining.join().unwrap().unwrap();
+    assert_eq!((after.round, &after.bootstrap_store_info), (1, &before.bootstrap_store_info));
+    assert_eq!(store.get("torch.rendezvous.job.1/MASTER_ADDR").unwrap(), b"127.0.0.9");
+    assert_eq!(store.get("torch.rendezvous.job.1/MASTER_PORT").unwrap(), b"29999");
+}
+
+/// Its store would be waited for as long as `read_timeout`, a minute.
+#[test]
+fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_its_time_to_join() {
+    let mut job = quick(2, 2);
+    job.settings.join_timeout = Duration::from_secs(2);
+    let proxy = Frozen::before(&job);
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let timeout = Duration::from_secs(60);
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    let joining = join(&node);
+    eventually("it waits", Duration::from_secs(60), || state(&job.store()).has(node.node()));
+    proxy.freeze();
+    let start = Instant::now();
+    let error = joining.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
