@@ -133,7 +133,7 @@ fn who(waiting: &Waiting<'_>) -> String {
 /// What ends the wait, and when.
 fn until(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
-    let left = seconds(waiting.settings.join_timeout.saturating_sub(waiting.waited));
+    let left = seconds(waiting.left);
     match waiting.reason {
         Reason::Spare { .. } => "; until a node leaves or the job ends".into(),
         Reason::LastCall { left, .. } => format!("; starts in {} s (last_call_timeout)", seconds(*left)),

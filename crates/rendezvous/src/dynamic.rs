@@ -40,6 +40,8 @@ pub struct Waiting<'a> {
     pub settings: &'a Settings,
     /// How long it has waited.
     pub waited: Duration,
+    /// How long until its time to join is up. A spare that is needed after all has it all again.
+    pub left: Duration,
     /// Who was expected by name and is not here.
     pub missing: MissingHosts,
 }

@@ -329,6 +329,7 @@ impl Driver {
                 state: run.state(),
                 settings: &self.settings,
                 waited: started.elapsed(),
+                left: run.deadline().since(self.now()),
                 missing: self.missing(),
             });
         }
