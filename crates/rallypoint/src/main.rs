@@ -40,7 +40,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // The agent starts its workers through this same program.
+    // The agent starts its workers, and whoever watches over it, through this same program.
     if let Some(code) = rallypoint_agent::enter() {
         return code;
     }
