@@ -137,11 +137,7 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
 }
 
 /// How the workers' command is run.
-fn mode(
-    args: &RunArgs,
-    defaults: &Defaults<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<CommandMode, Refused> {
+fn mode(args: &RunArgs, defaults: &Defaults<'_>, warnings: &mut Vec<String>) -> Result<CommandMode, Refused> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
             .map(|(given, flag)| defaults.said_switch(given, flag));
@@ -239,7 +235,9 @@ fn logs(
     ] {
         // Torchrun makes the file all the same, and so do we.
         if !filters.is_empty() && !is_tee_d {
-            warnings.push(format!("{flag} finds nothing: it looks at what --tee shows, and that is not asked for"));
+            warnings.push(format!(
+                "{flag} finds nothing: it looks at what --tee shows, and that is not asked for"
+            ));
         }
     }
     let shown_ranks = defaults.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();

@@ -49,7 +49,8 @@ impl Meeting {
         let nnodes = defaults.said(&args.nnodes, "--nnodes");
         let nnodes = nnodes.unwrap_or(Said { value: "1:1".into(), flag: "--nnodes", typed: false });
         let (min_nodes, max_nodes) = nodes(&nnodes.value)?;
-        let given = |text: &Option<String>, flag| defaults.said(text, flag).filter(|said| !said.value.is_empty());
+        let given =
+            |text: &Option<String>, flag| defaults.said(text, flag).filter(|said| !said.value.is_empty());
         Ok(Meeting {
             nnodes,
             min_nodes,
@@ -121,7 +122,7 @@ impl Meeting {
         if let Some(address) = &self.local_addr {
             check_ours("--local-addr", address)?;
         }
-        let id = run_id(self.id, kind, warnings);
+        let id = run_id(self.id.as_deref(), kind, warnings);
         let parameters = RendezvousParameters::new(backend, &endpoint, &id, self.min_nodes, self.max_nodes)
             .and_then(|parameters| parameters.with_config(config))
             .map_err(wrong)?
@@ -135,9 +136,9 @@ impl Meeting {
 
 /// The name of the run. Torchrun draws a random one for a job on this machine alone even if one was given; then logs and
 /// events have a name that nobody chose.
-fn run_id(given: Option<String>, kind: Kind, warnings: &mut Vec<String>) -> String {
+fn run_id(given: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
     match given {
-        Some(id) if !id.is_empty() => id,
+        Some(id) if !id.is_empty() => id.into(),
         Some(_) => {
             let id = random_id();
             warnings.push(format!(

@@ -74,9 +74,7 @@ fn two_nodes_get_the_ranks_they_were_given_start_over_together_and_finish() {
         let expected: Vec<_> = (0..4)
             .map(|rank| {
                 let (local, group) = (rank % 2, rank / 2);
-                format!(
-                    "{rank}/4 {local}/2 {group}/2 {rank}/4 default {place} fixed True {restarts}/1"
-                )
+                format!("{rank}/4 {local}/2 {group}/2 {rank}/4 default {place} fixed True {restarts}/1")
             })
             .collect();
         assert_eq!(told([&first, &second], restarts), expected);

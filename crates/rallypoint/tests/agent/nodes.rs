@@ -145,7 +145,8 @@ fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_wh
     let dead = victim.inner().unwrap().as_raw_nonzero();
     let start = Instant::now();
     kill_all_of(&victim);
-    let before = [&host, &survivor].map(|node| node.out().lines().filter(|line| line.contains("/2 ")).count());
+    let before =
+        [&host, &survivor].map(|node| node.out().lines().filter(|line| line.contains("/2 ")).count());
     for (node, before) in [&host, &survivor].into_iter().zip(before) {
         node.says("/2 ", before + 1);
     }

@@ -91,7 +91,8 @@ impl Meeting {
             self.check_master_beside(&endpoint.value, |master| master.idle(&why, warnings))?;
         }
         let config = self.conf.as_ref().map(|conf| parse_rendezvous_config(&conf.value));
-        let rank = config.and_then(Result::ok).and_then(|config| config.get("rank").map(ConfigValue::to_string));
+        let rank =
+            config.and_then(Result::ok).and_then(|config| config.get("rank").map(ConfigValue::to_string));
         match rank {
             Some(rank) if rank != self.rank().to_string() => Err(Refused::usage(format!(
                 "--rdzv-conf rank={rank} is not this node's rank, which is {}; say --node-rank {rank}, and that alone",
@@ -104,7 +105,10 @@ impl Meeting {
     fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
         let backend = self.backend_name();
         if let Some(rank) = self.node_rank.as_ref().filter(|rank| rank.value != 0) {
-            rank.ignored(&format!("{backend} gives ranks itself; --rdzv-backend static takes them"), warnings);
+            rank.ignored(
+                &format!("{backend} gives ranks itself; --rdzv-backend static takes them"),
+                warnings,
+            );
         }
         match &self.endpoint {
             Some(endpoint) => {
@@ -162,7 +166,8 @@ fn bare(host: &str) -> &str {
 
 fn is_loopback(host: &str) -> bool {
     let address = bare(host).parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Whether two names mean one machine, as far as they tell.

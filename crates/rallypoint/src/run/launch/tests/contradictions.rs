@@ -5,7 +5,8 @@ use super::*;
 
 /// What is said about a line that is accepted.
 fn warned(line: &str, environment: &[(&str, &str)]) -> Vec<String> {
-    let warnings = with(line, environment).unwrap_or_else(|refused| panic!("{line}: {}", refused.text)).warnings;
+    let warnings =
+        with(line, environment).unwrap_or_else(|refused| panic!("{line}: {}", refused.text)).warnings;
     warnings.into_iter().filter(|warning| !warning.contains("OMP_NUM_THREADS")).collect()
 }
 
@@ -25,8 +26,16 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         ("--nnodes 1 --node-rank -1", "--node-rank -1", "--nnodes"),
         ("--nnodes 2:4", "--nnodes 2:4", "--rdzv-backend c10d"),
         ("--nnodes 1:2 --rdzv-backend static", "--nnodes 1:2", "--nnodes 2"),
-        ("--nnodes 2 --rdzv-endpoint h:1 --master-addr g --node-rank 1", "--master-addr g", "--rdzv-endpoint h:1"),
-        ("--nnodes 2 --rdzv-endpoint h:1 --master-port 2 --node-rank 1", "--master-port 2", "--rdzv-endpoint h:1"),
+        (
+            "--nnodes 2 --rdzv-endpoint h:1 --master-addr g --node-rank 1",
+            "--master-addr g",
+            "--rdzv-endpoint h:1",
+        ),
+        (
+            "--nnodes 2 --rdzv-endpoint h:1 --master-port 2 --node-rank 1",
+            "--master-port 2",
+            "--rdzv-endpoint h:1",
+        ),
         ("--nnodes 2 --rdzv-conf rank=1", "--rdzv-conf rank=1", "--node-rank 1"),
         ("--nnodes 2 --rdzv-backend c10d --master-addr node0", "--master-addr node0", "--rdzv-endpoint"),
         ("--rdzv-backend c10d --master-port 29500", "--master-port 29500", "--rdzv-endpoint"),
