@@ -257,8 +257,9 @@ impl StaticRendezvousHandler {
     fn open_beside(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
-        match TcpStore::open(options).and_then(|store| Ok((store.check(&[&rank_0])?, store))) {
-            Ok((true, store)) => Ok(store),
+        // It may have opened its store a moment ago, and not have said yet who it is.
+        match TcpStore::open(options).and_then(|store| store.wait_for(&[&rank_0], BESIDE).map(|()| store)) {
+            Ok(store) => Ok(store),
             _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
         }
     }

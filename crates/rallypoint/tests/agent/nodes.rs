@@ -151,13 +151,12 @@ fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_wh
         node.says("/2 ", before + 1);
     }
     let took = start.elapsed();
-    println!("{took:?}");
     for node in [&host, &survivor] {
         let why = format!("(pid {dead}): no heartbeat for 15 s");
         assert!(node.err().contains(&why), "{why:?} not in:\n{}", node.err());
     }
     // It was last heard of at most 5 s before. The last call takes 1 s.
-    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(20), "{took:?}");
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(18), "{took:?}");
 }
 
 #[test]
