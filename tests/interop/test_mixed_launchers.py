@@ -52,12 +52,14 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Its living workers. Ours are children of the process below the one that was started."""
+    """Its living workers. Of ours there are two more processes between them and the one that was started."""
     found = []
     for _, pid in starts(folder, world):
         try:
-            above = parent(pid)
-            if launcher.process.pid in (above, parent(above)):
+            above = [parent(pid)]
+            while above[-1] > 1 and len(above) < 3:
+                above.append(parent(above[-1]))
+            if launcher.process.pid in above:
                 found.append(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass

@@ -78,7 +78,7 @@ impl Watching {
         spawn(
             "membership",
             Box::new(move || {
-                let mut gone_since = None;
+                let (mut gone_since, mut told) = (None, false);
                 while is_wanted.load(Ordering::SeqCst) {
                     handler.wait_for_change(interval);
                     if !is_wanted.load(Ordering::SeqCst) {
@@ -88,8 +88,12 @@ impl Watching {
                         Ok(None) => gone_since = None,
                         // Who starts over leaves before it waits: that takes a moment.
                         Ok(Some(Sight::Gone(..)))
-                            if gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN => {}
-                        Ok(Some(sight)) => hand_on(sight),
+                            if gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN
+                                && !handler.gone_for_good().unwrap_or(false) => {}
+                        Ok(Some(sight)) => {
+                            told = told || tell_gone(&*handler, &round, &sight);
+                            hand_on(sight);
+                        }
                         Err(error) => return hand_on(Sight::Lost(error)),
                     }
                 }
@@ -109,6 +113,21 @@ impl Drop for Watching {
         self.stop_looking();
         self.wanted.store(false, Ordering::SeqCst);
     }
+}
+
+/// Says who is gone and why, if somebody is; whether that was so. What comes of it is said where it is decided.
+fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Sight) -> bool {
+    let matters = match sight {
+        Sight::Gone(_, finished) => *finished == 0,
+        // Another may have been quicker to start over without them.
+        Sight::Waiting(_) => finished(&*round.store).is_ok_and(|finished| finished == 0),
+        _ => false,
+    };
+    let gone = if matters { handler.describe_gone().ok().flatten() } else { None };
+    if let Some(gone) = &gone {
+        tracing::warn!("gone from round {}: {gone}", round.round);
+    }
+    gone.is_some()
 }
 
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
