@@ -112,7 +112,7 @@ impl Drop for Watching {
 }
 
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
-    let finished = || finished(&*round.store).unwrap_or(0);
+    let finished = || finished(round).unwrap_or(0);
     // Ours say so when they have failed.
     let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
     if handler.is_closed()? {
