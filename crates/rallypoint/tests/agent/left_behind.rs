@@ -1,11 +1,11 @@
 //! Nobody is left behind: whoever is killed, and whenever, workers and all that they have started are gone soon after.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, family, random};
+use crate::bed::{Agent, family, random, until_within};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
@@ -18,11 +18,7 @@ fn start(workers: &str, script: &str) -> Agent {
 }
 
 fn assert_gone(mark: &str, what: &str) {
-    let start = Instant::now();
-    while !family(mark).is_empty() {
-        assert!(start.elapsed() < GONE, "{what}: still there: {:#?}", family(mark));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_within(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
 }
 
 /// The full number with `RALLYPOINT_SOAK=1`.
@@ -43,6 +39,7 @@ fn whoever_of_the_two_processes_is_killed_and_whenever_nobody_is_left() {
             // While it starts.
             _ => random() % 30_000,
         };
+        // Part of the fault: it may come at any moment.
         std::thread::sleep(Duration::from_micros(pause));
         let inner = agent.inner();
         let (victim, who) = match (inner, random() % 2) {
@@ -106,6 +103,7 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
     for round in 0..rounds(30, 1000) {
         let arguments = ["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
         let mut agent = Agent::start_with(&arguments, &[("TMPDIR", dir.path())]);
+        // Part of the fault: it may come at any moment.
         std::thread::sleep(Duration::from_micros(random() % 20_000));
         let signal = if round % 2 == 0 { Signal::TERM } else { Signal::KILL };
         // Either of the two.
@@ -117,9 +115,9 @@ fn starting_and_killing_leaves_no_file_and_no_process() {
     marks.iter().for_each(|mark| assert_gone(mark, "killed while it started"));
     let left =
         || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
-    let start = Instant::now();
-    while !left().is_empty() {
-        assert!(start.elapsed() < GONE, "left in the folder for temporary files: {:?}", left());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_within(
+        GONE,
+        || format!("left in the folder for temporary files: {:?}", left()),
+        || left().is_empty(),
+    );
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, SOON};
+use crate::bed::{Agent, Port, until};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
@@ -73,11 +73,7 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
         let script = format!("{TELL} exec sleep 600");
         let host = node(&port, "2", &[], &script);
         // The second to come is a client of the first's store.
-        let deadline = Instant::now() + SOON;
-        while std::net::TcpStream::connect(port.endpoint()).is_err() {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("it hosts the store", || std::net::TcpStream::connect(port.endpoint()).is_ok());
         let client = node(&port, "2", &[], &script);
         host.says("told", 1);
         client.says("told", 1);
