@@ -180,6 +180,24 @@ def test_a_file_may_be_named_by_a_path(tmp_path):
     assert store.path == str(tmp_path / "store")
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_may_be_named_by_bytes(family, tmp_path):
+    path = bytes(tmp_path / "store")
+    store = FAMILIES[family].FileStore(path, 1)
+    store.set("k", "v")
+    assert pathlib.Path(path.decode()).exists() and store.path == path.decode()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("timeout", [datetime.timedelta.max, datetime.timedelta(days=200_000_000)])
+def test_the_longest_time_out_there_is_is_without_end(family, timeout, tmp_path):
+    store = Stores(family, tmp_path).make("hash")
+    store.set_timeout(timeout)
+    store.set("k", "v")
+    store.wait(["k"], timeout)
+    assert store.get("k") == b"v"
+
+
 def test_a_file_that_can_not_be_is_a_store_error(tmp_path):
     with pytest.raises(FAMILIES["torch"].DistStoreError):
         FAMILIES["torch"].FileStore(str(tmp_path)).set("k", "v")

@@ -18,13 +18,25 @@ PROFILE = os.environ.get("RALLYPOINT_PROFILE", "release")
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
-prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
-build_sdist = maturin.build_sdist
+
+DATA = CRATE / "data"
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """PEP 517's hook. pip calls it before anything is built, and maturin wants the folder to be there."""
+    DATA.mkdir(exist_ok=True)
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """PEP 517's hook."""
+    DATA.mkdir(exist_ok=True)
+    return maturin.build_sdist(sdist_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517's hook."""
-    put_command(CRATE / "data" / "scripts" / "rallypoint")
+    put_command(DATA / "scripts" / "rallypoint")
     os.environ.setdefault("MATURIN_PEP517_ARGS", f"--profile {PROFILE} --locked")
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 

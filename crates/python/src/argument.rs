@@ -1,6 +1,9 @@
 //! What Python hands over, as the stores want it. What doesn't fit is a `TypeError`, as torch has it.
 
+use std::ffi::OsStr;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
@@ -35,6 +38,23 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 
 fn not_text() -> PyErr {
     PyTypeError::new_err("a key must be text that can be written as UTF-8")
+}
+
+/// A file's path: text, or bytes as the system has them.
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for FilePath {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<FilePath> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(FilePath(OsStr::from_bytes(bytes.as_bytes()).into()));
+        }
+        object
+            .extract()
+            .map(FilePath)
+            .map_err(|_| wrong("a file's path must be str, bytes or os.PathLike", object))
+    }
 }
 
 /// Several keys.
@@ -187,8 +207,10 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
         if let Ok(delta) = object.cast::<PyDelta>() {
-            let seconds = i64::from(delta.get_days()) * 86_400 + i64::from(delta.get_seconds());
-            return Ok(Timeout((seconds * 1_000_000 + i64::from(delta.get_microseconds())) / 1_000));
+            // The longest there is has more microseconds than an i64 counts.
+            let seconds = i128::from(delta.get_days()) * 86_400 + i128::from(delta.get_seconds());
+            let millis = (seconds * 1_000_000 + i128::from(delta.get_microseconds())) / 1_000;
+            return Ok(Timeout(i64::try_from(millis).unwrap_or(i64::MAX)));
         }
         if let Ok(seconds) = object.cast::<PyFloat>() {
             // Without end of its range, and nothing for what is no number.

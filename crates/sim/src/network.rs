@@ -1,7 +1,7 @@
 //! The store: values under names, with compare-and-set, and lists of announcements. It knows what lies where and nothing
 //! of what it means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ pub(crate) type Changed = (Name, Option<Arc<State>>, Arc<State>);
 pub(crate) struct Store {
     registers: BTreeMap<Name, Cell>,
     announced: BTreeMap<Name, Arc<[NodeDesc]>>,
+    /// Who was taken back: nobody comes again to the same list.
+    retracted: BTreeMap<Name, BTreeSet<NodeDesc>>,
     codec: bool,
     helped: bool,
     /// Compare-and-sets so far, and those that lost.
@@ -74,15 +76,17 @@ impl Store {
                 (Reply::Written { won: true, cell }, Some((key, before.state, state)))
             }
             Request::Announce { key, node } => {
+                let is_gone = self.retracted.get(&key).is_some_and(|gone| gone.contains(&node));
                 let list = self.announced.entry(key).or_default();
-                if !list.contains(&node) {
+                if !is_gone && !list.contains(&node) {
                     *list = list.iter().cloned().chain([node]).collect();
                 }
                 (Reply::Done, None)
             }
             Request::Retract { key, nodes } => {
-                let list = self.announced.entry(key).or_default();
+                let list = self.announced.entry(key.clone()).or_default();
                 *list = list.iter().filter(|node| !nodes.contains(node)).cloned().collect();
+                self.retracted.entry(key).or_default().extend(nodes);
                 (Reply::Done, None)
             }
             Request::ReadAnnounced { key } => {

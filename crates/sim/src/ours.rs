@@ -20,6 +20,8 @@ pub(crate) struct Ours {
     run: Option<Run>,
     /// When it must be in a round.
     deadline: MonoTime,
+    /// The round it has announced itself for: it does so once.
+    asked: Option<u64>,
     pending: Option<Pending>,
 }
 
@@ -43,6 +45,7 @@ impl Ours {
             key,
             run: None,
             deadline: MonoTime::default(),
+            asked: None,
             pending: None,
         }
     }
@@ -63,6 +66,11 @@ impl Ours {
     fn read(&mut self, pending: Pending) -> Next {
         self.pending = Some(pending);
         (Want::Send(Request::Read { key: self.key.clone() }), None)
+    }
+
+    fn is_settled(&self, cell: &Cell) -> bool {
+        let run = self.run.as_ref().expect("it asked");
+        cell.state.as_ref().is_some_and(|state| run.is_settled(&self.member.me, state))
     }
 
     fn announced(&self, round: u64) -> Name {
@@ -99,6 +107,9 @@ impl Ours {
         }
         match step {
             Step::Read => self.read(Pending::Reading),
+            Step::Announce { round } if self.asked == Some(round) => {
+                self.read(Pending::ReadingState { round })
+            }
             Step::Announce { round } => {
                 self.pending = Some(Pending::Announcing { round });
                 let (key, node) = (self.announced(round), self.member.me.clone());
@@ -191,35 +202,48 @@ impl Mind for Ours {
     fn handle_reply(&mut self, life: &mut Life, reply: Reply, random: u64, now: Duration) -> Next {
         let (mono, wall) = (life.clocks.mono(now), life.clocks.wall(now));
         let Some(pending) = self.pending.take() else { return (Want::Nothing, None) };
-        let run = self.run.as_mut();
         let step = match (pending, reply) {
             (Pending::Announcing { round }, Reply::Done) => {
+                self.asked = Some(round);
                 return self.read(Pending::ReadingState { round });
+            }
+            (Pending::ReadingState { .. }, Reply::Cell(cell)) if self.is_settled(&cell) => {
+                let run = self.run.as_mut().expect("it asked");
+                run.handle_announced(&mut self.member, cell, [], mono, wall)
             }
             (Pending::ReadingState { round }, Reply::Cell(cell)) => {
                 self.pending = Some(Pending::ReadingAnnounced { cell });
                 return (Want::Send(Request::ReadAnnounced { key: self.announced(round) }), None);
             }
-            (Pending::ReadingAnnounced { cell }, Reply::Announced(announced)) => {
-                run.expect("it asked").handle_announced(&mut self.member, cell, announced, mono, wall)
-            }
+            (Pending::ReadingAnnounced { cell }, Reply::Announced(announced)) => self
+                .run
+                .as_mut()
+                .expect("it asked")
+                .handle_announced(&mut self.member, cell, announced, mono, wall),
             (Pending::Retracting { token, state }, Reply::Done) => return self.write(token, state),
             (Pending::Writing { before, after }, Reply::Written { won: true, cell }) => {
                 if before.is_some() && before != after {
                     life.ended = before;
                 }
-                run.expect("it asked").handle_written(&mut self.member, true, cell, random, mono, wall)
+                self.run.as_mut().expect("it asked").handle_written(
+                    &mut self.member,
+                    true,
+                    cell,
+                    random,
+                    mono,
+                    wall,
+                )
             }
             (Pending::Writing { .. }, Reply::Written { won: false, cell }) => {
                 let before = self.member.clone();
-                let run = run.expect("it asked");
+                let run = self.run.as_mut().expect("it asked");
                 let step = run.handle_written(&mut self.member, false, cell.clone(), random, mono, wall);
                 let broken = self.lost(before, &cell, mono);
                 let (want, report) = self.take_step(life, step, now);
                 return (want, broken.or(report));
             }
             (Pending::Reading, Reply::Cell(cell)) => {
-                run.expect("it asked").handle_cell(&mut self.member, cell, mono, wall)
+                self.run.as_mut().expect("it asked").handle_cell(&mut self.member, cell, mono, wall)
             }
             (Pending::Monitoring, Reply::Cell(cell @ Cell { state: Some(_), .. })) => {
                 let state = cell.state.clone().unwrap_or_default();

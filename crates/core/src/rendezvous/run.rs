@@ -95,6 +95,15 @@ impl Run {
         self.next(member, now, wall)
     }
 
+    /// Whether somebody has let this node in, or out, already: then it is of no use to know who else wants to be.
+    pub fn is_settled(&self, me: &NodeDesc, state: &State) -> bool {
+        match self.goal {
+            Goal::Join => state.participants.contains_key(me),
+            Goal::Exit => !state.participants.contains_key(me),
+            _ => false,
+        }
+    }
+
     /// The announcement was made; the state and the announcements of that round were read after it, in that order.
     pub fn handle_announced(
         &mut self,

@@ -35,6 +35,8 @@ pub(super) struct Driver {
     member: Mutex<Member>,
     /// What was read last, so that what has not changed is not read twice.
     read: Mutex<Option<(Token, Arc<State>)>>,
+    /// The round that this node has last announced itself for.
+    asked: Mutex<Option<u64>>,
     limits: Limits,
     start: Instant,
 }
@@ -68,6 +70,7 @@ impl Driver {
             dropped: Flag::new(false),
             member: Mutex::new(member),
             read: Mutex::default(),
+            asked: Mutex::default(),
             limits: Limits::default(),
             start: Instant::now(),
         }
@@ -215,10 +218,13 @@ impl Driver {
     }
 
     fn announce(&self, backend: &dyn RendezvousBackend, run: &mut Run, round: u64) -> Result<Step> {
-        let helped = backend.announce(round, &self.me)?;
+        // Once is enough: who was taken back is not let in by others again, however often it asks.
+        let helped = *self.asked() == Some(round) || backend.announce(round, &self.me)?;
+        *self.asked() = helped.then_some(round);
         // In this order: whoever is taken back is so before the state changes.
         let cell = self.cell(backend)?;
-        let announced = if helped { backend.announced(round)? } else { Vec::new() };
+        let is_settled = cell.state.as_ref().is_some_and(|state| run.is_settled(&self.me, state));
+        let announced = if helped && !is_settled { backend.announced(round)? } else { Vec::new() };
         let mut member = self.member();
         Ok(run.handle_announced(&mut member, cell, announced, self.now(), (self.wall_clock)()))
     }
@@ -328,6 +334,10 @@ impl Driver {
     fn remember(&self, token: &Token, state: &Arc<State>) {
         let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some((token.clone(), Arc::clone(state)));
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<u64>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn member(&self) -> MutexGuard<'_, Member> {

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_core::store::SERVER_KEY;
 use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
@@ -44,9 +44,10 @@ impl Broken {
 pub(super) struct Connection {
     stream: TcpStream,
     decoder: ReplyDecoder,
-    /// Bytes received and not decoded yet: `input[at..]`.
+    /// What is received goes in here; `input[at..end]` is not decoded yet.
     input: Vec<u8>,
     at: usize,
+    end: usize,
     out: Vec<u8>,
     limits: Limits,
     /// The socket's time-outs as they are set now, to set them only when they change.
@@ -55,12 +56,18 @@ pub(super) struct Connection {
     nonce: u32,
     /// Replies may still come that nobody waits for.
     spoiled: bool,
+    /// The last answer came soon, so the next is looked for before sleeping.
+    is_brisk: bool,
 }
 
 /// What `read` is offered when little is expected.
 const READ: usize = 8 * 1024;
 /// And when a large reply is under way.
 const READ_LARGE: usize = 256 * 1024;
+/// An answer within this time has come soon; falling asleep and being woken may take most of it.
+const SOON: Duration = Duration::from_micros(200);
+/// How long it is looked for one where the last came soon, letting others run meanwhile.
+const LOOKING: Duration = Duration::from_micros(100);
 
 impl Connection {
     /// Connects and shakes hands. With the connection comes what the server says of itself, if it is one of ours.
@@ -90,12 +97,14 @@ impl Connection {
             decoder: ReplyDecoder::default(),
             input: Vec::new(),
             at: 0,
+            end: 0,
             out: Vec::new(),
             limits: limits.clone(),
             read_timeout: None,
             write_timeout: None,
             nonce: std::process::id(),
             spoiled: false,
+            is_brisk: false,
         };
         let identity = connection.shake_hands(deadline)?;
         Ok((connection, identity))
@@ -182,7 +191,7 @@ impl Connection {
     /// The next reply, of this kind.
     pub(super) fn receive(&mut self, kind: ReplyKind, deadline: &Deadline) -> Result<Reply, Broken> {
         loop {
-            let mut input = &self.input[self.at..];
+            let mut input = &self.input[self.at..self.end];
             let offered = input.len();
             let reply = self.decoder.next(kind, &mut input, &self.limits).map_err(Broken::Violation)?;
             self.at += offered - input.len();
@@ -205,29 +214,47 @@ impl Connection {
     /// All bytes received so far are decoded; reads more.
     fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
         let room = if self.decoder.is_mid_reply() { READ_LARGE } else { READ };
-        self.at = 0;
-        self.input.resize(room, 0);
-        let read = self.read(deadline);
-        self.input.truncate(*read.as_ref().unwrap_or(&0));
-        read.map(drop)
+        (self.at, self.end) = (0, 0);
+        if self.input.len() != room {
+            self.input = vec![0; room];
+        }
+        self.end = self.read(deadline)?;
+        Ok(())
     }
 
     fn read(&mut self, deadline: &Deadline) -> Result<usize, Broken> {
+        let asked = Instant::now();
+        if let Some(read) = self.read_soon(asked) {
+            return read;
+        }
         loop {
             if let Some(timeout) = new_timeout(self.read_timeout, deadline)? {
                 self.stream.set_read_timeout(timeout).map_err(|error| lost(&error, true))?;
                 self.read_timeout = timeout;
             }
             match (&self.stream).read(&mut self.input) {
-                Ok(0) => {
-                    let reason = "the server closed the connection".into();
-                    return Err(Broken::Lost { reason, sent: true, ended: true });
-                }
-                Ok(len) => return Ok(len),
                 Err(error) if is_pause(&error) => interrupt::look_up(),
-                Err(error) => return Err(lost(&error, true)),
+                read => {
+                    self.is_brisk = asked.elapsed() < SOON;
+                    return came(read);
+                }
             }
         }
+    }
+
+    /// What has come within a short time, without sleeping, if it is worth looking for.
+    fn read_soon(&mut self, asked: Instant) -> Option<Result<usize, Broken>> {
+        use rustix::net::{RecvFlags, recv};
+        while self.is_brisk {
+            match recv(&self.stream, &mut self.input[..], RecvFlags::DONTWAIT) {
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                    self.is_brisk = asked.elapsed() < LOOKING;
+                    std::thread::yield_now();
+                }
+                read => return Some(came(read.map(|(len, _)| len).map_err(Into::into))),
+            }
+        }
+        None
     }
 
     /// It is out of step with the server and must not be used again.
@@ -237,7 +264,7 @@ impl Connection {
 
     /// Whether nothing is under way on it, as far as is known here.
     pub(super) fn is_clean(&self) -> bool {
-        !self.spoiled && self.at == self.input.len() && !self.decoder.is_mid_reply() && self.out.is_empty()
+        !self.spoiled && self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty()
     }
 
     /// Whether it can be used again: no byte has come unasked, and the other side has not closed it.
@@ -320,6 +347,18 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> std::io::Result<TcpStrea
             socket.set_nonblocking(false)?;
             Ok(socket.into())
         }
+    }
+}
+
+/// What came of reading.
+fn came(read: std::io::Result<usize>) -> Result<usize, Broken> {
+    match read {
+        Ok(0) => {
+            let reason = "the server closed the connection".into();
+            Err(Broken::Lost { reason, sent: true, ended: true })
+        }
+        Ok(len) => Ok(len),
+        Err(error) => Err(lost(&error, true)),
     }
 }
 
