@@ -309,3 +309,37 @@ def test_a_program_ends_while_its_threads_still_wait():
         print("over")
     """
     assert run(script) == ["over"]
+
+
+def test_a_program_ends_while_its_threads_are_in_a_store_written_in_python():
+    script = """
+        import threading, time, rallypoint
+
+        class Slow(rallypoint.Store):
+            def get(self, key):
+                time.sleep(0.001)
+                return b"v"
+
+            def set(self, key, value):
+                time.sleep(0.001)
+
+        store = rallypoint.PrefixStore("p", Slow())
+        turns = threading.Semaphore(0)
+
+        def use():
+            try:
+                while True:
+                    store.get("k")
+                    store.set("k", "v")
+                    turns.release()
+            except RuntimeError:
+                pass
+
+        for _ in range(8):
+            threading.Thread(target=use, daemon=True).start()
+        for _ in range(20):
+            turns.acquire()
+        print("over")
+    """
+    for _ in range(5):
+        assert run(script) == ["over"]

@@ -78,6 +78,8 @@ pub struct DynamicRendezvousHandler {
     keep_alive: Mutex<Option<KeepAlive>>,
     bootstrap: Mutex<Bootstrap>,
     seen: Mutex<Seen>,
+    /// What is left of the time to join, the first time.
+    hurry: Mutex<Option<Duration>>,
 }
 
 /// What was seen of the round this node is in.
@@ -144,6 +146,7 @@ impl DynamicRendezvousHandler {
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
+            hurry: Mutex::default(),
         })
     }
 
@@ -159,6 +162,13 @@ impl DynamicRendezvousHandler {
         let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
         driver.expected = ExpectedHosts::of(parameters)?;
         Ok(self)
+    }
+
+    /// The same, with only so much of its time to join left the first time, and with this time for each call to its store.
+    pub fn in_a_hurry(self, left: Duration, read_timeout: Duration) -> DynamicRendezvousHandler {
+        self.store.set_timeout(read_timeout);
+        *self.hurry.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+        self
     }
 
     /// This node.
@@ -194,7 +204,8 @@ impl DynamicRendezvousHandler {
     }
 
     fn join(&self) -> Result<Arc<State>> {
-        let deadline = self.driver.now().after(self.driver.settings.join_timeout);
+        let hurry = self.hurry.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let deadline = self.driver.now().after(hurry.unwrap_or(self.driver.settings.join_timeout));
         let run_id = self.run_id_owned();
         for goal in [Goal::Exit, Goal::Join] {
             match self.driver.pursue(goal, deadline)? {
