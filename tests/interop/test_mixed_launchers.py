@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import socket
 
 import pytest
 from agents import Launcher, until
@@ -11,15 +10,6 @@ from agents import Launcher, until
 WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
 
 CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=120"
-
-
-@pytest.fixture
-def port():
-    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}

@@ -120,7 +120,7 @@ fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Si
     let matters = match sight {
         Sight::Gone(_, finished) => *finished == 0,
         // Another may have been quicker to start over without them.
-        Sight::Waiting(_) => finished(&*round.store).is_ok_and(|finished| finished == 0),
+        Sight::Waiting(_) => finished(round).is_ok_and(|finished| finished == 0),
         _ => false,
     };
     let gone = if matters { handler.describe_gone().ok().flatten() } else { None };
@@ -131,7 +131,7 @@ fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Si
 }
 
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
-    let finished = || finished(&*round.store).unwrap_or(0);
+    let finished = || finished(round).unwrap_or(0);
     // Ours say so when they have failed.
     let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
     if handler.is_closed()? {

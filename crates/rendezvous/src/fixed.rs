@@ -15,10 +15,10 @@ use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpSt
 use crate::dynamic::{Gathering, Observer};
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
+use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
 use crate::parameters::{RendezvousParameters, unknown_options};
-use crate::ranks::nodes_that_finished;
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long to wait for the others unless told otherwise.

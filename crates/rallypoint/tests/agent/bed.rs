@@ -24,9 +24,14 @@ pub(crate) fn random() -> u64 {
 
 /// Waits until something holds.
 pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
+    until_within(SOON, || what.to_owned(), holds);
+}
+
+/// The same with a limit of its own; if it takes longer, `what` says what there is instead.
+pub(crate) fn until_within(limit: Duration, what: impl Fn() -> String, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {}", what());
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -102,16 +107,9 @@ impl Agent {
 
     /// Waits until its output has so many lines with this in them.
     pub(crate) fn says(&self, what: &str, times: usize) {
-        let deadline = Instant::now() + SOON;
-        while self.out().lines().filter(|line| line.contains(what)).count() < times {
-            assert!(
-                Instant::now() < deadline,
-                "{what:?} not {times} times in:\n{}\n{}",
-                self.out(),
-                self.err()
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let said = || self.out().lines().filter(|line| line.contains(what)).count();
+        let instead = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
+        until_within(SOON, instead, || said() >= times);
     }
 
     pub(crate) fn pid(&self) -> Pid {

@@ -1,11 +1,11 @@
 //! Nobody is left behind: whoever is killed, and whenever, workers and all that they have started are gone soon after.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds};
+use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds, until_within};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
@@ -18,11 +18,7 @@ fn start(workers: &str, script: &str) -> Agent {
 }
 
 pub(crate) fn assert_gone(mark: &str, what: &str) {
-    let start = Instant::now();
-    while !family(mark).is_empty() {
-        assert!(start.elapsed() < GONE, "{what}: still there: {:#?}", family(mark));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_within(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
 }
 
 /// The outer process, the keeper and the agent; all of them are there.
@@ -43,6 +39,7 @@ fn whoever_of_the_three_processes_is_killed_and_whenever_nobody_is_left() {
             // While it starts.
             _ => random() % 30_000,
         };
+        // Part of the fault: it may come at any moment.
         std::thread::sleep(Duration::from_micros(pause));
         let (victim, who) = match random() % 3 {
             0 => (agent.inner(), "the agent"),

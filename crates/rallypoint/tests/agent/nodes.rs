@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, Port, children, kill_at_once};
+use crate::bed::{Agent, Port, children, kill_at_once, until};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
@@ -76,7 +76,7 @@ fn kill_all_of(agent: &Agent) {
 
 /// Waits until somebody listens there: who comes now is a client of the first one's store.
 fn has_host(port: &Port) {
-    crate::bed::until("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
+    until("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
 
 #[test]

@@ -15,8 +15,8 @@ use rallypoint_store::{PrefixStore, Store, StoreError};
 use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
+use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::ExpectedHosts;
-use crate::ranks::nodes_that_finished;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
