@@ -46,7 +46,8 @@ def put_command(place):
     cargo = shutil.which("cargo")
     if cargo is None:
         raise SystemExit("rallypoint: 'cargo' is not on the PATH; building the wheel needs a Rust toolchain (1.88 or newer)")
-    build = [cargo, "build", "--locked", "--package", "rallypoint", "--bin", "rallypoint", "--profile", PROFILE]
+    # Of the whole workspace: the features of what is shared are then those that everything else was compiled with.
+    build = [cargo, "build", "--locked", "--workspace", "--bin", "rallypoint", "--profile", PROFILE]
     subprocess.run(build, cwd=CRATE, check=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(built_command(cargo), place)

@@ -44,7 +44,7 @@ enum Command {
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The agent starts its workers through this same program.
+    // The agent starts its workers, and whoever watches over it, through this same program.
     if let Some(code) = rallypoint_agent::enter() {
         return code;
     }

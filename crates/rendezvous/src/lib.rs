@@ -30,6 +30,7 @@ mod c10d;
 mod dynamic;
 mod endpoint;
 mod error;
+mod exit_barrier;
 mod fixed;
 mod handler;
 mod hosts;
@@ -47,6 +48,7 @@ pub use dynamic::{
 };
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
+pub use exit_barrier::{ExitBarrier, RoundEnd, count_as_idle};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
@@ -55,6 +57,6 @@ pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
-pub use ranks::{AssignedRanks, FINISHED_KEY, RoleInfo, assign_ranks, count_as_idle};
+pub use ranks::{AssignedRanks, RoleInfo, assign_ranks};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
 pub use store_info::RendezvousStoreInfo;

@@ -17,6 +17,9 @@ use super::time::WallTime;
 /// In the time after which a node is dead, states are written into the table at most so often.
 const MOST_SIGHTS: u32 = 16;
 
+/// So many of those who are gone are remembered.
+const MOST_GONE: usize = 1024;
+
 /// One node's observations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
@@ -26,6 +29,8 @@ pub struct Watch {
     newest: Option<(Duration, Arc<State>)>,
     /// Who was there before that, in order.
     table: Vec<Sight>,
+    /// Who was in the table and is no longer, the last first.
+    gone: Vec<Sight>,
     /// When the state was first seen that was last written into the table.
     written: Option<Duration>,
     /// No heartbeat in the table is older.
@@ -79,14 +84,21 @@ impl Watch {
     /// Writes a state into the table that was first seen at `now`.
     fn write_down(&mut self, state: &State, now: Duration) {
         let mut before = std::mem::take(&mut self.table).into_iter().peekable();
+        let mut gone = Vec::new();
         let sight = |(node, heartbeat): (&NodeDesc, Option<WallTime>)| {
-            while before.next_if(|sight| sight.node < *node).is_some() {}
-            match before.next_if(|sight| sight.node == *node && sight.heartbeat == heartbeat) {
-                Some(same) => same,
-                None => Sight { node: node.clone(), heartbeat, since: now },
+            while let Some(sight) = before.next_if(|sight| sight.node < *node) {
+                gone.push(sight);
+            }
+            match before.next_if(|sight| sight.node == *node) {
+                Some(same) if same.heartbeat == heartbeat => same,
+                _ => Sight { node: node.clone(), heartbeat, since: now },
             }
         };
         self.table = heartbeats(state).into_iter().map(sight).collect();
+        gone.extend(before);
+        gone.append(&mut self.gone);
+        gone.truncate(MOST_GONE);
+        self.gone = gone;
         self.oldest = self.table.iter().map(|sight| sight.since).min().unwrap_or(now).min(now);
         self.written = Some(now);
     }
@@ -104,6 +116,15 @@ impl Watch {
         let heartbeat = self.newest.as_ref().and_then(|(_, newest)| newest.heartbeat(node));
         let since = heartbeat.and_then(|heartbeat| self.since(node, heartbeat));
         since.map_or(Duration::ZERO, |since| self.looked - since)
+    }
+
+    /// For how long a node that is no longer here has been silent, as far as it was seen.
+    pub fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
+        if self.newest.as_ref().is_some_and(|(_, newest)| newest.heartbeat(node).is_some()) {
+            return self.silence(node);
+        }
+        let last = self.table.iter().chain(&self.gone).find(|sight| sight.node == *node);
+        last.map_or(Duration::ZERO, |sight| self.looked - sight.since)
     }
 
     /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.

@@ -2,17 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, Port, SOON};
+use crate::bed::{Agent, Port, children, kill_at_once, until};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
 fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
+    node_with(port, nodes, CONF, more, script)
+}
+
+fn node_with(port: &Port, nodes: &str, conf: &str, more: &[&str], script: &str) -> Agent {
     let endpoint = port.endpoint();
     let first =
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
-    let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
+    let last = ["--rdzv-conf", conf, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
     Agent::start(&[&first, more, &last].concat())
 }
 
@@ -60,10 +64,19 @@ fn when_a_worker_dies_both_nodes_start_over_at_once_and_both_count_it() {
 }
 
 /// The only worker of an agent.
-fn worker_of(agent: &Agent) -> rustix::process::Pid {
-    let inner = agent.inner().unwrap().as_raw_nonzero();
-    let children = std::fs::read_to_string(format!("/proc/{inner}/task/{inner}/children")).unwrap();
-    rustix::process::Pid::from_raw(children.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+fn worker_of(agent: &Agent) -> Pid {
+    children(agent.inner().unwrap())[0]
+}
+
+/// The node, agent and workers alike, is gone in one moment.
+fn kill_all_of(agent: &Agent) {
+    let agents = [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()];
+    kill_at_once(&[&agents[..], &[worker_of(agent)]].concat());
+}
+
+/// Waits until somebody listens there: who comes now is a client of the first one's store.
+fn has_host(port: &Port) {
+    until("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
 
 #[test]
@@ -72,12 +85,7 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
         let port = Port::free();
         let script = format!("{TELL} exec sleep 600");
         let host = node(&port, "2", &[], &script);
-        // The second to come is a client of the first's store.
-        let deadline = Instant::now() + SOON;
-        while std::net::TcpStream::connect(port.endpoint()).is_err() {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        has_host(&port);
         let client = node(&port, "2", &[], &script);
         host.says("told", 1);
         client.says("told", 1);
@@ -118,10 +126,37 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
     let second = node(&port, "1:2", &[], &script);
     first.says("/2 ", 1);
     second.says("/2 ", 1);
-    for pid in [second.inner().unwrap(), second.pid()] {
-        kill_process(pid, Signal::KILL).unwrap();
-    }
+    kill_all_of(&second);
     first.says("told 0/1", 2);
+}
+
+/// With torch's times as they are: three heartbeats of 5 s.
+#[test]
+fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_who_and_why() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let join = || node_with(&port, "2:3", "last_call_timeout=1,join_timeout=60", &[], &script);
+    let host = join();
+    has_host(&port);
+    let (survivor, victim) = (join(), join());
+    for node in [&host, &survivor, &victim] {
+        node.says("/3 ", 1);
+    }
+    let dead = victim.inner().unwrap().as_raw_nonzero();
+    let start = Instant::now();
+    kill_all_of(&victim);
+    let before =
+        [&host, &survivor].map(|node| node.out().lines().filter(|line| line.contains("/2 ")).count());
+    for (node, before) in [&host, &survivor].into_iter().zip(before) {
+        node.says("/2 ", before + 1);
+    }
+    let took = start.elapsed();
+    for node in [&host, &survivor] {
+        let why = format!("(pid {dead}): no heartbeat for 15 s");
+        assert!(node.err().contains(&why), "{why:?} not in:\n{}", node.err());
+    }
+    // It was last heard of at most 5 s before. The last call takes 1 s.
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(18), "{took:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::bed::{Agent, SOON};
+use crate::bed::{Agent, until};
 
 fn standalone<'a>(more: &[&'a str], script: &'a str) -> Vec<&'a str> {
     [&["--standalone"], more, &["--no-python", "sh", "-c", script]].concat()
@@ -77,11 +77,7 @@ fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
     agent.says("ready", 1);
     agent.signal(Signal::TERM);
-    let deadline = Instant::now() + SOON;
-    while !agent.err().contains("closing signal SIGTERM") {
-        assert!(Instant::now() < deadline, "{}", agent.err());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
     agent.signal(Signal::INT);
     let mark = agent.mark();
     let ended = agent.ended();
