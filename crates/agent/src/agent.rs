@@ -238,8 +238,7 @@ impl Agent {
         // A little later rather than a little earlier, or it would wake up for nothing.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        let streams = self.signals.caught.iter().map(|(_, stream)| stream);
-        let streams = streams.chain([&self.child_ended, &self.inbox.bell]);
+        let streams = self.signals.streams().chain([&self.child_ended, &self.inbox.bell]);
         let mut watched: Vec<_> =
             streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
         if let Err(error) = poll(&mut watched, timeout.as_ref())
@@ -255,7 +254,7 @@ impl Agent {
         for letter in self.inbox.take() {
             self.read(letter);
         }
-        for signal in self.signals.take() {
+        for signal in self.signals.take(Instant::now()) {
             if self.starts > 0 {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
@@ -277,6 +276,13 @@ impl Agent {
 
     fn bury(&mut self) {
         let (ended, nothing_is_left) = self.processes.reap();
+        if crate::guard::is_over() {
+            // Workers were killed because the outer process was: that is no failure to tell the others of. They see that this
+            // node is gone, and go on without it.
+            loop {
+                std::thread::park();
+            }
+        }
         for worker in ended {
             let event = self.ended(worker);
             self.supervisor.handle_event(event);

@@ -15,6 +15,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Held while a worker is started or a folder is made. Whoever takes it and keeps it is the last to.
 static STARTING: Mutex<()> = Mutex::new(());
+
+/// The outer process is gone, and all that is below this one goes with it.
+static OVER: AtomicBool = AtomicBool::new(false);
 
 /// The folder for temporary files that goes with this agent, known to the outer one as well.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -95,6 +99,8 @@ fn watch_outer(outer: Pid) {
 
 fn end_with(outer: &OwnedFd) -> ! {
     while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
+    // Said before anybody is killed, so that nobody takes that for something that has happened by itself.
+    OVER.store(true, Ordering::SeqCst);
     let last = starting();
     kill_all(PATIENCE);
     if let Some(folder) = temporary_folder() {
@@ -102,6 +108,11 @@ fn end_with(outer: &OwnedFd) -> ! {
     }
     std::mem::forget(last);
     std::process::exit(1)
+}
+
+/// Whether this process is about to end, whatever it does: the workers that end now were killed.
+pub(crate) fn is_over() -> bool {
+    OVER.load(Ordering::SeqCst)
 }
 
 /// To be held while something is made that must not be left behind.

@@ -125,6 +125,21 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
 }
 
 #[test]
+fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
+    for _ in 0..2 {
+        let port = Port::free();
+        let script = format!("{TELL} exec sleep 600");
+        let first = node(&port, "1:2", &["--max-restarts", "0"], &script);
+        first.says("told 0/1", 1);
+        let second = node(&port, "1:2", &["--max-restarts", "0"], &script);
+        first.says("/2 ", 1);
+        second.says("/2 ", 1);
+        second.signal(Signal::KILL);
+        first.says("told 0/1", 2);
+    }
+}
+
+#[test]
 fn a_spare_ends_well_when_the_job_does() {
     let port = Port::free();
     let script = format!("{TELL} while [ ! -e \"$GO\" ]; do sleep 0.02; done");
