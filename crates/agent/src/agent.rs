@@ -22,10 +22,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
+use crate::finishing::RoundEnd;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
+use crate::lost::{Lost, say_finished};
 use crate::news::Tiding;
 use crate::outcome::{End, Outcome};
 use crate::placement::Placement;
@@ -314,14 +316,25 @@ impl Agent {
             // Of a start that is over.
             Letter::Saw(start, _) | Letter::Finished(start, _) if start != self.starts => return,
             Letter::Saw(_, sight) => match sight {
-                Sight::Waiting(nodes) => Event::NodesWaiting(nodes),
+                Sight::Waiting(nodes, are_ours) => {
+                    self.supervisor.handle_event(Event::NodesWaiting(nodes));
+                    match are_ours {
+                        true => Event::RoundOver,
+                        false => return,
+                    }
+                }
                 Sight::Returned => Event::PeerRestarts,
-                Sight::Gone(nodes, finished) => Event::NodesLeft { nodes, finished },
+                Sight::Gone(lost) => {
+                    self.tell_lost(&lost);
+                    Event::NodesLeft(lost.count)
+                }
                 Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
-                    if self.supervisor.is_running() {
-                        self.error = Some(error.into());
+                    // Who waits for the others to finish hears it there.
+                    if !self.supervisor.is_running() {
+                        return;
                     }
+                    self.error = Some(error.into());
                     Event::StoreLost
                 }
                 // It is this node's own.
@@ -343,9 +356,16 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            Letter::Finished(_, all) => {
-                self.finishing = None;
-                Event::Finished { all }
+            Letter::Finished(_, end) => {
+                let was_wanted = self.finishing.take().is_some();
+                match end {
+                    // Its host stays until all have heard, so it has died.
+                    RoundEnd::Unheard if was_wanted => {
+                        self.error = Some(AgentError::Unfinished);
+                        Event::StoreLost
+                    }
+                    end => Event::Finished { all: end == RoundEnd::Finished },
+                }
             }
             Letter::HowAreYou(reply) => {
                 let _ = reply.send(self.health());
@@ -353,6 +373,17 @@ impl Agent {
             }
         };
         self.supervisor.handle_event(event);
+    }
+
+    fn tell_lost(&self, lost: &Lost) {
+        if self.supervisor.is_running() || self.finishing.is_some() {
+            let among: Vec<_> =
+                lost.among.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
+            let (count, among) = (lost.count, among.join(", "));
+            tracing::warn!(
+                "{count} of the nodes of this round left or died before they had finished: {among}"
+            );
+        }
     }
 
     fn hear(&self, what: &str, failure: Option<&Failure>) {
@@ -388,7 +419,7 @@ impl Agent {
         let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
         let (post, start) = (self.post.clone(), self.starts);
         if formation.round.world_size == 1 {
-            post.send(Letter::Finished(start, true));
+            post.send(Letter::Finished(start, RoundEnd::Finished));
             return;
         }
         tracing::info!(
@@ -400,8 +431,11 @@ impl Agent {
         let is_wanted = Arc::clone(&wanted);
         std::thread::spawn(move || {
             let is_wanted = || is_wanted.load(Ordering::SeqCst);
-            let all = crate::finishing::finish(&*handler, &round, most, is_wanted);
-            post.send(Letter::Finished(start, all));
+            if let Err(error) = say_finished(&*round.store, round.rank) {
+                tracing::debug!("could not say that this node has finished: {error}");
+            }
+            let end = crate::finishing::finish(&*handler, &round, most, is_wanted);
+            post.send(Letter::Finished(start, end));
         });
         (self.finishing, self.counted) = (Some(wanted), true);
     }

@@ -20,32 +20,44 @@ const ALL_HEARD: &str = "rallypoint.end/all_heard";
 const LINGER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How a round ended, as far as a node has heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RoundEnd {
+    /// All nodes have done their work.
+    Finished,
+    /// All nodes have ended, and somebody's work has failed.
+    Failed,
+    /// Not all have ended, and this node waits no longer.
+    Incomplete,
+    /// The store went before this node heard.
+    Unheard,
+}
+
 /// How many nodes have finished so far.
 pub(crate) fn finished(store: &dyn Store) -> Result<u64> {
     Ok(store.with_timeout(LINGER).add(COUNT, 0)?.max(0) as u64)
 }
 
-/// This node has finished: waits until all have, at most for so long, or until nobody wants to know. Whether all have.
+/// This node has finished: waits until all have, at most for so long, or until nobody wants to know.
 pub(crate) fn finish(
     handler: &dyn RendezvousHandler,
     round: &RendezvousInfo,
     most: Duration,
     is_wanted: impl Fn() -> bool,
-) -> bool {
+) -> RoundEnd {
     match meet(handler, round, most, is_wanted) {
         Ok(()) => {
             let failed = round.store.check(&[FAILED]).unwrap_or(false);
             say_goodbye(handler, round);
-            !failed
+            if failed { RoundEnd::Failed } else { RoundEnd::Finished }
         }
         Err(error @ StoreError::Timeout { .. }) => {
             tracing::warn!("not all nodes have finished: {error}");
-            false
+            RoundEnd::Incomplete
         }
         Err(error) => {
-            // It goes with its host, who goes when all have finished.
-            tracing::info!("did not hear whether all nodes have finished: {error}");
-            false
+            tracing::warn!("did not hear whether all nodes have finished: {error}");
+            RoundEnd::Unheard
         }
     }
 }
@@ -59,12 +71,14 @@ fn meet(
     let store = &*round.store;
     if store.add(COUNT, 1)? >= round.world_size as i64 {
         // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
-        if !store.check(&[FAILED])?
+        if !store.check(&[FAILED]).unwrap_or(false)
             && let Err(error) = handler.set_closed()
         {
             tracing::warn!("could not close the rendezvous: {error}");
         }
-        store.set(LAST, b"<val_ignored>")?;
+        // A host that wakes up may be gone before this is answered; that all have finished is known here without it.
+        let _ = store.set(LAST, b"<val_ignored>");
+        return Ok(());
     }
     let start = Instant::now();
     loop {

@@ -364,6 +364,10 @@ impl RendezvousHandler for StaticRendezvousHandler {
         Ok(0)
     }
 
+    fn hosts_store(&self) -> bool {
+        self.rank == 0
+    }
+
     fn use_agent_store(&self) -> bool {
         true
     }

@@ -1,6 +1,7 @@
 //! What the agent's threads tell its loop.
 
 use crate::error::Result;
+use crate::finishing::RoundEnd;
 use crate::health::Reply;
 use crate::joining::Formation;
 use crate::watching::Sight;
@@ -13,8 +14,8 @@ pub(super) enum Letter {
     Joined(Result<Box<Formation>>),
     /// Something has happened around this node.
     Saw(u32, Sight),
-    /// It waits no longer for the others to finish; whether all have.
-    Finished(u32, bool),
+    /// It waits no longer for the others to finish.
+    Finished(u32, RoundEnd),
     /// Somebody wants to know how it is.
     HowAreYou(Reply),
 }

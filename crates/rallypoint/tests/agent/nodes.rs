@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, SOON};
+use crate::bed::{Agent, Port};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
@@ -12,8 +12,9 @@ fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
     let endpoint = port.endpoint();
     let first =
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
-    let last = ["--rdzv-conf", CONF, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
-    Agent::start(&[&first, more, &last].concat())
+    let conf = ["--rdzv-conf", CONF];
+    let last = ["--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
+    Agent::start(&[&first[..], &conf, more, &last].concat())
 }
 
 const TELL: &str =
@@ -72,12 +73,7 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
         let port = Port::free();
         let script = format!("{TELL} exec sleep 600");
         let host = node(&port, "2", &[], &script);
-        // The second to come is a client of the first's store.
-        let deadline = Instant::now() + SOON;
-        while std::net::TcpStream::connect(port.endpoint()).is_err() {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        hosts(&port);
         let client = node(&port, "2", &[], &script);
         host.says("told", 1);
         client.says("told", 1);
@@ -118,9 +114,7 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
     let second = node(&port, "1:2", &[], &script);
     first.says("/2 ", 1);
     second.says("/2 ", 1);
-    for pid in [second.inner().unwrap(), second.pid()] {
-        kill_process(pid, Signal::KILL).unwrap();
-    }
+    kill(&second);
     first.says("told 0/1", 2);
 }
 
@@ -136,6 +130,89 @@ fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
         second.says("/2 ", 1);
         second.signal(Signal::KILL);
         first.says("told 0/1", 2);
+    }
+}
+
+/// Waits until the one that was started hosts the store; who comes later is its client.
+fn hosts(port: &Port) {
+    crate::bed::until("the host is up", || std::net::TcpStream::connect(port.endpoint()).is_ok());
+}
+
+/// The agent and the process that watches over it, and its workers with them.
+fn kill(agent: &Agent) {
+    for pid in [agent.inner().unwrap(), agent.pid()] {
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+}
+
+#[test]
+fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others() {
+    let port = Port::free();
+    // With three nodes the first finishes at once and the others never; with two all do.
+    let done = format!("{TELL} exit 0");
+    let works = format!("{TELL} [ $WORLD_SIZE = 2 ] || exec sleep 600");
+    let first = node(&port, "2:3", &[], &done);
+    hosts(&port);
+    let (second, third) = (node(&port, "2:3", &[], &works), node(&port, "2:3", &[], &works));
+    second.says("/3 ", 1);
+    third.says("/3 ", 1);
+    crate::bed::until("the first has finished", || {
+        first.err().contains("workers of this node have finished")
+    });
+    let pid = second.inner().unwrap().as_raw_nonzero();
+    kill(&second);
+    let (first, third) = (first.ended(), third.ended());
+    for node in [&first, &third] {
+        assert_eq!(node.status.code(), Some(0), "{}", node.err);
+        assert_eq!(
+            node.out.lines().filter(|line| line.contains("/2 ")).count(),
+            1,
+            "{}{}",
+            node.out,
+            node.err
+        );
+    }
+    let named = format!("(pid {pid})");
+    assert!(first.err.contains(&named) || third.err.contains(&named), "{}\n{}", first.err, third.err);
+}
+
+#[test]
+fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_successor() {
+    let port = Port::free();
+    let first = node(&port, "2", &[], &format!("{TELL} exit 0"));
+    hosts(&port);
+    let second = node(&port, "2", &[], &format!("{TELL} exec sleep 600"));
+    second.says("told", 1);
+    crate::bed::until("the first has finished", || {
+        first.err().contains("workers of this node have finished")
+    });
+    kill(&second);
+    crate::bed::until("the first waits again", || first.err().contains("starting over: 1 node left or died"));
+    let third = node(&port, "2", &[], &format!("{TELL} exit 0"));
+    let (first, third) = (first.ended(), third.ended());
+    assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);
+    assert_eq!(first.out.lines().count(), 2, "{}", first.out);
+}
+
+#[test]
+fn a_node_that_has_finished_and_lost_the_others_for_good_has_failed() {
+    for host_dies in [false, true] {
+        let port = Port::free();
+        let (done, works) = (format!("{TELL} exit 0"), format!("{TELL} exec sleep 600"));
+        let conf = CONF.replace("join_timeout=60", "join_timeout=10");
+        let start = |script: &str| node(&port, "2", &["--rdzv-conf", &conf], script);
+        let host = start(if host_dies { &works } else { &done });
+        hosts(&port);
+        let client = start(if host_dies { &done } else { &works });
+        let (dying, finished) = if host_dies { (host, client) } else { (client, host) };
+        dying.says("told", 1);
+        let has_finished = || finished.err().contains("workers of this node have finished");
+        crate::bed::until("it has finished", has_finished);
+        kill(&dying);
+        let ended = finished.ended();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+        let why = if host_dies { "hosts the store was lost" } else { "1 of at least 2 nodes" };
+        assert!(ended.err.contains(why), "{}", ended.err);
     }
 }
 

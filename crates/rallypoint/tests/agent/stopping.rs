@@ -92,8 +92,7 @@ fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
 fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_grace() {
     // As systemd and Slurm do it, and as `timeout` does.
     for to_both in [true, false] {
-        let script =
-            r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
+        let script = r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
         let agent = Agent::start(&standalone(&["--nproc-per-node", "2"], script));
         agent.says("ready", 2);
         let inner = agent.inner().unwrap();
