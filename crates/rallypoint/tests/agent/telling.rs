@@ -56,3 +56,45 @@ fn a_health_check_says_what_the_agent_does() {
     let state = ask().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
+
+#[test]
+fn a_node_of_a_static_job_says_what_it_waits_for() {
+    for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
+        let port = Port::free().number.to_string();
+        let agent = Agent::start_as_usual(&[
+            "--nnodes",
+            "2",
+            "--node-rank",
+            rank,
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            &port,
+            "--no-python",
+            "true",
+        ]);
+        until(what, || agent.err().contains(what));
+    }
+}
+
+#[test]
+fn a_node_says_that_nobody_answers_at_the_endpoint() {
+    // It takes connections and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = mute.local_addr().unwrap().to_string();
+    let agent = Agent::start_as_usual(&[
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        &endpoint,
+        "--rdzv-conf",
+        "is_host=0",
+        "--no-python",
+        "true",
+    ]);
+    until("it says so", || {
+        agent.err().contains(&format!("no answer yet from the store of the rendezvous at {endpoint}"))
+    });
+}
