@@ -24,6 +24,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, wait,
 };
 
+use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
 
 use crate::logs::remove_unused;
@@ -102,7 +103,7 @@ fn end_with(outer: &OwnedFd) -> ! {
     // Said before anybody is killed, so that nobody takes that for something that has happened by itself.
     OVER.store(true, Ordering::SeqCst);
     let last = starting();
-    kill_all(PATIENCE);
+    kill_all(PATIENCE, &[]);
     if let Some(folder) = temporary_folder() {
         remove_unused(folder);
     }
@@ -120,9 +121,11 @@ pub(crate) fn starting() -> MutexGuard<'static, ()> {
     STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all that is below this process, again and again until nothing is left or the time is up. Whether nothing is.
-fn kill_all(patience: Duration) -> bool {
+/// Kills all that is below this process but these and what is below them, again and again until nothing is left or the time
+/// is up. Whether nothing is.
+fn kill_all(patience: Duration, others: &[Process]) -> bool {
     let start = Instant::now();
+    let mut was_empty = false;
     loop {
         // What was adopted is nobody else's to bury.
         let nobody = loop {
@@ -132,13 +135,16 @@ fn kill_all(patience: Duration) -> bool {
                 Err(error) => break error == rustix::io::Errno::CHILD,
             }
         };
-        if nobody {
+        let found = descendants_but(getpid(), others);
+        // If others are there, it is not the kernel that knows that nothing else is; so it is looked twice.
+        let is_empty = found.is_empty() && !others.is_empty();
+        if nobody || is_empty && std::mem::replace(&mut was_empty, is_empty) {
             return true;
         }
         if start.elapsed() > patience {
             return false;
         }
-        descendants(getpid()).iter().for_each(|process| send(process, Signal::KILL));
+        found.iter().for_each(|process| send(process, Signal::KILL));
         std::thread::sleep(LOOK);
     }
 }

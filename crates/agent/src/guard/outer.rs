@@ -13,7 +13,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, folder, kill_all, name_of_inner};
+use super::{PATIENCE, descendants, folder, kill_all, name_of_inner};
 use crate::logs::{random_letters, remove_unused};
 use crate::signals;
 
@@ -36,10 +36,12 @@ const HANDED_ON: [Signal; 13] = [
 
 pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let letters = random_letters().unwrap_or_default();
+    // A shell that has become this process (`exec`) may have started something before: that is not ours to kill.
+    let others = descendants(getpid());
     match watch(args, &letters) {
         Ok(status) => {
-            // All that is below this process is what the agent has left: without one, nothing is.
-            if !kill_all(PATIENCE) {
+            // All else that is below this process is what the agent has left: without one, nothing is.
+            if !kill_all(PATIENCE, &others) {
                 eprintln!("rallypoint: some processes of the workers could not be killed");
             }
             remove_unused(&folder(&letters));

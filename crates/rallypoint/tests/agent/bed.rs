@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// The variable that marks all that comes of one agent.
-const MARK: &str = "RALLYPOINT_TEST_MARK";
+pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
