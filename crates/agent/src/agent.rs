@@ -101,6 +101,10 @@ struct Agent {
     onlooker: Option<Arc<dyn Onlooker>>,
     logs: Logs,
     attempt: Option<Attempt>,
+    /// Those of earlier starts of which something may still be shown.
+    retired: Vec<Attempt>,
+    /// How many lines of those that are over were not shown.
+    unshown: u64,
     formation: Option<Formation>,
     /// How many starts there were in this round before this one.
     epoch: u64,
@@ -156,6 +160,8 @@ impl Agent {
             onlooker: surroundings.onlooker,
             logs: Logs::create(&config)?,
             attempt: None,
+            retired: Vec::new(),
+            unshown: 0,
             formation: None,
             epoch: 0,
             placement: None,

@@ -13,6 +13,7 @@ mod tail;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::config::{LaunchConfig, LogsConfig};
 use crate::error::{AgentError, Result};
@@ -33,7 +34,7 @@ pub struct Logs {
     workers: u32,
     folder: Folder,
     /// How something is shown.
-    show: fn(Console, &[u8]),
+    show: fn(Console, &[u8]) -> bool,
 }
 
 impl Logs {
@@ -179,9 +180,16 @@ impl Attempt {
         of.map(|(_, last)| last.lines()).unwrap_or_default()
     }
 
-    /// The workers have ended: passes on all that they wrote.
-    pub fn finish(self) {
-        self.tail.finish();
+    /// Whether all was passed on, after it was finished.
+    pub fn is_done(&self) -> bool {
+        self.tail.is_done()
+    }
+
+    /// The workers have ended: passes on all that they wrote, for as long as it takes; but if nobody takes anything, no longer
+    /// than `patience`, or until `is_enough`. How many tee'd lines were not shown.
+    pub fn finish(&self, patience: Duration, is_enough: impl FnMut() -> bool) -> u64 {
+        self.tail.stop();
+        self.tail.wait(patience, is_enough)
     }
 }
 
