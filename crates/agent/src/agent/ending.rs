@@ -74,7 +74,7 @@ impl Agent {
         if unshown > 0 {
             let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            tracing::warn!("{unshown} lines of the workers were not shown: nobody read them{folder}");
+            tracing::warn!("up to {unshown} lines of the workers were not shown: nobody read them{folder}");
         }
     }
 

@@ -1,5 +1,6 @@
-//! One thread that passes on what the workers write: tee'd files line by line with a prefix, standard error as it comes.
-//! Lines of different workers don't tear each other, and at the end nothing is left behind.
+//! A thread that passes on what the workers write to one of the agent's streams: tee'd files line by line with a prefix,
+//! standard error as it comes. Lines of different workers don't tear each other, and at the end nothing is left behind. Each
+//! stream has its own, so that who doesn't read one does not hold up the other.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -40,15 +41,15 @@ pub(super) struct Followed {
 #[derive(Debug)]
 enum From {
     /// A file of which each line is shown with a prefix.
-    File { file: File, prefix: Vec<u8>, to: Console, shown: Arc<AtomicU64> },
+    File { file: File, prefix: Vec<u8>, shown: Arc<AtomicU64> },
     /// A pipe or terminal whose bytes are shown as they are.
     Passage { fd: Arc<OwnedFd>, last: LastLines, shown: bool },
 }
 
 impl Followed {
-    pub(super) fn file(file: File, prefix: Vec<u8>, to: Console) -> Followed {
+    pub(super) fn file(file: File, prefix: Vec<u8>) -> Followed {
         let shown = Arc::default();
-        Followed { from: From::File { file, prefix, to, shown }, lines: Lines::default(), ended: false }
+        Followed { from: From::File { file, prefix, shown }, lines: Lines::default(), ended: false }
     }
 
     pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
@@ -86,23 +87,23 @@ struct Shared {
 
 #[derive(Debug)]
 struct Passing {
+    to: Console,
     followed: Vec<Followed>,
-    stdout: Option<Filter>,
-    stderr: Option<Filter>,
+    filter: Option<Filter>,
     buffer: Vec<u8>,
     show: fn(Console, &[u8]) -> bool,
 }
 
 impl Tail {
     pub(super) fn start(
-        stdout: Option<Filter>,
-        stderr: Option<Filter>,
+        to: Console,
+        filter: Option<Filter>,
         show: fn(Console, &[u8]) -> bool,
     ) -> Result<Tail> {
         let system = |doing: &str, source| AgentError::System { doing: doing.into(), source };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system("make an event descriptor", error.into()))?;
-        let passing = Passing { followed: Vec::new(), stdout, stderr, buffer: vec![0; 64 << 10], show };
+        let passing = Passing { to, followed: Vec::new(), filter, buffer: vec![0; 64 << 10], show };
         let shared = Arc::new(Shared {
             followed: Mutex::new(passing),
             files: Mutex::default(),
@@ -235,7 +236,7 @@ impl Shared {
 
 impl Passing {
     fn pass_all(&mut self, shared: &Shared) {
-        let Passing { followed, stdout, stderr, buffer, show } = self;
+        let Passing { to, followed, filter, buffer, show } = self;
         for followed in followed.iter_mut().filter(|followed| !followed.ended) {
             loop {
                 let read = match &mut followed.from {
@@ -262,11 +263,10 @@ impl Passing {
                     From::Passage { last, shown, .. } => {
                         last.pass(bytes);
                         if *shown {
-                            show(Console::Err, bytes);
+                            show(*to, bytes);
                         }
                     }
-                    From::File { prefix, to, shown, .. } => {
-                        let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
+                    From::File { prefix, shown, .. } => {
                         let mut batch = Batch { prefix, text: Vec::new(), filter };
                         followed.lines.take(bytes, |line| batch.add(line));
                         if !show(*to, &batch.text) {
@@ -282,10 +282,9 @@ impl Passing {
 
     /// Nothing more will come: a last line without an end is a line.
     fn finish(&mut self, shared: &Shared) {
-        let Passing { followed, stdout, stderr, show, .. } = self;
+        let Passing { to, followed, filter, show, .. } = self;
         for followed in followed {
-            if let From::File { prefix, to, .. } = &followed.from {
-                let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
+            if let From::File { prefix, .. } = &followed.from {
                 let mut batch = Batch { prefix, text: Vec::new(), filter };
                 followed.lines.finish(|line| batch.add(line));
                 if !show(*to, &batch.text) {
