@@ -3,9 +3,9 @@
 import signal
 import subprocess
 import sys
-import threading
-import time
 
+import clock
+from reading import Reading
 from servers import binary
 
 SLOW = 150
@@ -32,21 +32,17 @@ class Launcher:
             env=environment,
         )
         self.text = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._reading = Reading(self.process, (self.process.stdout, self._take))
 
-    def _read(self):
-        for line in self.process.stdout:
-            self.text += line
+    def _take(self, line):
+        self.text += line
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
     def ended(self):
         """Its exit code, once all it wrote is in `text`."""
-        code = self.process.wait(SLOW)
-        self._reader.join(SLOW)
-        return code
+        return self._reading.ended(SLOW)
 
     def __enter__(self):
         return self
@@ -64,10 +60,8 @@ class Launcher:
 
 def until(what, condition, *launchers):
     """Waits for a condition, looking often; if it doesn't come, shows what the launchers wrote."""
-    deadline = time.monotonic() + SLOW
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"no {what} in {SLOW} s\n" + "\n".join(
-            f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers
-        )
-        time.sleep(0.02)
-    return found
+
+    def written():
+        return "\n".join(f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers)
+
+    return clock.until(what, condition, SLOW, written)

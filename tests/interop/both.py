@@ -2,17 +2,14 @@
 
 import importlib
 import pickle
-import queue
 import threading
 import uuid
 from datetime import timedelta
 
 import pytest
+from joining import JOIN, Joining
 
 pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
-
-JOIN = 60
-"""Seconds to get into a round; all wait for all."""
 
 
 class Library:
@@ -97,25 +94,15 @@ class Node:
 
     def start(self):
         """Begins to join; `joined` waits for it."""
-        self._result = queue.Queue()
-        threading.Thread(target=self._join, daemon=True).start()
+        self._joining = Joining(self.handler.next_rendezvous)
         return self
-
-    def _join(self):
-        try:
-            self._result.put(self.handler.next_rendezvous())
-        except BaseException as error:  # noqa: BLE001  the thread that asks for it gets it
-            self._result.put(error)
 
     def joined(self, within=JOIN):
         """What `next_rendezvous` returned, or raises what it raised."""
-        result = self._result.get(timeout=within)
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return self._joining.result(within)
 
     def is_waiting(self):
-        return self._result.empty()
+        return self._joining.is_waiting()
 
     def die(self):
         """Shows no longer that it is alive."""

@@ -15,11 +15,21 @@ def seconds(number):
     return datetime.timedelta(seconds=number)
 
 
-def until(what, condition):
-    """Waits for a condition, looking often."""
-    deadline = time.monotonic() + DEADLINE
+def until(what, condition, within=DEADLINE, instead=None):
+    """Waits for a condition, looking often at first. If it doesn't come, `instead` tells what there is."""
+    deadline = time.monotonic() + within
+    pause = 0.001
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE} s for {what}")
-        time.sleep(0.001)
+            raise TimeoutError(f"waited {within} s for {what}" + (f"\n{instead()}" if instead else ""))
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
     return found
+
+
+def stays(what, condition, time_long):
+    """Looks often, for so many seconds, that something is so and stays so."""
+    end = time.monotonic() + time_long
+    while time.monotonic() < end:
+        assert condition(), f"no longer so: {what}"
+        time.sleep(0.01)

@@ -19,6 +19,7 @@ them can't be a Python thread.
 """
 
 import os
+import socket
 import warnings
 
 # Before torch is imported. Expected errors would fill the output with C++ backtraces.
@@ -31,7 +32,7 @@ import pytest
 
 pytest.register_assert_rewrite("families", "raw", "servers", "stage")
 
-from servers import OurServer, TorchServer
+from servers import SERVERS, OurServer, TorchServer
 from stage import Stage
 
 
@@ -53,13 +54,19 @@ def legacy():
     yield from _stage(TorchServer(libuv=False))
 
 
-SERVERS = {"libuv": lambda: TorchServer(libuv=True), "legacy": lambda: TorchServer(libuv=False), "ours": OurServer}
-
-
 @pytest.fixture(params=SERVERS)
 def stage(request):
     """A stage on each of the three servers in turn."""
     yield from _stage(SERVERS[request.param]())
+
+
+@pytest.fixture
+def port():
+    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def _stage(server):

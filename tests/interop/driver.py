@@ -1,12 +1,10 @@
-"""Our own client, led from Python: a handle on the example program `tcp_store_driver`."""
+"""Our own stores, led from Python: handles on the example program `store_driver`."""
 
-import os
-import pathlib
 import select
 import subprocess
 
 from clock import DEADLINE
-from servers import binary
+from servers import example
 
 
 class OurError(Exception):
@@ -27,13 +25,12 @@ def _bytes(word):
     return b"" if word == "-" else bytes.fromhex(word)
 
 
-class OurClient:
-    """Our TcpStore on a server, in a process of its own, with a PrefixStore around it for each prefix."""
+class OurStore:
+    """A store of ours in a process of its own, opened as the arguments say."""
 
-    def __init__(self, server, *prefixes, timeout=int(DEADLINE * 1000)):
-        program = pathlib.Path(os.environ.get("RALLYPOINT_EXAMPLES", pathlib.Path(binary()).parent / "examples"))
-        self._process = subprocess.Popen(
-            [program / "tcp_store_driver", f"{server.host}:{server.port}", str(timeout), *prefixes],
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            [example("store_driver"), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -45,23 +42,31 @@ class OurClient:
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
-        self._process.communicate()
+        self.kill()
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def close(self):
+        """Closes the store as a program that ends well does."""
+        self._ask("close")
+        assert self.process.wait(DEADLINE) == 0
 
     def _ask(self, *words):
         self._say(*words)
         return self._answer()
 
     def _say(self, *words):
-        print(*words, file=self._process.stdin, flush=True)
+        print(*words, file=self.process.stdin, flush=True)
 
     def _answer(self, within=3 * DEADLINE):
-        ready, _, _ = select.select([self._process.stdout], [], [], within)
+        ready, _, _ = select.select([self.process.stdout], [], [], within)
         if not ready:
-            raise TimeoutError(f"our client did not come back within {within} s")
-        line = self._process.stdout.readline()
+            raise TimeoutError(f"our store did not come back within {within} s")
+        line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"our client ended: {self._process.communicate()[1]}")
+            raise RuntimeError(f"our store ended: {self.process.communicate()[1]}")
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "err":
             raise OurError(*rest.split(" ", 1))
@@ -73,7 +78,7 @@ class OurClient:
         return self._answer
 
     def set(self, key, value):
-        return self._ask("set", key, _hex(value))
+        self._ask("set", key, _hex(value))
 
     def get(self, key):
         return _bytes(self._ask("get", key))
@@ -100,7 +105,12 @@ class OurClient:
         return int(self._ask("num_keys"))
 
     def append(self, key, value):
-        return self._ask("append", key, _hex(value))
+        self._ask("append", key, _hex(value))
+
+    def adds(self, key, times):
+        """Starts to add one so many times; what is returned waits for the sums."""
+        answer = self.later("adds", key, times)
+        return lambda: [int(word) for word in answer().split()]
 
     def multi_get(self, keys):
         return [_bytes(word) for word in self._ask("multi_get", *keys).split()]
@@ -142,3 +152,10 @@ class OurClient:
 
     def meet(self, prefix, rank, world_size, timeout=int(DEADLINE * 1000)):
         return self._ask("meet", prefix, rank, world_size, timeout)
+
+
+class OurClient(OurStore):
+    """Our TcpStore on a server, with a PrefixStore around it for each prefix."""
+
+    def __init__(self, server, *prefixes, timeout=int(DEADLINE * 1000)):
+        super().__init__("tcp", f"{server.host}:{server.port}", timeout, *prefixes)

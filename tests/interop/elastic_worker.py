@@ -29,5 +29,5 @@ while True:
         met = True
     if numbers[1]:
         break
-    time.sleep(0.05)
+    time.sleep(0.05)  # the pace of the work
 dist.destroy_process_group()

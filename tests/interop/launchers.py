@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from clock import DEADLINE
+from clock import DEADLINE, until
 from servers import binary
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -48,11 +48,10 @@ class Torchrun:
         self.pid = int(self._read("pid", SLOW))
 
     def _read(self, name, within):
-        deadline = time.monotonic() + within
-        while not os.path.exists(self._files[name]):
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("torchrun", within)
-            time.sleep(0.01)
+        try:
+            until(f"the file of its {name}", lambda: os.path.exists(self._files[name]), within)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired("torchrun", within) from None
         return pathlib.Path(self._files[name]).read_text()
 
     def poll(self):

@@ -4,18 +4,16 @@ import json
 import queue
 import signal
 import subprocess
-import threading
 from datetime import timedelta
 
 import torch.distributed as dist
 from clock import DEADLINE
+from joining import JOIN, Joining
+from reading import Reading
 from servers import binary
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
-
-JOIN = 60
-"""Seconds to get into a round; all wait for all."""
 
 
 class Round:
@@ -55,24 +53,17 @@ class TorchNode:
 
     def start(self):
         """Begins to join; `joined` waits for it."""
-        self._result = queue.Queue()
-        threading.Thread(target=self._join, daemon=True).start()
+        self._joining = Joining(self._join)
         return self
 
     def _join(self):
-        try:
-            info = self.handler.next_rendezvous()
-            place = info.bootstrap_store_info
-            number = self.handler._state_holder.state.round
-            self._result.put(Round(number, info.rank, info.world_size, (place.master_addr, place.master_port)))
-        except BaseException as error:
-            self._result.put(error)
+        info = self.handler.next_rendezvous()
+        place = info.bootstrap_store_info
+        number = self.handler._state_holder.state.round
+        return Round(number, info.rank, info.world_size, (place.master_addr, place.master_port))
 
     def joined(self, within=JOIN):
-        result = self._result.get(timeout=within)
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return self._joining.result(within)
 
     def waiting(self):
         return self.handler.num_nodes_waiting()
@@ -112,16 +103,9 @@ class OurNode:
         )
         self._lines = queue.Queue()
         self.log = []
-        streams = ((self.process.stdout, self._lines.put), (self.process.stderr, self.log.append))
-        self._readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
-        for reader in self._readers:
-            reader.start()
-
-    @staticmethod
-    def _read(stream, take):
-        for line in stream:
-            take(line)
-        take("")
+        self._reading = Reading(
+            self.process, (self.process.stdout, self._lines.put), (self.process.stderr, self.log.append)
+        )
 
     def start(self):
         return self
@@ -144,10 +128,7 @@ class OurNode:
 
     def ended(self, within=DEADLINE):
         """Its exit code, once all it wrote is in `log`."""
-        code = self.process.wait(within)
-        for reader in self._readers:
-            reader.join(DEADLINE)
-        return code
+        return self._reading.ended(within)
 
     def __enter__(self):
         return self

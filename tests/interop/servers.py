@@ -17,10 +17,18 @@ def binary():
     if named:
         return str(pathlib.Path(named).resolve())
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [target / profile / "rallypoint" for profile in ("release", "interop", "debug")]
+    built = [target / profile / "rallypoint" for profile in ("release", "debug")]
     if built := [path for path in built if path.exists()]:
         return str(max(built, key=lambda path: path.stat().st_mtime))
     raise FileNotFoundError("no rallypoint binary: build it with `cargo build --release`, or set RALLYPOINT_BIN")
+
+
+def example(name):
+    """One of our example programs: in $RALLYPOINT_EXAMPLES, else beside the binary."""
+    folder = pathlib.Path(os.environ.get("RALLYPOINT_EXAMPLES", pathlib.Path(binary()).parent / "examples"))
+    if not (folder / name).exists():
+        raise FileNotFoundError(f"no {name} in {folder}: build it with `cargo build --workspace --examples`, as the binary was built")
+    return str(folder / name)
 
 
 class TorchServer:
@@ -82,3 +90,5 @@ class OurServer:
         self.process.kill()
         self.process.communicate()
 
+
+SERVERS = {"libuv": lambda: TorchServer(libuv=True), "legacy": lambda: TorchServer(libuv=False), "ours": OurServer}

@@ -3,34 +3,19 @@
 
 Ours run in processes of their own, through the example `helpers_driver`; torch's in threads of this one."""
 
-import os
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
-from servers import OurServer, TorchServer
+from clock import DEADLINE, seconds, stays, until
+from servers import SERVERS, example
 from torch.distributed.elastic.utils import store as torchs
 from torch.distributed.elastic.utils.distributed import create_c10d_store, get_free_port
 
 pytestmark = pytest.mark.timeout(180)
 
-ROOT = Path(__file__).resolve().parents[2]
-SERVERS = {"libuv": lambda: TorchServer(libuv=True), "legacy": lambda: TorchServer(libuv=False), "ours": OurServer}
 SHORT = 1.0  # seconds: for what is to time out
-
-
-def driver_path():
-    folder = os.environ.get("RALLYPOINT_EXAMPLES")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    folders = [Path(folder)] if folder else [target / profile / "examples" for profile in ("release", "debug")]
-    for folder in folders:
-        if (path := folder / "helpers_driver").exists():
-            return str(path)
-    pytest.fail("no helpers_driver: cargo build --release -p rallypoint-store --example helpers_driver")
 
 
 def ms(timeout):
@@ -52,7 +37,7 @@ class Ours:
     def __init__(self, *arguments):
         self.started.append(self)
         self.process = subprocess.Popen(
-            [driver_path(), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [example("helpers_driver"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def said(self):
@@ -180,9 +165,9 @@ def test_a_barrier_lets_all_through(server, ours):
 
 def test_a_barrier_lets_nobody_through_before_the_last_has_come(server):
     early = [Ours("barrier", endpoint(server), "b", 3, rank, ms(DEADLINE), ms(SHORT)) for rank in (0, 1)]
-    time.sleep(0.5)
-    assert [rank.process.poll() for rank in early] == [None, None]
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
+    until("both to have come", lambda: store.add("b/num_members", 0) == 2)
+    stays("both wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
     torchs.barrier(store, 3, "b", DEADLINE, 2)
     assert [rank.said() for rank in early] == [[], []]
 

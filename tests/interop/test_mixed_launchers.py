@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import socket
 
 import pytest
 from agents import Launcher, until
@@ -11,15 +10,6 @@ from agents import Launcher, until
 WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
 
 CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=120"
-
-
-@pytest.fixture
-def port():
-    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}
@@ -52,12 +42,14 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Its living workers. Ours are children of the process below the one that was started."""
+    """Its living workers. Of ours there are two more processes between them and the one that was started."""
     found = []
     for _, pid in starts(folder, world):
         try:
-            above = parent(pid)
-            if launcher.process.pid in (above, parent(above)):
+            above = [parent(pid)]
+            while above[-1] > 1 and len(above) < 3:
+                above.append(parent(above[-1]))
+            if launcher.process.pid in above:
                 found.append(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass

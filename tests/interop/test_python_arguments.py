@@ -1,6 +1,9 @@
 """What is wrong with a call raises what torch raises for it, and leaves the store as it was."""
 
+import collections
 import datetime
+import decimal
+import fractions
 import pathlib
 
 import pytest
@@ -130,12 +133,66 @@ def test_what_has_a_number_or_a_truth_is_taken_for_one():
         assert server.port
 
 
-def test_keys_come_from_anything_that_can_be_gone_through():
-    for module in FAMILIES.values():
-        store = module.HashStore()
-        store.multi_set(("a", "b"), (b"1", "2"))
-        assert store.check({"a": 0, "b": 0}.keys()) is True
-        assert store.multi_get(("b", "a")) == [b"2", b"1"]
+class Sequence:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, place):
+        return ["a"][place]
+
+
+class Iterable:
+    def __iter__(self):
+        return iter(["a"])
+
+
+LISTS = {
+    "a list": lambda: ["a"],
+    "a tuple": lambda: ("a",),
+    "a set": lambda: {"a"},
+    "a frozen set": lambda: frozenset("a"),
+    "a generator": lambda: (key for key in "a"),
+    "a dictionary's keys": lambda: {"a": 0}.keys(),
+    "a dictionary's values": lambda: {0: "a"}.values(),
+    "a map": lambda: map(str, ["a"]),
+    "a deque": lambda: collections.deque("a"),
+    "one's own sequence": Sequence,
+}
+NO_LISTS = {
+    "a dictionary": lambda: {"a": 0},
+    "an iterator": lambda: iter(["a"]),
+    "pairs": lambda: {"a": 0}.items(),
+    "what can be gone through": Iterable,
+    "a range": lambda: range(1),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_keys_come_from_what_torch_takes_for_a_list(family):
+    store = FAMILIES[family].HashStore()
+    store.multi_set(("a", "b"), (b"1", "2"))
+    assert store.multi_get(("b", "a")) == [b"2", b"1"]
+    assert [what for what, keys in LISTS.items() if store.check(keys()) is not True] == []
+    for keys in NO_LISTS.values():
+        with pytest.raises(TypeError):
+            store.check(keys())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_numbers_and_truths_are_what_torch_takes_for_them(family):
+    class Three:
+        def __int__(self):
+            return 3
+
+    store = FAMILIES[family].HashStore()
+    assert [store.add(f"n{n}", n) for n in (True, decimal.Decimal(2), fractions.Fraction(5))] == [1, 2, 5]
+    assert store.add("n", Three()) == 3
+    for block in (None, 0.0, False, 1):
+        store.queue_push("q", "v")
+        assert store.queue_pop("q", block) == b"v"
+    for block in ("x", [], {}):
+        with pytest.raises(TypeError):
+            store.queue_pop("q", block)
 
 
 def test_values_that_a_server_would_not_take_are_refused_before_they_are_sent():
@@ -178,6 +235,24 @@ def test_a_file_may_be_named_by_a_path(tmp_path):
     store = FAMILIES["ours"].FileStore(pathlib.Path(tmp_path) / "store")
     store.set("k", "v")
     assert store.path == str(tmp_path / "store")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_may_be_named_by_bytes(family, tmp_path):
+    path = bytes(tmp_path / "store")
+    store = FAMILIES[family].FileStore(path, 1)
+    store.set("k", "v")
+    assert pathlib.Path(path.decode()).exists() and store.path == path.decode()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("timeout", [datetime.timedelta.max, datetime.timedelta(days=200_000_000)])
+def test_the_longest_time_out_there_is_is_without_end(family, timeout, tmp_path):
+    store = Stores(family, tmp_path).make("hash")
+    store.set_timeout(timeout)
+    store.set("k", "v")
+    store.wait(["k"], timeout)
+    assert store.get("k") == b"v"
 
 
 def test_a_file_that_can_not_be_is_a_store_error(tmp_path):

@@ -1,9 +1,12 @@
 """Torch programs on our stores: with the import changed, and inside torch itself."""
 
+import gc
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 import torch.distributed as dist
@@ -80,11 +83,40 @@ def test_an_adapted_store_is_one_of_torchs(adapted):
 
 
 def test_an_adapted_store_is_kept_as_long_as_torch_may_call_it():
-    import gc
-
     from rallypoint.torch import as_torch_store
 
     part = dist.PrefixStore("p", as_torch_store(FAMILIES["ours"].HashStore()))
     gc.collect()
     part.set("k", "v")
     assert part.get("k") == b"v"
+
+
+def test_a_time_out_set_through_a_part_of_torchs_is_the_stores(adapted):
+    part = dist.PrefixStore("part", adapted)
+    part.set_timeout(ms(200))
+    assert adapted.store.timeout == ms(200)
+    started = time.monotonic()
+    with pytest.raises(dist.DistStoreError):
+        part.get("never")
+    assert time.monotonic() - started < 10
+
+
+def test_an_adapted_store_that_is_released_leaves_nothing():
+    from rallypoint.torch import as_torch_store
+
+    def use():
+        store = FAMILIES["ours"].TCPStore("127.0.0.1", 0, is_master=True)
+        adapter = as_torch_store(store)
+        assert as_torch_store(store) is adapter
+        adapter.set("k", "v")
+        adapter.release()
+
+    def left():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    use()
+    before = left()
+    for _ in range(10):
+        use()
+    assert left() == before

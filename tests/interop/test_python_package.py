@@ -72,6 +72,26 @@ except rallypoint.QueueEmptyError as error:
     assert alone("python", "-c", script).splitlines() == [f"b'hello' {version}", "queue q is empty"]
 
 
+def test_help_needs_no_torch(alone):
+    told = alone("python", "-c", "import rallypoint; help(rallypoint); print(hasattr(rallypoint, 'torch'), 'torch' in dir(rallypoint))")
+    assert "Torch's distributed stores and elastic rendezvous" in told and "class TCPStore" in told
+    assert told.endswith("False False\n")
+
+
+def test_pip_takes_a_fresh_clone(tmp_path):
+    clone = tmp_path / "clone"
+    git = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-local", str(ROOT), str(clone)]
+    subprocess.run(git, check=True, capture_output=True, timeout=100)
+    # What it is tested for may not be committed yet.
+    shutil.copytree(ROOT / "crates/python/backend", clone / "crates/python/backend", dirs_exist_ok=True)
+    venv.create(tmp_path / "venv", with_pip=True)
+    # Goes as far as building would begin: what `scripts/wheel` does after that is what made the wheel under test.
+    command = [tmp_path / "venv/bin/pip", "install", "--dry-run", "--no-deps", "--disable-pip-version-check", clone / "crates/python"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Would install rallypoint-{rallypoint.__version__}" in done.stdout
+
+
 def test_the_command_serves_what_the_package_uses(alone):
     script = """
 import rallypoint, subprocess

@@ -202,6 +202,31 @@ def test_processes_of_multiprocessing_use_the_store_they_were_forked_with():
     assert run(script) == ["[0, 0, 0, 0] [b'v', b'v', b'v', b'v']"]
 
 
+def test_a_child_forked_while_others_share_a_server_shares_one_of_its_own():
+    script = """
+import os, sys, threading
+import rallypoint
+from datetime import timedelta
+
+def share():
+    while True:
+        first = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, multi_tenant=True)
+        rallypoint.TCPStore("127.0.0.1", first.port, is_master=True, multi_tenant=True).add("x", 1)
+
+for _ in range(3):
+    threading.Thread(target=share, daemon=True).start()
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        mine = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
+        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
+        os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
+
+
 def test_a_child_whose_parents_server_is_gone_is_told_so():
     script = """
         import os, rallypoint
@@ -284,3 +309,37 @@ def test_a_program_ends_while_its_threads_still_wait():
         print("over")
     """
     assert run(script) == ["over"]
+
+
+def test_a_program_ends_while_its_threads_are_in_a_store_written_in_python():
+    script = """
+        import threading, time, rallypoint
+
+        class Slow(rallypoint.Store):
+            def get(self, key):
+                time.sleep(0.001)
+                return b"v"
+
+            def set(self, key, value):
+                time.sleep(0.001)
+
+        store = rallypoint.PrefixStore("p", Slow())
+        turns = threading.Semaphore(0)
+
+        def use():
+            try:
+                while True:
+                    store.get("k")
+                    store.set("k", "v")
+                    turns.release()
+            except RuntimeError:
+                pass
+
+        for _ in range(8):
+            threading.Thread(target=use, daemon=True).start()
+        for _ in range(20):
+            turns.acquire()
+        print("over")
+    """
+    for _ in range(5):
+        assert run(script) == ["over"]

@@ -1,11 +1,10 @@
 """The static rendezvous from Python: parameters, one round, contradictions. Played on torch's and on ours."""
 
-import queue
-import threading
 from datetime import timedelta
 
 import pytest
 from both import BOTH, JOIN, OURS, TORCH
+from joining import Joining
 
 
 @pytest.fixture(params=BOTH, ids=repr)
@@ -23,26 +22,6 @@ def parameters(lib, port, rank, nodes, **options):
     return lib.parameters(
         backend="static", endpoint=f"localhost:{port}", min_nodes=nodes, max_nodes=nodes, rank=rank, **options
     )
-
-
-class Joining:
-    """`next_rendezvous` of a handler, on a thread of its own."""
-
-    def __init__(self, handler):
-        self.handler, self._result = handler, queue.Queue()
-        threading.Thread(target=self._join, daemon=True).start()
-
-    def _join(self):
-        try:
-            self._result.put(self.handler.next_rendezvous())
-        except BaseException as error:  # noqa: BLE001  the thread that asks for it gets it
-            self._result.put(error)
-
-    def result(self):
-        result = self._result.get(timeout=JOIN)
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
 
 @pytest.mark.parametrize(
@@ -104,7 +83,7 @@ def test_the_class_can_be_made_directly(lib, port):
 @pytest.mark.parametrize("kinds", [(TORCH, TORCH), (OURS, OURS), (TORCH, OURS), (OURS, TORCH)], ids=repr)
 def test_nodes_of_either_kind_meet_and_share_a_store(kinds, port):
     handlers = [lib.static.create_rdzv_handler(parameters(lib, port, rank, 2)) for rank, lib in enumerate(kinds)]
-    joining = [Joining(handler) for handler in handlers]
+    joining = [Joining(handler.next_rendezvous) for handler in handlers]
     first, second = (each.result() for each in joining)
     assert (first.rank, second.rank) == (0, 1)
     assert first.world_size == second.world_size == 2
@@ -132,7 +111,7 @@ def test_a_server_that_is_not_there_is_a_network_error(lib):
 def test_two_nodes_of_one_rank_are_told():
     port = OURS.ports.get_free_port()
     handlers = [OURS.static.create_rdzv_handler(parameters(OURS, port, rank, 3)) for rank in (0, 1, 1)]
-    for joining in [Joining(handler) for handler in handlers]:
+    for joining in [Joining(handler.next_rendezvous) for handler in handlers]:
         with pytest.raises(OURS.api.RendezvousError, match="node rank 1 was given twice"):
             joining.result()
 

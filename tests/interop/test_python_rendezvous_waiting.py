@@ -48,6 +48,7 @@ COMMON = """
         '''Seconds from a signal to the exception.'''
         sent = []
         def send():
+            # Part of the fault: by then the call waits, or is on its way to it; it must end in either case.
             time.sleep(0.3)
             sent.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)

@@ -223,3 +223,21 @@ def test_one_of_torchs_stores_may_be_below_a_part_of_ours():
     assert store.has_extended_api() is True
     with pytest.raises(dist.DistStoreError):
         store.wait(["none"], ms(10))
+
+
+def test_where_to_meet_can_be_told_through_one_that_can_only_set_and_get():
+    from rallypoint.elastic.rendezvous.api import RendezvousStoreInfo
+
+    class Least(FAMILIES["ours"].Store):
+        def __init__(self):
+            super().__init__()
+            self.held = {}
+
+        def set(self, key, value):
+            self.held[key] = value
+
+        def get(self, key):
+            return self.held[key]
+
+    store = Least()
+    assert RendezvousStoreInfo.build(0, store, "host", 5) == RendezvousStoreInfo("host", 5)

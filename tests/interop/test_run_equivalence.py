@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from clock import DEADLINE
+from clock import until
 from launchers import LAUNCHERS, SCRIPTS, Run, both
 
 TELL, SAY, FAIL, WAIT = (SCRIPTS / f"{name}.py" for name in ("tell", "say", "fail", "wait"))
@@ -102,16 +102,6 @@ def test_every_worker_of_a_static_job_of_two_nodes_finds_the_same(tmp_path, port
     assert [worker["values"]["RANK"] for worker in torchs[1].values()] == ["1", "2"]
 
 
-@pytest.fixture
-def port():
-    import socket
-
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -196,10 +186,9 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
     for name in LAUNCHERS:
         handled = ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]
         with Run(name, tmp_path, "--nproc-per-node", 2, *handled, WAIT, wait=False) as run:
-            deadline = time.monotonic() + DEADLINE
-            while not all((run.folder / "out" / f"ready{rank}").exists() for rank in range(2)):
-                assert time.monotonic() < deadline and run.process.poll() is None, run.wait().err
-                time.sleep(0.02)
+            workers = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
+            until("the workers", lambda: all(path.exists() for path in workers) or run.process.poll() is not None)
+            assert run.process.poll() is None, run.wait().err
             run.signal(number)
             outcomes.append((run.wait().code, run.seen()))
     assert outcomes[1] == outcomes[0]

@@ -5,12 +5,11 @@ import pathlib
 import queue
 import re
 import signal
-import socket
-import threading
 import time
 
 import pytest
 from launchers import SLOW, Run
+from reading import Reading
 from servers import ROOT
 
 EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
@@ -31,21 +30,10 @@ class Node(Run):
             wait=False,
         )
         self.log = []
-        streams = ((self.process.stdout, lines.put), (self.process.stderr, self.log.append))
-        self._readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
-        for reader in self._readers:
-            reader.start()
-
-    @staticmethod
-    def _read(stream, take):
-        for line in stream:
-            take(line)
+        self._reading = Reading(self.process, (self.process.stdout, lines.put), (self.process.stderr, self.log.append))
 
     def ended(self):
-        code = self.process.wait(SLOW)
-        for reader in self._readers:
-            reader.join(SLOW)
-        return code
+        return self._reading.ended(SLOW)
 
     def workers(self):
         """The processes that train."""
@@ -67,17 +55,9 @@ class Node(Run):
         self.process.wait()
 
 
-@pytest.fixture
-def endpoint():
-    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}"
-
-
 @pytest.mark.timeout(290)
-def test_training_survives_the_death_of_a_worker_and_of_a_node(tmp_path, endpoint):
+def test_training_survives_the_death_of_a_worker_and_of_a_node(tmp_path, port):
+    endpoint = f"127.0.0.1:{port}"
     lines, seen = queue.Queue(), []
     with Node(tmp_path, 0, endpoint, lines) as host, Node(tmp_path, 1, endpoint, lines) as other:
 

@@ -1,14 +1,11 @@
 """The state of a rendezvous between real torch and our codec, in both directions.
 
-Our side is the example `state_codec` (`cargo build --examples`), found in `$RALLYPOINT_EXAMPLES`, else
-beside the binary.
+Our side is the example `state_codec`.
 """
 
 import base64
 import binascii
 import itertools
-import os
-import pathlib
 import pickle
 import pickletools
 import random
@@ -24,7 +21,7 @@ import pytest
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 from torch.distributed import HashStore
-from servers import binary
+from servers import example
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousSettings,
@@ -38,17 +35,10 @@ T0 = datetime(2026, 11, 15, 17, 43, 1, 123456, tzinfo=timezone.utc)
 FIELDS = list(vars(_RendezvousState()))
 
 
-def our_codec():
-    folder = pathlib.Path(os.environ.get("RALLYPOINT_EXAMPLES", pathlib.Path(binary()).parent / "examples"))
-    if not (folder / "state_codec").exists():
-        pytest.fail(f"no state_codec in {folder}; run cargo build --examples")
-    return folder / "state_codec"
-
-
 def answers(inputs, *args):
     """What our codec says of each: a list that begins with "ok" or "error"."""
     lines = "".join(data.hex() + "\n" for data in inputs)
-    ran = subprocess.run([our_codec(), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
+    ran = subprocess.run([example("state_codec"), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
     found = [line.split("\t") for line in ran.stdout.splitlines()]
     assert len(found) == len(inputs)
     return found

@@ -3,12 +3,13 @@
 import base64
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
+import clock
 import pytest
 import torch.distributed as dist
 from nodes import OurNode, TorchNode
@@ -18,15 +19,6 @@ SLOW = 100
 """Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
 
 TELL = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
-
-
-@pytest.fixture
-def port():
-    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 class Torchrun:
@@ -114,18 +106,14 @@ def lists(server, run_id):
     return set(state.participants), state.redundancy_list, state.closed
 
 
-def until(condition):
-    deadline = time.monotonic() + SLOW
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+until = partial(clock.until, within=SLOW)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ours_told_to_stop_while_it_waits_is_out_at_once_and_closes_nothing(number):
     server = OurServer()
     with OurNode(server, "job", (2, 2)) as ours:
-        until(lambda: len(lists(server, "job")[0]) == 1)
+        until("it to be listed", lambda: len(lists(server, "job")[0]) == 1)
         start = time.monotonic()
         ours.signal(number)
         assert ours.ended() == 128 + number
@@ -140,7 +128,7 @@ def test_torchs_told_to_stop_while_it_waits_stays_listed_or_closes_it_for_all(nu
     """Trap T11."""
     server = OurServer()
     with Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", is_host=0) as torchs:
-        until(lambda: len(lists(server, "job")[0]) == 1)
+        until("it to be listed", lambda: len(lists(server, "job")[0]) == 1)
         torchs.process.send_signal(number)
         assert torchs.ended() != 0
     participants, _, closed = lists(server, "job")
@@ -155,7 +143,7 @@ def test_a_spare_that_was_not_needed_ends_well_with_us_and_fails_with_torch():
     with OurNode(server, "job", (1, 1)) as working:
         assert working.joined().world_size == 1
         with OurNode(server, "job", (1, 1)) as ours, Torchrun(endpoint, "job", (1, 1), "true", is_host=0) as torchs:
-            until(lambda: len(lists(server, "job")[1]) == 2)
+            until("both to be listed as spares", lambda: len(lists(server, "job")[1]) == 2)
             closer = threading.Thread(target=close, args=(server, "job"))
             closer.start()
             assert ours.ended(SLOW) == 0, ours.log
@@ -216,7 +204,7 @@ def test_torchrun_that_waits_for_others_to_finish_is_not_called_dead(tmp_path):
         Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", **options) as torchs,
     ):
         assert ours.joined(SLOW).world_size == 2
-        until(lambda: "was removed from the rendezvous" in "".join(ours.log))
+        until("torchrun to be called dead", lambda: "was removed from the rendezvous" in "".join(ours.log))
         (tmp_path / "go").touch()
         assert ours.ended(SLOW) == 0
         assert torchs.ended() == 0, torchs.err

@@ -16,18 +16,17 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
-use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler};
+use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
-use crate::finishing::RoundEnd;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
-use crate::lost::{Lost, say_finished};
+use crate::lost::say_finished;
 use crate::news::Tiding;
 use crate::outcome::{End, Outcome};
 use crate::placement::Placement;
@@ -330,10 +329,7 @@ impl Agent {
                     }
                 }
                 Sight::Returned => Event::PeerRestarts,
-                Sight::Gone(lost) => {
-                    self.tell_lost(&lost);
-                    Event::NodesLeft(lost.count)
-                }
+                Sight::Gone(lost) => Event::NodesLeft(lost.count),
                 Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
                     // Who waits for the others to finish hears it there.
@@ -379,17 +375,6 @@ impl Agent {
             }
         };
         self.supervisor.handle_event(event);
-    }
-
-    fn tell_lost(&self, lost: &Lost) {
-        if self.supervisor.is_running() || self.finishing.is_some() {
-            let among: Vec<_> =
-                lost.among.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
-            let (count, among) = (lost.count, among.join(", "));
-            tracing::warn!(
-                "{count} of the nodes of this round left or died before they had finished: {among}"
-            );
-        }
     }
 
     fn hear(&self, what: &str, failure: Option<&Failure>) {

@@ -17,9 +17,13 @@ const NAME: &str = "rallypoint-worker:";
 /// The exit code of a process that did not become a worker.
 pub(crate) const NOT_A_WORKER: i32 = 127;
 
-/// Becomes a worker, if that is what this process was started for; it only returns if that failed, with the exit code to
-/// end with. To be called first in `main` by every program whose agent has a [`Guard`](crate::Guard).
+/// Becomes a worker, or watches over the agent, if that is what this process was started for. It returns an exit code to end
+/// with if becoming a worker failed, or when the agent is gone. To be called first in `main` by every program whose agent has a
+/// [`Guard`](crate::Guard).
 pub fn enter() -> Option<ExitCode> {
+    if let Some(code) = crate::guard::keep() {
+        return Some(code);
+    }
     let mut args = std::env::args_os();
     let (agent, door) = read_name(&args.next()?)?;
     let program = args.next()?;

@@ -1,20 +1,28 @@
 //! Nobody is left behind: what the workers have started ends with the agent, however that dies.
 //!
-//! What the user starts is a small outer process, which starts itself again as the agent proper. Both adopt orphans
-//! (`PR_SET_CHILD_SUBREAPER`), so every process that comes of a worker stays below both, whatever sessions and parents it
-//! has on the way. If the agent dies, the outer one kills all that is below it; if the outer one dies, the agent does. If
-//! both are killed in one moment, the workers still die with the thread that started them (`PR_SET_PDEATHSIG`), and only
-//! what they have started themselves is left to itself.
+//! | process | what |
+//! |---|---|
+//! | the outer one | what the user started: it hands on signals and the exit code |
+//! | the keeper | the same between the other two, under a name that nobody looks for |
+//! | the agent | all the rest |
 //!
-//! The outer one decides nothing: it hands on signals and the exit code.
+//! All three adopt orphans (`PR_SET_CHILD_SUBREAPER`), so every process that comes of a worker stays below them, whatever
+//! sessions and parents it has on the way. Whoever sees that the process above or below it is gone kills all that is
+//! below itself. So it takes one of the three to clear up, and who kills by name or by command line misses the keeper. If
+//! all three are killed in one moment, the workers still die with the thread that started them (`PR_SET_PDEATHSIG`), and
+//! only what they have started themselves is left to itself: the kernel knows nothing that would end it.
+//!
+//! The outer one and the keeper decide nothing.
 
 mod descendants;
+mod keeper;
 mod outer;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,52 +34,83 @@ use rustix::process::{
 
 use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
+pub(crate) use keeper::keep;
 
-use crate::logs::remove_unused;
+use crate::logs::{random_letters, remove_unused};
 
-/// What the agent proper is called, with the outer one's number and the name of the folder behind it.
-const NAME: &str = "rallypoint-agent:";
+/// What the agent proper is called, with the number of whoever is above it and the letters of the folder behind it.
+const AGENT: &str = "rallypoint-agent:";
+/// What the keeper is called, likewise. It has neither our name nor the user's arguments.
+const KEEPER: &str = "guard-of:";
 /// What is killed may take so long to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before what is left is looked for again.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Held while a worker is started or a folder is made. Whoever takes it and keeps it is the last to.
+/// Held while a process is started or a folder is made. Whoever takes it and keeps it is the last to.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The outer process is gone, and all that is below this one goes with it.
+/// Whoever is above is gone, and all that is below this process goes with it.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// The folder for temporary files that goes with this agent, known to the outer one as well.
+/// The folder for temporary files that goes with this agent, known to the others as well.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Shows that this process is the agent proper and that the outer one watches over it.
+/// Shows that this process is the agent proper and that others watch over it.
 #[derive(Debug)]
 pub struct Guard(());
 
 /// Puts this process under guard: the process the user started becomes the outer one, and gets the exit code to end with;
-/// the one that it starts, with the same arguments, gets the guard. To be called before anything else, while there is one
-/// thread.
+/// the agent, which is started with the same arguments, gets the guard. To be called before anything else, while there is
+/// one thread.
 pub fn stand() -> Result<Guard, ExitCode> {
-    let mut args = std::env::args_os();
-    match args.next().as_deref().and_then(outer_of) {
-        Some((outer, letters)) => {
-            let _ = FOLDER.set(folder(&letters));
-            watch_outer(outer);
+    let name = std::env::args_os().next().unwrap_or_default();
+    match Above::read(AGENT, &name) {
+        Some(above) => {
+            above.watch();
             Ok(Guard(()))
         }
-        None => Err(outer::run(args)),
+        None => {
+            let letters = random_letters().unwrap_or_default();
+            Err(outer::run(below(KEEPER, &letters), &letters))
+        }
     }
 }
 
-/// Who watches over this process, if its name says that somebody does, and the letters of its folder.
-fn outer_of(name: &OsStr) -> Option<(Pid, String)> {
-    let (outer, letters) = name.to_str()?.strip_prefix(NAME)?.split_once(':')?;
-    Some((outer.parse().ok().and_then(Pid::from_raw)?, letters.to_owned()))
+/// This program again, as what watches this process.
+fn below(name: &str, letters: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(format!("{name}{}:{letters}", getpid().as_raw_nonzero()));
+    command
 }
 
-fn name_of_inner(letters: &str) -> String {
-    format!("{NAME}{}:{letters}", getpid().as_raw_nonzero())
+/// Who started this process and is watched by it, as its own name tells.
+struct Above {
+    pid: Pid,
+    /// Of the folder for temporary files.
+    letters: String,
+}
+
+impl Above {
+    fn read(kind: &str, name: &OsStr) -> Option<Above> {
+        let (pid, letters) = name.to_str()?.strip_prefix(kind)?.split_once(':')?;
+        Some(Above { pid: pid.parse().ok().and_then(Pid::from_raw)?, letters: letters.to_owned() })
+    }
+
+    /// From now on this process ends, with all that is below it, when the one above does.
+    fn watch(&self) {
+        let _ = FOLDER.set(folder(&self.letters));
+        let opened = pidfd_open(self.pid, PidfdFlags::empty());
+        let is_parent = || getppid() == Some(self.pid);
+        // While it is the parent its number is nobody else's, so what was opened is the one above.
+        let (Ok(above), true) = (opened, is_parent()) else { std::process::exit(1) };
+        // Without it only what daemons do to get away from their parents goes unseen.
+        let _ = set_child_subreaper(Some(getpid()));
+        let watch = std::thread::Builder::new().name("guard".into()).spawn(move || end_with(&above));
+        if watch.is_err() {
+            std::process::exit(1);
+        }
+    }
 }
 
 /// The folder for temporary files with these letters, as torch names it.
@@ -84,22 +123,8 @@ pub(crate) fn temporary_folder() -> Option<&'static Path> {
     FOLDER.get().map(PathBuf::as_path)
 }
 
-/// From now on this process ends, with all that is below it, when the outer one does.
-fn watch_outer(outer: Pid) {
-    let opened = pidfd_open(outer, PidfdFlags::empty());
-    let is_parent = || getppid() == Some(outer);
-    // While it is the parent its number is nobody else's, so what was opened is the outer one.
-    let (Ok(outer), true) = (opened, is_parent()) else { std::process::exit(1) };
-    // Without it only what daemons do to get away from their parents goes unseen.
-    let _ = set_child_subreaper(Some(getpid()));
-    let watch = std::thread::Builder::new().name("guard".into()).spawn(move || end_with(&outer));
-    if watch.is_err() {
-        std::process::exit(1);
-    }
-}
-
-fn end_with(outer: &OwnedFd) -> ! {
-    while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
+fn end_with(above: &OwnedFd) -> ! {
+    while !matches!(poll(&mut [PollFd::new(above, PollFlags::IN)], None), Ok(1..)) {}
     // Said before anybody is killed, so that nobody takes that for something that has happened by itself.
     OVER.store(true, Ordering::SeqCst);
     let last = starting();

@@ -40,10 +40,16 @@ pub(crate) fn lost(
         return Ok(Lost::default());
     }
     let gone = handler.gone_from_round()?;
-    Ok(unfinished(&*round.store, &round.participants, &gone).unwrap_or_default())
+    let finished = || finished(round);
+    Ok(unfinished(&*round.store, &round.participants, &gone, finished).unwrap_or_default())
 }
 
-fn unfinished(store: &dyn Store, participants: &[NodeDesc], gone: &[NodeDesc]) -> Result<Lost> {
+fn unfinished(
+    store: &dyn Store,
+    participants: &[NodeDesc],
+    gone: &[NodeDesc],
+    finished: impl Fn() -> Result<u64>,
+) -> Result<Lost> {
     let mut among = Vec::new();
     for (node, rank) in participants.iter().zip(0..) {
         if gone.contains(node) && !store.check(&[&of(rank)])? {
@@ -53,7 +59,7 @@ fn unfinished(store: &dyn Store, participants: &[NodeDesc], gone: &[NodeDesc]) -
     // In this order: who finishes between the two is taken for one of torch's until it is asked again. Who has said so and is
     // not counted yet makes one of torch's seem lost; whoever asks does not act on what is so for a moment only.
     let ours = store.add(OURS, 0)?.max(0) as u64;
-    let torchs = finished(store)?.saturating_sub(ours);
+    let torchs = finished()?.saturating_sub(ours);
     let count = (among.len() as u64).saturating_sub(torchs);
     Ok(if count == 0 { Lost::default() } else { Lost { count, among } })
 }
@@ -73,7 +79,8 @@ mod tests {
     #[test]
     fn who_is_gone_is_lost_unless_it_has_finished() {
         let (store, nodes) = (HashStore::new(), nodes());
-        let lost = |gone: &[NodeDesc]| unfinished(&store, &nodes, gone).unwrap();
+        let finished = || store.add(COUNT, 0).map(|count| count as u64);
+        let lost = |gone: &[NodeDesc]| unfinished(&store, &nodes, gone, finished).unwrap();
         assert_eq!(lost(&nodes[1..2]), Lost { count: 1, among: vec![nodes[1].clone()] });
         say_finished(&store, 0).unwrap();
         store.add(COUNT, 1).unwrap();
@@ -84,7 +91,8 @@ mod tests {
     #[test]
     fn an_agent_of_torchs_that_has_finished_and_falls_silent_is_not_lost() {
         let (store, nodes) = (HashStore::new(), nodes());
-        let lost = |gone: &[NodeDesc]| unfinished(&store, &nodes, gone).unwrap();
+        let finished = || store.add(COUNT, 0).map(|count| count as u64);
+        let lost = |gone: &[NodeDesc]| unfinished(&store, &nodes, gone, finished).unwrap();
         store.add(COUNT, 1).unwrap();
         assert_eq!(lost(&nodes[2..]), Lost::default());
         assert_eq!(lost(&nodes[1..]), Lost { count: 1, among: nodes[1..].to_vec() }, "one of them");

@@ -79,7 +79,7 @@ impl Watching {
         spawn(
             "membership",
             Box::new(move || {
-                let mut gone_since = None;
+                let (mut gone_since, mut told) = (None, false);
                 while is_wanted.load(Ordering::SeqCst) {
                     handler.wait_for_change(interval);
                     if !is_wanted.load(Ordering::SeqCst) {
@@ -87,10 +87,18 @@ impl Watching {
                     }
                     match look(&*handler, &round) {
                         Ok(None) => gone_since = None,
+                        // Seen once may be by a hair's breadth: see `lost`.
+                        Ok(Some(Sight::Gone(..))) if gone_since.is_none() => {
+                            gone_since = Some(Instant::now())
+                        }
                         // Who starts over leaves before it waits: that takes a moment.
                         Ok(Some(Sight::Gone(..)))
-                            if gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN => {}
-                        Ok(Some(sight)) => hand_on(sight),
+                            if gone_since.is_some_and(|since| since.elapsed() < RETURN)
+                                && !handler.gone_for_good().unwrap_or(false) => {}
+                        Ok(Some(sight)) => {
+                            told = told || tell_gone(&*handler, &round, &sight);
+                            hand_on(sight);
+                        }
                         Err(error) => return hand_on(Sight::Lost(error)),
                     }
                 }
@@ -112,8 +120,23 @@ impl Drop for Watching {
     }
 }
 
+/// Says who is gone and why, if somebody is; whether that was so. What comes of it is said where it is decided.
+fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Sight) -> bool {
+    let matters = match sight {
+        Sight::Gone(_) => true,
+        // Another may have been quicker to start over without them.
+        Sight::Waiting(..) => lost(handler, round).is_ok_and(|lost| lost.count > 0),
+        _ => false,
+    };
+    let gone = if matters { handler.describe_gone().ok().flatten() } else { None };
+    if let Some(gone) = &gone {
+        tracing::warn!("gone from round {}: {gone}", round.round);
+    }
+    gone.is_some()
+}
+
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
-    let finished = || finished(&*round.store).unwrap_or(0);
+    let finished = || finished(round).unwrap_or(0);
     // Ours say so when they have failed.
     let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
     if handler.is_closed()? {

@@ -18,13 +18,25 @@ PROFILE = os.environ.get("RALLYPOINT_PROFILE", "release")
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
-prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
-build_sdist = maturin.build_sdist
+
+DATA = CRATE / "data"
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """PEP 517's hook. pip calls it before anything is built, and maturin wants the folder to be there."""
+    DATA.mkdir(exist_ok=True)
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """PEP 517's hook."""
+    DATA.mkdir(exist_ok=True)
+    return maturin.build_sdist(sdist_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517's hook."""
-    put_command(CRATE / "data" / "scripts" / "rallypoint")
+    put_command(DATA / "scripts" / "rallypoint")
     os.environ.setdefault("MATURIN_PEP517_ARGS", f"--profile {PROFILE} --locked")
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
@@ -34,7 +46,8 @@ def put_command(place):
     cargo = shutil.which("cargo")
     if cargo is None:
         raise SystemExit("rallypoint: 'cargo' is not on the PATH; building the wheel needs a Rust toolchain (1.88 or newer)")
-    build = [cargo, "build", "--locked", "--package", "rallypoint", "--bin", "rallypoint", "--profile", PROFILE]
+    # Of the whole workspace: the features of what is shared are then those that everything else was compiled with.
+    build = [cargo, "build", "--locked", "--workspace", "--bin", "rallypoint", "--profile", PROFILE]
     subprocess.run(build, cwd=CRATE, check=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(built_command(cargo), place)

@@ -1,12 +1,15 @@
 //! What Python hands over, as the stores want it. What doesn't fit is a `TypeError`, as torch has it.
 
+use std::ffi::OsStr;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyByteArray, PyBytes, PyDelta, PyDeltaAccess, PyFloat, PyInt, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyDelta, PyDeltaAccess, PyDict, PyFloat, PyInt, PyString};
 
 /// A key: text, or bytes that are UTF-8.
 pub(crate) struct Key(String);
@@ -35,6 +38,23 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 
 fn not_text() -> PyErr {
     PyTypeError::new_err("a key must be text that can be written as UTF-8")
+}
+
+/// A file's path: text, or bytes as the system has them.
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for FilePath {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<FilePath> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(FilePath(OsStr::from_bytes(bytes.as_bytes()).into()));
+        }
+        object
+            .extract()
+            .map(FilePath)
+            .map_err(|_| wrong("a file's path must be str, bytes or os.PathLike", object))
+    }
 }
 
 /// Several keys.
@@ -71,7 +91,8 @@ impl<'py> FromPyObject<'_, 'py> for Values {
     }
 }
 
-/// The items of anything that can be gone through, but not the characters of one text.
+/// The items of what torch takes for a list: a sequence, a set, a generator and the like; not the characters of one text, not a
+/// dictionary, and nothing else that merely can be gone through.
 fn several<'py, T>(object: Borrowed<'_, 'py, PyAny>, what: &'static str) -> PyResult<Vec<T>>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
@@ -79,11 +100,22 @@ where
     if object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>()
+        || !is_list_like(object)?
     {
         return Err(wrong(what, object));
     }
     let items = object.try_iter().map_err(|_| wrong(what, object))?;
     items.map(|item| item?.extract::<T>()).collect()
+}
+
+fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
+    const OTHERS: [&str; 7] =
+        ["set", "frozenset", "generator", "dict_keys", "dict_values", "dict_items", "map"];
+    if object.is_instance_of::<PyDict>() {
+        return Ok(false);
+    }
+    Ok(object.hasattr("__getitem__")?
+        || OTHERS.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
 }
 
 /// A value: bytes, or text to be written as UTF-8.
@@ -127,7 +159,15 @@ where
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Whole<T>> {
-        object.extract::<T>().map(Whole).map_err(|_| match object.is_instance_of::<PyInt>() {
+        let number = object.extract::<T>().map_err(Into::into);
+        // What can be made a whole number is one, unless digits would be lost without a word.
+        let made = number.or_else(|error| {
+            match object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>() {
+                true => Err(error),
+                false => object.call_method0("__int__")?.extract::<T>().map_err(Into::into),
+            }
+        });
+        made.map(Whole).map_err(|_| match object.is_instance_of::<PyInt>() {
             true => PyTypeError::new_err(format!(
                 "{} is out of range (it must fit into {})",
                 object.str().map_or_else(|_| "a number".into(), |text| text.to_string()),
@@ -138,13 +178,16 @@ where
     }
 }
 
-/// Yes or no, said by anything that has a truth.
+/// Yes or no, said by anything that has a truth of its own; being empty is none.
 pub(crate) struct Truth(pub(crate) bool);
 
 impl<'py> FromPyObject<'_, 'py> for Truth {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Truth> {
+        if !object.is_none() && !object.hasattr("__bool__")? {
+            return Err(wrong("must be True or False", object));
+        }
         object.is_truthy().map(Truth).map_err(|_| wrong("must be True or False", object))
     }
 }
@@ -187,8 +230,10 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
         if let Ok(delta) = object.cast::<PyDelta>() {
-            let seconds = i64::from(delta.get_days()) * 86_400 + i64::from(delta.get_seconds());
-            return Ok(Timeout((seconds * 1_000_000 + i64::from(delta.get_microseconds())) / 1_000));
+            // The longest there is has more microseconds than an i64 counts.
+            let seconds = i128::from(delta.get_days()) * 86_400 + i128::from(delta.get_seconds());
+            let millis = (seconds * 1_000_000 + i128::from(delta.get_microseconds())) / 1_000;
+            return Ok(Timeout(i64::try_from(millis).unwrap_or(i64::MAX)));
         }
         if let Ok(seconds) = object.cast::<PyFloat>() {
             // Without end of its range, and nothing for what is no number.

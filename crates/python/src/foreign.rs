@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use rallypoint_store::{Result, Store, StoreError};
 
 use crate::argument::Timeout;
+use crate::ending::{attached, watch_end};
 use crate::stores::{PyStore, overrides};
 
 /// A Python object with a store's methods.
@@ -23,6 +24,8 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     pub(crate) fn new(object: Py<PyAny>) -> Foreign {
+        // Without it the end is only less orderly.
+        let _ = Python::attach(watch_end);
         Foreign { object, timeout: None, fall_back: false }
     }
 
@@ -32,17 +35,27 @@ impl Foreign {
     }
 
     fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
-        Python::attach(|py| call(self.object.bind(py))).map_err(foreign)
+        let ending = || {
+            PyRuntimeError::new_err(
+                "the interpreter is ending: a store written in Python can't be called any more",
+            )
+        };
+        attached(|py| call(self.object.bind(py))).unwrap_or_else(|| Err(ending())).map_err(foreign)
     }
 
     /// The method of this name, if the object has one of its own.
     fn own(&self, name: &str) -> bool {
-        !self.fall_back && Python::attach(|py| overrides(self.object.bind(py), name))
+        !self.fall_back && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
     }
 
-    /// Waits within the time of its own that this one was given, if it was.
+    /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
     fn within(&self, key: &str) -> Result<()> {
-        self.timeout.map_or(Ok(()), |timeout| self.wait_for(&[key], timeout))
+        match self.timeout {
+            Some(timeout) if self.call(|store| Ok(overrides(store, "wait")))? => {
+                self.wait_for(&[key], timeout)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod argument;
 mod blocking;
+mod ending;
 mod error;
 mod foreign;
 mod process;

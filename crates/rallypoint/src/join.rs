@@ -19,6 +19,7 @@ use rallypoint_rendezvous::{
 use rallypoint_store::StoreError;
 use serde_json::json;
 
+use again::Hurry;
 pub(crate) use arguments::JoinArgs;
 pub(crate) use command::{BECOME, become_command};
 use signals::Listener;
@@ -43,7 +44,7 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
         }
     };
     let progress = Arc::new(Progress::new(&parameters.run_id));
-    let handler = match create(&parameters, &progress) {
+    let handler = match create(&parameters, &progress, None) {
         Ok(handler) => handler,
         Err(error) => return complain(&error),
     };
@@ -58,11 +59,18 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
 fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
+    hurry: Option<Hurry>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
     let _waiting =
         Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
     Ok(match parameters.backend.as_str() {
-        "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?),
+        "c10d" => {
+            let handler = DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?;
+            Arc::new(match hurry {
+                Some(Hurry { left, read_timeout }) => handler.in_a_hurry(left, read_timeout),
+                None => handler,
+            })
+        }
         "static" => {
             Arc::new(StaticRendezvousHandler::create(parameters)?.with_observer(Arc::clone(progress) as _))
         }

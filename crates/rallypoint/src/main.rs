@@ -11,6 +11,7 @@ mod store;
 mod waiting;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -39,8 +40,11 @@ enum Command {
     },
 }
 
+/// How long a node that has ended waits for the last lines of its log to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
-    // The agent starts its workers through this same program.
+    // The agent starts its workers, and whoever watches over it, through this same program.
     if let Some(code) = rallypoint_agent::enter() {
         return code;
     }
@@ -49,13 +53,19 @@ fn main() -> ExitCode {
         return join::become_command(arguments);
     }
     let command = Cli::parse().command;
-    // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say.
-    if !matches!(command, Command::Serve(_) | Command::Run(_)) {
+    // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say; and a
+    // node may not wait for whoever reads it.
+    if matches!(command, Command::Bench(_) | Command::Store(_) | Command::Completions { .. }) {
         log::start();
     }
     match command {
         Command::Bench(args) => bench::run(args),
-        Command::Join(args) => join::run(args),
+        Command::Join(args) => {
+            let log = log::start_aside();
+            let code = join::run(args);
+            log.finish(LAST_LINES);
+            code
+        }
         Command::Run(args) => run::run(*args),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),

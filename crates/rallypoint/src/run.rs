@@ -7,6 +7,7 @@ mod meeting;
 mod onlooker;
 mod port_owner;
 mod python;
+mod said;
 mod script;
 mod streams;
 

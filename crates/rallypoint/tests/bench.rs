@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::{MAGIC, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Only a failure takes that long.
+const SOON: Duration = Duration::from_secs(60);
+
 /// A process that is killed when the test is over, however it is.
 struct Guarded(Child);
 
@@ -60,6 +63,17 @@ fn num_keys(endpoint: &str) -> i64 {
     let mut number = [0; 8];
     stream.read_exact(&mut number).expect("it answers");
     i64::from_le_bytes(number)
+}
+
+/// Waits until all 64 connections of a run are there, and the first keys.
+fn wait_until_under_load(server: &Guarded, endpoint: &str) {
+    let files = format!("/proc/{}/fd", server.0.id());
+    let connections = || std::fs::read_dir(&files).map_or(0, Iterator::count);
+    let start = Instant::now();
+    while connections() < 64 || num_keys(endpoint) == 0 {
+        assert!(start.elapsed() < SOON, "it has not begun");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 const ALL: [&str; 16] = [
@@ -184,7 +198,6 @@ fn who_never_answers_is_given_up_in_time() {
 #[test]
 fn a_server_that_freezes_is_given_up_in_time() {
     let (server, endpoint) = serve();
-    let start = Instant::now();
     let mut running = Guarded(
         command(&["--endpoint", &endpoint, "--workload", "get", "--seconds", "20", "--timeout", "1s"])
             .stdout(Stdio::null())
@@ -192,7 +205,8 @@ fn a_server_that_freezes_is_given_up_in_time() {
             .spawn()
             .expect("the binary starts"),
     );
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until_under_load(&server, &endpoint);
+    let start = Instant::now();
     server.signal(Signal::STOP);
     let status = running.0.wait().expect("our own child");
     server.signal(Signal::CONT);
@@ -210,7 +224,7 @@ fn a_server_that_dies_is_reported_as_lost() {
             .spawn()
             .expect("the binary starts"),
     );
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until_under_load(&server, &endpoint);
     server.0.kill().expect("our own child");
     let mut error = String::new();
     running.0.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
@@ -220,7 +234,7 @@ fn a_server_that_dies_is_reported_as_lost() {
 
 #[test]
 fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
-    let (_server, endpoint) = serve();
+    let (server, endpoint) = serve();
     let mut running = Guarded(
         command(&["--endpoint", &endpoint, "--workload", "get,set", "--seconds", "20", "--json"])
             .stdout(Stdio::piped())
@@ -228,10 +242,7 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
             .spawn()
             .expect("the binary starts"),
     );
-    let start = Instant::now();
-    while num_keys(&endpoint) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "it has not begun");
-    }
+    wait_until_under_load(&server, &endpoint);
     running.signal(Signal::INT);
     let mut report = String::new();
     running.0.stdout.take().expect("a pipe").read_to_string(&mut report).expect("text");

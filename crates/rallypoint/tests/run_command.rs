@@ -231,6 +231,13 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
         (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
         (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
         (&["--bogus", "--no-python", "true"], 2, "--bogus"),
+        (
+            &["--standalone", "--rdzv-endpoint", "node0:1", "--no-python", "true"],
+            2,
+            "--rdzv-endpoint node0:1 can't be",
+        ),
+        (&["--standalone", "--nnodes", "2", "--no-python", "true"], 2, "--nnodes 2 asks for more nodes"),
+        (&["--node-rank", "1", "--no-python", "true"], 2, "--node-rank 1 can't be honoured"),
         (&[], 2, "SCRIPT"),
     ] {
         let done = place.run(arguments);

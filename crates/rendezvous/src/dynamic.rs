@@ -78,6 +78,8 @@ pub struct DynamicRendezvousHandler {
     keep_alive: Mutex<Option<KeepAlive>>,
     bootstrap: Mutex<Bootstrap>,
     seen: Mutex<Seen>,
+    /// What is left of the time to join, the first time.
+    hurry: Mutex<Option<Duration>>,
 }
 
 /// What was seen of the round this node is in.
@@ -87,6 +89,8 @@ struct Seen {
     round: Option<u64>,
     members: BTreeSet<NodeDesc>,
     last: Option<(Instant, Arc<State>)>,
+    /// How many had left when it came in.
+    leavers: i64,
     /// It has heard that somebody wants to be in the next one.
     heard: bool,
 }
@@ -144,6 +148,7 @@ impl DynamicRendezvousHandler {
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
+            hurry: Mutex::default(),
         })
     }
 
@@ -159,6 +164,13 @@ impl DynamicRendezvousHandler {
         let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
         driver.expected = ExpectedHosts::of(parameters)?;
         Ok(self)
+    }
+
+    /// The same, with only so much of its time to join left the first time, and with this time for each call to its store.
+    pub fn in_a_hurry(self, left: Duration, read_timeout: Duration) -> DynamicRendezvousHandler {
+        self.store.set_timeout(read_timeout);
+        *self.hurry.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+        self
     }
 
     /// This node.
@@ -194,7 +206,8 @@ impl DynamicRendezvousHandler {
     }
 
     fn join(&self) -> Result<Arc<State>> {
-        let deadline = self.driver.now().after(self.driver.settings.join_timeout);
+        let hurry = self.hurry.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let deadline = self.driver.now().after(hurry.unwrap_or(self.driver.settings.join_timeout));
         let run_id = self.run_id_owned();
         for goal in [Goal::Exit, Goal::Join] {
             match self.driver.pursue(goal, deadline)? {
@@ -222,7 +235,8 @@ impl DynamicRendezvousHandler {
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
         let members = participants.iter().cloned().collect();
-        *self.seen() = Seen { round: Some(state.round), members, ..Seen::default() };
+        let (round, leavers) = (Some(state.round), state.leavers());
+        *self.seen() = Seen { round, members, leavers, ..Seen::default() };
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -238,6 +252,15 @@ impl DynamicRendezvousHandler {
         let bootstrap_store_info =
             bootstrap.build(run_id, rank, &participants, &*store, self.use_agent_store(), is_interrupted)?;
         Ok(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: state.round, participants })
+    }
+
+    /// Who of the round this node is in is in no list any more, and whether they were taken for dead. Who leaves says so;
+    /// torch's nodes don't, but they only leave to come back.
+    fn lost(&self) -> Result<(Vec<NodeDesc>, bool)> {
+        let state = self.look()?;
+        let seen = self.seen();
+        let lost = seen.members.iter().filter(|node| !state.has(node)).cloned().collect();
+        Ok((lost, state.leavers() == seen.leavers))
     }
 
     /// The state, at most a second old.
@@ -400,6 +423,27 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let is_in =
             |node: &NodeDesc| seen.round == Some(state.round) && state.participants.contains_key(node);
         Ok(seen.members.iter().filter(|node| !is_in(node)).cloned().collect())
+    }
+
+    fn gone_for_good(&self) -> Result<bool> {
+        let (lost, are_dead) = self.lost()?;
+        // Whoever took them for dead may have known them a little longer.
+        let long = self.driver.settings.keep_alive_limit() * 4 / 5;
+        let are_silent = lost.iter().all(|node| self.driver.silence_of_gone(node) >= long);
+        Ok(!lost.is_empty() && are_dead && are_silent)
+    }
+
+    fn describe_gone(&self) -> Result<Option<String>> {
+        let (lost, are_dead) = self.lost()?;
+        let why = match are_dead {
+            true => format!(
+                "no heartbeat for {} s (keep_alive_interval × keep_alive_max_attempt)",
+                self.driver.settings.keep_alive_limit().as_secs_f64()
+            ),
+            false => "left".into(),
+        };
+        let lost: Vec<_> = lost.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
+        Ok((!lost.is_empty()).then(|| format!("{}: {why}", lost.join(", "))))
     }
 
     fn interrupt(&self) {

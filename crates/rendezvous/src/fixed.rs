@@ -15,6 +15,7 @@ use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpSt
 use crate::dynamic::{Gathering, Observer};
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
+use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
 use crate::parameters::{RendezvousParameters, unknown_options};
@@ -30,6 +31,10 @@ const BESIDE: Duration = Duration::from_secs(2);
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a node looks whether all have come, and whether somebody has complained.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often a node makes sure that rank 0's store is still there.
+const CHECK: Duration = Duration::from_secs(1);
+/// How long that may be away before it counts as lost.
+const LOST: Duration = Duration::from_secs(30);
 
 /// One node of a static rendezvous.
 pub struct StaticRendezvousHandler {
@@ -42,8 +47,17 @@ pub struct StaticRendezvousHandler {
     /// Tells this node from any other that has its rank.
     nonce: u64,
     store: Mutex<Option<Arc<TcpStore>>>,
+    checked: Mutex<Checked>,
     interrupted: AtomicBool,
     observer: Option<Arc<dyn Observer>>,
+}
+
+/// What was last seen of rank 0's store.
+#[derive(Default)]
+struct Checked {
+    at: Option<Instant>,
+    /// Some had finished by then.
+    finished: bool,
 }
 
 /// Makes a handler as `parameters` ask for. The option `rank` says which node this is.
@@ -119,6 +133,7 @@ impl StaticRendezvousHandler {
                 local_addr: parameters.local_addr.clone(),
                 nonce: RandomState::new().build_hasher().finish(),
                 store: Mutex::default(),
+                checked: Mutex::default(),
                 interrupted: AtomicBool::new(false),
                 observer: None,
             }),
@@ -242,8 +257,9 @@ impl StaticRendezvousHandler {
     fn open_beside(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
-        match TcpStore::open(options).and_then(|store| Ok((store.check(&[&rank_0])?, store))) {
-            Ok((true, store)) => Ok(store),
+        // It may have opened its store a moment ago, and not have said yet who it is.
+        match TcpStore::open(options).and_then(|store| store.wait_for(&[&rank_0], BESIDE).map(|()| store)) {
+            Ok(store) => Ok(store),
             _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
         }
     }
@@ -361,6 +377,24 @@ impl RendezvousHandler for StaticRendezvousHandler {
     }
 
     fn num_nodes_waiting(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Nobody is counted here, but rank 0 can be missed: the store goes with it, and then it is an error. Unless nodes have
+    /// finished: then rank 0 may have waited for this one as long as it does.
+    fn num_nodes_gone(&self) -> Result<u64> {
+        let Some(store) = self.store().filter(|_| self.rank != 0) else { return Ok(0) };
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.at.is_some_and(|at| at.elapsed() < CHECK) {
+            return Ok(0);
+        }
+        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(LOST)));
+        match nodes_that_finished(&round) {
+            Ok(nodes) => checked.finished = nodes > 0,
+            Err(_) if checked.finished => {}
+            Err(source) => return Err(self.failed(source)),
+        }
+        checked.at = Some(Instant::now());
         Ok(0)
     }
 

@@ -75,6 +75,16 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Whether those who are gone from the round had been silent for long, so that none of them is about to come back.
+    fn gone_for_good(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Who of the round this node is in is not even here any more, and why: for people to read. `None` if all are.
+    fn describe_gone(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Makes a call that waits in [`next_rendezvous`](RendezvousHandler::next_rendezvous) end soon, from any thread. The
     /// node is out of the rendezvous then.
     fn interrupt(&self) {}

@@ -28,28 +28,6 @@ pub struct AssignedRanks {
     pub role_world_size: u64,
 }
 
-/// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
-pub const FINISHED_KEY: &str = "torchelastic/agent/terminal_state/num_members";
-/// How many of those never had any.
-const IDLE_KEY: &str = "rallypoint.end/idle";
-
-/// This node has no workers, so nobody has to wait for them: it counts as one whose have ended.
-pub fn count_as_idle(store: &dyn Store) -> Result<()> {
-    store.add(IDLE_KEY, 1)?;
-    store.add(FINISHED_KEY, 1).map(drop)
-}
-
-/// How many nodes of the round of this store had workers and have none any more.
-pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
-    let count = |key: &str| match store.check(&[key])? {
-        true => store.add(key, 0),
-        false => Ok(0),
-    };
-    // In this order: who has none is counted as such first.
-    let finished = count(FINISHED_KEY)?;
-    Ok(finished - count(IDLE_KEY)?)
-}
-
 /// A number of workers beyond which something is wrong.
 const MOST: u64 = 1 << 32;
 

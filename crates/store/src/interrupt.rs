@@ -56,6 +56,7 @@ pub(crate) fn look_up() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Instant;
 
     use super::*;
@@ -75,14 +76,23 @@ mod tests {
 
     #[test]
     fn one_that_is_not_told_to_waits_on() {
+        static ASKED: AtomicU32 = AtomicU32::new(0);
         let store = HashStore::new();
         let other = store.clone();
         let late = std::thread::spawn(move || {
-            std::thread::sleep(SLICE * 3);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while ASKED.load(Ordering::Relaxed) < 3 && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             other.set("k", b"v").unwrap();
         });
-        assert_eq!(interruptible(|| false, || store.get("k")).unwrap(), b"v");
+        let is_told = || {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        assert_eq!(interruptible(is_told, || store.get("k")).unwrap(), b"v");
         late.join().unwrap();
+        assert!(ASKED.load(Ordering::Relaxed) >= 3);
     }
 
     #[test]

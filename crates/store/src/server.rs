@@ -8,11 +8,11 @@ mod event_loop;
 mod listen;
 mod offences;
 mod outbox;
+mod sharing;
 mod stats;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use mio::Waker;
@@ -78,18 +78,7 @@ impl TcpStoreServer {
     /// The server of this process on that port, started if there is none: the several stores of one process share it.
     /// It stops when the last of them lets go.
     pub fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>> {
-        static SHARED: Mutex<Option<HashMap<u16, Weak<TcpStoreServer>>>> = Mutex::new(None);
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = shared.get_or_insert_default();
-        if port != 0
-            && let Some(server) = shared.get(&port).and_then(Weak::upgrade)
-        {
-            return Ok(server);
-        }
-        let server = Arc::new(TcpStoreServer::bind(host, port)?);
-        shared.retain(|_, server| server.strong_count() > 0);
-        shared.insert(server.port(), Arc::downgrade(&server));
-        Ok(server)
+        sharing::find_or(port, || TcpStoreServer::bind(host, port))
     }
 
     /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory

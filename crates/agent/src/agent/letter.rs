@@ -1,7 +1,8 @@
 //! What the agent's threads tell its loop.
 
+use rallypoint_rendezvous::RoundEnd;
+
 use crate::error::Result;
-use crate::finishing::RoundEnd;
 use crate::health::Reply;
 use crate::joining::Formation;
 use crate::watching::Sight;

@@ -1,6 +1,6 @@
-//! The process the user started: it starts the agent, hands on signals and the exit code, and kills what is left.
+//! What the outer process and the keeper do: start the next one, hand on signals to it and its exit code from it, and kill
+//! what it leaves.
 
-use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -8,13 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
     waitpid,
 };
 
-use super::{PATIENCE, descendants, folder, kill_all, name_of_inner};
-use crate::logs::{random_letters, remove_unused};
+use super::{PATIENCE, descendants, folder, kill_all, starting};
+use crate::logs::remove_unused;
 use crate::signals;
 
 /// What would end this process and can be caught: the agent is to decide about it.
@@ -34,18 +35,18 @@ const HANDED_ON: [Signal; 13] = [
     Signal::XFSZ,
 ];
 
-pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let letters = random_letters().unwrap_or_default();
+/// Runs the next one to its end. `letters` are those of the folder for temporary files.
+pub(super) fn run(next: Command, letters: &str) -> ExitCode {
     // A shell that has become this process (`exec`) may have started something before: that is not ours to kill.
     let others = descendants(getpid());
-    match watch(args, &letters) {
+    match watch(next) {
         Ok(status) => {
-            // All else that is below this process is what the agent has left: without one, nothing is.
+            // All else that is below this process is what the next one has left: without one, nothing is.
             if !kill_all(PATIENCE, &others) {
                 eprintln!("rallypoint: some processes of the workers could not be killed");
             }
-            remove_unused(&folder(&letters));
-            end_as(status)
+            remove_unused(&folder(letters));
+            status.map_or(ExitCode::FAILURE, end_as)
         }
         Err(error) => {
             eprintln!("rallypoint: cannot start the agent: {error}");
@@ -54,7 +55,8 @@ pub(super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result<WaitStatus> {
+/// Its end; `None` if another thread, which clears up, has seen that first.
+fn watch(mut next: Command) -> std::io::Result<Option<WaitStatus>> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
     for signal in HANDED_ON {
@@ -62,10 +64,14 @@ fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result
             caught.push((signal, stream));
         }
     }
-    // In a process group of its own, so that what a terminal sends comes once, from here.
-    let agent =
-        Command::new("/proc/self/exe").arg0(name_of_inner(letters)).args(args).process_group(0).spawn()?;
-    let pid = Pid::from_child(&agent);
+    // Where whoever started this ignores it, the kernel would bury children without a word.
+    let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
+    let next = {
+        let _starting = starting();
+        // In a process group of its own, so that what a terminal sends comes once, from here.
+        next.process_group(0).spawn()?
+    };
+    let pid = Pid::from_child(&next);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
         let mut watched: Vec<_> = [ended.as_fd()]
@@ -74,7 +80,7 @@ fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut watched, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         for (signal, stream) in &mut caught {
@@ -84,13 +90,16 @@ fn watch(args: impl Iterator<Item = OsString>, letters: &str) -> std::io::Result
                 let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }
-        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG)? {
-            return Ok(status);
+        match waitpid(Some(pid), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => return Ok(Some(status)),
+            Err(Errno::CHILD) => return Ok(None),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Ends as the agent has ended.
+/// Ends as the next one has ended.
 fn end_as(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {

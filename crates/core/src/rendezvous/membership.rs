@@ -107,12 +107,17 @@ impl State {
         self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
     }
 
+    /// How many of ours have left so far.
+    pub fn leavers(&self) -> i64 {
+        match self.extra.get(LEAVERS) {
+            Some(Extra::Int(count)) => *count,
+            _ => 0,
+        }
+    }
+
     /// Counts one more that has left.
     pub(super) fn count_leaver(&mut self) {
-        let before = match self.extra.get(LEAVERS) {
-            Some(Extra::Int(before)) => *before,
-            _ => 0,
-        };
+        let before = self.leavers();
         self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
     }
 

@@ -74,6 +74,15 @@ impl Watch {
         first.map_or(Duration::ZERO, |(since, _)| self.looked - *since)
     }
 
+    /// For how long a node that is no longer here has been silent, as far as it was seen.
+    pub fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
+        let heartbeat = |sight: &(Duration, Arc<State>)| sight.1.heartbeat(node);
+        let mut here = self.sights.iter().rev().skip_while(|sight| heartbeat(sight).is_none()).peekable();
+        let last = here.peek().and_then(|sight| heartbeat(sight));
+        let first = here.take_while(|sight| heartbeat(sight) == last).last();
+        first.map_or(Duration::ZERO, |(since, _)| self.looked - *since)
+    }
+
     /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.
     pub fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
         let old = self.sights.iter().rposition(|(since, _)| since.saturating_add(limit) <= self.looked);

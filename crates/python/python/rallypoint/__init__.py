@@ -30,9 +30,16 @@ def __getattr__(name):
         value = getattr(_module(home), name)
         globals()[name] = value
         return value
-    if name in _MODULES:
+    if name in _modules():
         return _module(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _modules():
+    # Without torch there is no module for it; `help` and the like go through all that is listed.
+    if "torch" not in _sys.modules and __import__("importlib.util").util.find_spec("torch") is None:
+        return tuple(name for name in _MODULES if name != "torch")
+    return _MODULES
 
 
 def _module(name):
@@ -42,4 +49,4 @@ def _module(name):
 
 
 def __dir__():
-    return sorted({*globals(), *_HOME_OF, *_MODULES})
+    return sorted({*globals(), *_HOME_OF, *_modules()})

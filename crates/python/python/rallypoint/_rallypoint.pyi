@@ -121,7 +121,7 @@ class FileStore(Store):
     Below zero nobody does.
     """
 
-    def __init__(self, file_name: str | PathLike[str], world_size: SupportsIndex = -1) -> None: ...
+    def __init__(self, file_name: str | bytes | PathLike[str], world_size: SupportsIndex = -1) -> None: ...
     @property
     def path(self) -> str:
         """The path of the file."""

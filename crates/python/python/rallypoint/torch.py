@@ -20,8 +20,19 @@ class TorchStore(dist.Store):
 
     def __init__(self, store):
         super().__init__()
-        self.store = store
-        super().set_timeout(store.timeout)
+        self._store = store
+        self._timeout = store.timeout
+        super().set_timeout(self._timeout)
+
+    @property
+    def store(self):
+        """The store that calls are passed on to."""
+        # A torch.distributed.PrefixStore around this one sets the time-out without calling anything here.
+        timeout = super().timeout
+        if timeout != self._timeout:
+            self._timeout = timeout
+            self._store.set_timeout(timeout)
+        return self._store
 
     def set(self, key, value):
         self.store.set(key, value)
@@ -56,7 +67,8 @@ class TorchStore(dist.Store):
 
     def set_timeout(self, timeout):
         super().set_timeout(timeout)
-        self.store.set_timeout(timeout)
+        self._timeout = super().timeout
+        self._store.set_timeout(timeout)
 
     def append(self, key, value):
         self.store.append(key, value)
@@ -91,21 +103,26 @@ class TorchStore(dist.Store):
     def clone(self):
         return as_torch_store(self.store.clone())
 
+    def release(self):
+        """Says that torch uses it no more: it, and the connections of its store, go when nobody else holds them."""
+        _kept.pop(id(self._store), None)
+
     def __repr__(self):
-        return f"TorchStore({self.store!r})"
+        return f"TorchStore({self._store!r})"
 
 
 def as_torch_store(store):
     """`store` as a `torch.distributed.Store`, for `init_process_group(store=...)` and whatever else wants one.
 
-    One of torch's own is returned as it is.
+    One of torch's own is returned as it is. Asked again for the same store, it returns the same. It is kept until its
+    `release()` is called, or the program ends: torch may use it from C++ when no Python holds it any more.
     """
     if isinstance(store, dist.Store):
         return store
-    adapter = TorchStore(store)
-    # Torch's C++ may hold on to it when no Python does, and could not call it then.
-    _kept.append(adapter)
-    return adapter
+    if id(store) not in _kept:
+        _kept[id(store)] = TorchStore(store)
+    return _kept[id(store)]
 
 
-_kept = []
+# By what they are around, which they keep alive, so that no other object has its number.
+_kept = {}

@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -32,13 +33,26 @@ pub(super) fn listen() {
 
 /// Tells Python's `logging` what was kept. An exception is that of a signal that came meanwhile.
 pub(super) fn tell(py: Python<'_>) -> PyResult<()> {
-    let lines = std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+    let lines = kept().map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default();
     if lines.is_empty() {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("rallypoint",))?;
     // As it stands: a percent sign in it is no place for an argument.
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
+}
+
+/// It is locked for moments only, so whoever holds it for longer was lost in a fork.
+fn kept() -> Option<MutexGuard<'static, VecDeque<Line>>> {
+    let started = Instant::now();
+    loop {
+        match KEPT.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if started.elapsed() > Duration::from_secs(1) => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
 }
 
 struct Keeper;
@@ -68,7 +82,7 @@ impl Subscriber for Keeper {
         };
         let mut text = Text(String::new());
         event.record(&mut text);
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut kept) = kept() else { return };
         if kept.len() == MOST {
             kept.pop_front();
         }

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
 use super::base::{PyStore, Zero, native_of};
-use crate::argument::Whole;
+use crate::argument::{FilePath, Whole};
 use crate::blocking::run;
 use crate::process::{Native, Original};
 
@@ -38,8 +38,8 @@ impl PyFileStore {
     }
 
     #[pyo3(signature = (file_name, world_size = Whole(-1)))]
-    fn __init__(slf: &Bound<'_, Self>, file_name: PathBuf, world_size: Whole<i32>) -> PyResult<()> {
-        open(slf, file_name, world_size.0, DEFAULT_TIMEOUT)
+    fn __init__(slf: &Bound<'_, Self>, file_name: FilePath, world_size: Whole<i32>) -> PyResult<()> {
+        open(slf, file_name.0, world_size.0, DEFAULT_TIMEOUT)
     }
 
     /// The path of the file.

@@ -11,6 +11,14 @@ use super::{Node, create};
 /// Between two tries where one fails at once.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// What is left of the times that were asked for.
+pub(super) struct Hurry {
+    /// Of the time to join, this once.
+    pub(super) left: Duration,
+    /// For each call to the store, as ever.
+    pub(super) read_timeout: Duration,
+}
+
 impl Node {
     /// Joins, if need be at another store than the first, as long as there is time to.
     pub(super) fn join_in_the_end(&self) -> Result<RendezvousInfo> {
@@ -42,12 +50,12 @@ impl Node {
             if left.is_zero() {
                 return Err(lost);
             }
+            // For finding the store; once that is found, and in later rounds, its times are what was asked for.
             let mut parameters = self.parameters.clone();
-            for (key, time) in [("join_timeout", left), ("read_timeout", left.min(patience))] {
-                let time = i64::try_from(time.as_secs()).unwrap_or(i64::MAX).max(1);
-                parameters.config.insert(key.into(), time.into());
-            }
-            match create(&parameters, &self.progress) {
+            let time = i64::try_from(left.min(patience).as_secs()).unwrap_or(i64::MAX).max(1);
+            parameters.config.insert("read_timeout".into(), time.into());
+            let hurry = Hurry { left, read_timeout: patience };
+            match create(&parameters, &self.progress, Some(hurry)) {
                 Ok(handler) => {
                     self.signals.set_handler(Some(handler.clone()));
                     *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = handler;

@@ -81,7 +81,7 @@ impl Stage {
             return;
         }
         if self.ending.swap(true, Ordering::SeqCst) {
-            output::complain("rallypoint join: told to end again; this node ends without leaving");
+            output::complain_in_passing("rallypoint join: told to end again; this node ends without leaving");
             end(signal);
         }
         handler.interrupt();
@@ -96,7 +96,7 @@ impl Stage {
             let timed_out = tells.recv_timeout(grace) == Err(RecvTimeoutError::Timeout);
             if timed_out && !self.running.load(Ordering::SeqCst) {
                 if !is_static {
-                    output::complain(
+                    output::complain_in_passing(
                         "rallypoint join: the store does not answer; this node ends without leaving",
                     );
                 }

@@ -52,7 +52,8 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     let (signals, names) = signals(args, defaults)?;
     extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
     let grace = grace(args, defaults)?;
-    let command = WorkerCommand { target, args: worker_args, mode: mode(args, defaults)? };
+    let mode = mode(args, defaults, &mut warnings)?;
+    let command = WorkerCommand { target, args: worker_args, mode };
     let config = LaunchConfig {
         role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
         max_restarts,
@@ -136,23 +137,29 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
 }
 
 /// How the workers' command is run.
-fn mode(args: &RunArgs, defaults: &Defaults<'_>) -> Result<CommandMode, Refused> {
+fn mode(args: &RunArgs, defaults: &Defaults<'_>, warnings: &mut Vec<String>) -> Result<CommandMode, Refused> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
-            .map(|(given, flag)| defaults.switch(given, flag));
+            .map(|(given, flag)| defaults.said_switch(given, flag));
     let (module, no_python, run_path) = (module?, no_python?, run_path?);
+    let method = defaults.said(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
     let path = (defaults.0)("PATH").unwrap_or_default();
     let python = || script::interpreter((defaults.0)("PYTHON_EXEC"), &path);
-    if run_path {
-        let method = defaults.text(&args.start_method, "--start-method");
-        return match method.as_deref() {
-            None | Some("spawn") => Ok(CommandMode::RunPath { interpreter: python()? }),
+    if run_path.is_some() {
+        for other in [&module, &no_python].into_iter().flatten() {
+            other.idle("--run-path runs a script inside of Python; leave one of them out", warnings)?;
+        }
+        return match method {
+            None => Ok(CommandMode::RunPath { interpreter: python()? }),
             Some(method) => Err(Refused::usage(format!(
-                "--start-method {method} with --run-path: each worker is a process of its own, which can only be spawned"
+                "{method} with --run-path: each worker is a process of its own, which can only be spawned"
             ))),
         };
     }
-    match (module, no_python) {
+    if let Some(method) = method {
+        method.idle("it is for --run-path; other workers are programs of their own", warnings)?;
+    }
+    match (module.is_some(), no_python.is_some()) {
         (true, true) => Err(Refused::value(
             "Don't use both the '--no-python' flag and the '--module' flag at the same time.".into(),
         )),
@@ -196,11 +203,13 @@ fn logs(
         // The workers may go elsewhere, and must still find it.
         Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
     };
-    let streams = |given: &Option<String>, flag: &str| {
-        let text = defaults.text(given, flag).unwrap_or_else(|| "0".into());
-        let streams = streams::streams(flag, &text)?;
-        let wanted = |rank: u32| streams.of(rank) != Default::default();
-        Ok::<_, Refused>((streams.clone(), (0..workers).any(wanted)))
+    let streams = |given: &Option<String>, flag| {
+        let said = defaults.said(given, flag);
+        let streams = streams::streams(flag, said.as_ref().map_or("0", |said| &said.value))?;
+        // What is wanted, and by whom, if anything is.
+        let wants = |rank: u32| streams.of(rank) != Default::default();
+        let said = said.filter(|_| (0..workers).any(wants));
+        Ok::<_, Refused>((streams, said))
     };
     let (redirects, redirected) = streams(&args.redirects, "--redirects")?;
     let (tee, tee_d) = streams(&args.tee, "--tee")?;
@@ -216,9 +225,19 @@ fn logs(
                     .into(),
             ));
         }
-        if redirected || tee_d {
-            warnings
-                .push("--log-dir /dev/null means no log files: --redirects and --tee have no effect".into());
+        for said in [redirected, tee_d].iter().flatten() {
+            said.idle("--log-dir /dev/null means no log files; leave one of them out", warnings)?;
+        }
+    }
+    for (filters, flag, is_tee_d) in [
+        (&stdout_filters, "--duplicate-stdout-filters", (0..workers).any(|rank| tee.of(rank).stdout)),
+        (&stderr_filters, "--duplicate-stderr-filters", (0..workers).any(|rank| tee.of(rank).stderr)),
+    ] {
+        // Torchrun makes the file all the same, and so do we.
+        if !filters.is_empty() && !is_tee_d {
+            warnings.push(format!(
+                "{flag} finds nothing: it looks at what --tee shows, and that is not asked for"
+            ));
         }
     }
     let shown_ranks = defaults.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
@@ -246,11 +265,14 @@ fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> 
             )));
         }
     };
+    let two_places = format!(
+        "--event-log and --event-log-handler {}: name one place for events",
+        handler.as_deref().unwrap_or_default()
+    );
     match (args.event_log.as_deref(), handled) {
         (None, handled) => Ok(handled),
-        (Some(_), EventLog::Console) => Err(Refused::usage(
-            "--event-log and --event-log-handler console: name one place for events".into(),
-        )),
+        (Some(_), EventLog::Console) => Err(Refused::usage(two_places)),
+        (Some(_), _) if args.event_log_handler.is_some() => Err(Refused::usage(two_places)),
         // What torchrun would take for a shortened --event-log-handler means what it means there.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),

@@ -1,4 +1,7 @@
-//! How the nodes meet: torchrun's rules for which rendezvous is meant, and under which name.
+//! How the nodes meet: torchrun's rules for which rendezvous is meant, and under which name. What contradicts that is
+//! found in `contradictions.rs`.
+
+mod contradictions;
 
 use std::net::IpAddr;
 
@@ -10,132 +13,141 @@ use rallypoint_rendezvous::{
 use super::Refused;
 use super::arguments::RunArgs;
 use super::python::{self, Defaults};
+use super::said::Said;
 
 /// How long nodes of a static rendezvous wait for each other, as torchrun has it.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// What was said about the rendezvous.
+/// What was said about the rendezvous; what was not is missing.
 pub(super) struct Meeting {
+    nnodes: Said<String>,
     min_nodes: u64,
     max_nodes: u64,
-    backend: String,
-    endpoint: String,
-    /// Nothing, if nobody gave one.
+    backend: Option<Said<String>>,
+    endpoint: Option<Said<String>>,
     id: Option<String>,
-    conf: String,
+    conf: Option<Said<String>>,
     standalone: bool,
-    node_rank: i64,
-    master_addr: Option<String>,
-    master_port: Option<i64>,
+    node_rank: Option<Said<i64>>,
+    master_addr: Option<Said<String>>,
+    master_port: Option<Said<i64>>,
     local_addr: Option<String>,
+}
+
+/// Which rendezvous is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One on this machine alone, because that was asked for or because there is but one node.
+    Alone,
+    Static,
+    /// One that gives ranks itself.
+    Dynamic,
 }
 
 impl Meeting {
     pub(super) fn read(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Meeting, Refused> {
-        let nnodes = defaults.text(&args.nnodes, "--nnodes").unwrap_or_else(|| "1:1".into());
-        let (min_nodes, max_nodes) = nodes(&nnodes)?;
-        let text = |given: &Option<String>, flag: &str| defaults.text(given, flag);
+        let nnodes = defaults.said(&args.nnodes, "--nnodes");
+        let nnodes = nnodes.unwrap_or(Said { value: "1:1".into(), flag: "--nnodes", typed: false });
+        let (min_nodes, max_nodes) = nodes(&nnodes.value)?;
+        let given =
+            |text: &Option<String>, flag| defaults.said(text, flag).filter(|said| !said.value.is_empty());
         Ok(Meeting {
+            nnodes,
             min_nodes,
             max_nodes,
-            backend: text(&args.rdzv_backend, "--rdzv-backend").unwrap_or_else(|| "static".into()),
-            endpoint: text(&args.rdzv_endpoint, "--rdzv-endpoint").unwrap_or_default(),
-            id: text(&args.rdzv_id, "--rdzv-id"),
-            conf: text(&args.rdzv_conf, "--rdzv-conf").unwrap_or_default(),
+            // An empty name is none that could be known.
+            backend: defaults.said(&args.rdzv_backend, "--rdzv-backend"),
+            endpoint: given(&args.rdzv_endpoint, "--rdzv-endpoint"),
+            id: defaults.text(&args.rdzv_id, "--rdzv-id"),
+            conf: given(&args.rdzv_conf, "--rdzv-conf"),
             standalone: defaults.switch(args.standalone, "--standalone")?,
-            node_rank: defaults.number(args.node_rank, "--node-rank", python::int)?.unwrap_or(0),
-            master_addr: text(&args.master_addr, "--master-addr"),
-            master_port: defaults.number(args.master_port, "--master-port", python::int)?,
-            local_addr: text(&args.local_addr, "--local-addr"),
+            node_rank: defaults.said_number(args.node_rank, "--node-rank", python::int)?,
+            master_addr: defaults.said(&args.master_addr, "--master-addr"),
+            master_port: defaults.said_number(args.master_port, "--master-port", python::int)?,
+            local_addr: defaults.text(&args.local_addr, "--local-addr"),
         })
     }
 
+    fn kind(&self) -> Kind {
+        let is_static = self.backend_name() == "static";
+        let is_alone =
+            is_static && self.endpoint.is_none() && self.master_port.is_none() && self.max_nodes == 1;
+        match (self.standalone || is_alone, is_static) {
+            (true, _) => Kind::Alone,
+            (false, true) => Kind::Static,
+            (false, false) => Kind::Dynamic,
+        }
+    }
+
+    fn backend_name(&self) -> &str {
+        self.backend.as_ref().map_or("static", |backend| &backend.value)
+    }
+
+    fn rank(&self) -> i64 {
+        self.node_rank.as_ref().map_or(0, |rank| rank.value)
+    }
+
     /// The parameters of the rendezvous.
-    pub(super) fn parameters(mut self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refused> {
-        let alone = self.backend == "static"
-            && self.endpoint.is_empty()
-            && self.master_port.is_none()
-            && self.max_nodes == 1;
-        if self.standalone || alone {
-            self.stand_alone(warnings)?;
-        }
-        if self.id.as_deref() == Some("") {
-            let id = random_id();
-            warnings.push(format!(
-                "--rdzv-id is empty; the id of this run is {id}, which no other node can know"
-            ));
-            self.id = Some(id);
-        }
-        let is_static = self.backend == "static";
-        if !is_static && self.node_rank != 0 {
-            let backend = &self.backend;
-            warnings.push(format!(
-                "--node-rank is for --rdzv-backend static and has no effect: {backend} gives ranks itself"
-            ));
-        }
-        if !is_static && self.endpoint.is_empty() && self.master_addr.is_some() {
-            warnings.push("--master-addr is for --rdzv-backend static and has no effect; --rdzv-endpoint says where to meet".into());
-        }
-        self.make()
-    }
-
-    /// A job on this machine alone. Torchrun draws a random id even if one was given; then logs and events have a name
-    /// that nobody chose.
-    fn stand_alone(&mut self, warnings: &mut Vec<String>) -> Result<(), Refused> {
-        if self.min_nodes > 1 {
-            return Err(Refused::usage(format!(
-                "--standalone is a job on this machine alone, but --nnodes asks for {} nodes at least",
-                self.min_nodes
-            )));
-        }
-        if self.standalone
-            && (!self.endpoint.is_empty() || !matches!(self.backend.as_str(), "static" | "c10d"))
-        {
-            warnings.push("--standalone meets on a free port of this machine: --rdzv-backend and --rdzv-endpoint have no effect".into());
-        }
-        self.backend = "c10d".into();
-        self.endpoint = "localhost:0".into();
-        self.id.get_or_insert_with(random_id);
-        self.master_addr = None;
-        Ok(())
-    }
-
-    fn make(self) -> Result<RendezvousParameters, Refused> {
-        let wrong = |error: RendezvousError| Refused::value(error.to_string());
+    pub(super) fn parameters(self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refused> {
+        let kind = self.kind();
+        self.check_contradictions(kind, warnings)?;
+        let backend = if kind == Kind::Alone { "c10d" } else { self.backend_name() };
         let known = rendezvous_handler_registry().backends();
-        if !known.contains(&self.backend) {
+        if !known.iter().any(|name| name == backend) {
+            let known = known.join(" and ");
             return Err(Refused::value(format!(
-                "--rdzv-backend {:?}: there is no such backend; there are {}",
-                self.backend,
-                known.join(" and ")
+                "--rdzv-backend {backend:?}: there is no such backend; there are {known}"
             )));
         }
-        let mut config = parse_rendezvous_config(&self.conf).map_err(wrong)?;
-        let mut endpoint = self.endpoint;
-        if self.backend == "static" {
-            config.insert("rank".into(), self.node_rank.into());
-            config.entry("timeout".into()).or_insert_with(|| STATIC_TIMEOUT.into());
-            if endpoint.is_empty() {
-                let host = self.master_addr.as_deref().unwrap_or("127.0.0.1");
-                endpoint = format!("{host}:{}", port(self.master_port.unwrap_or(29500))?);
+        let wrong = |error: RendezvousError| Refused::value(error.to_string());
+        let conf = self.conf.as_ref().map_or("", |conf| &conf.value);
+        let mut config = parse_rendezvous_config(conf).map_err(wrong)?;
+        let mut endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.value.clone()).unwrap_or_default();
+        match kind {
+            Kind::Alone => endpoint = "localhost:0".into(),
+            Kind::Static => {
+                config.insert("rank".into(), self.rank().into());
+                config.entry("timeout".into()).or_insert_with(|| STATIC_TIMEOUT.into());
+                if endpoint.is_empty() {
+                    let host = self.master_addr.as_ref().map_or("127.0.0.1", |host| &host.value);
+                    let number = self.master_port.as_ref().map_or(29500, |port| port.value);
+                    endpoint = format!("{host}:{}", port(number)?);
+                }
+                if self.rank() == 0 {
+                    check_ours("--master-addr", host_of(&endpoint))?;
+                }
             }
-            if self.node_rank == 0 {
-                check_ours("--master-addr", host_of(&endpoint))?;
-            }
+            Kind::Dynamic => {}
         }
         if let Some(address) = &self.local_addr {
             check_ours("--local-addr", address)?;
         }
-        let id = self.id.unwrap_or_else(|| "none".into());
-        let parameters =
-            RendezvousParameters::new(&self.backend, &endpoint, &id, self.min_nodes, self.max_nodes)
-                .and_then(|parameters| parameters.with_config(config))
-                .map_err(wrong)?
-                .with_local_addr(self.local_addr);
+        let id = run_id(self.id.as_deref(), kind, warnings);
+        let parameters = RendezvousParameters::new(backend, &endpoint, &id, self.min_nodes, self.max_nodes)
+            .and_then(|parameters| parameters.with_config(config))
+            .map_err(wrong)?
+            .with_local_addr(self.local_addr);
         match parameters.check() {
             wrong if wrong.is_empty() => Ok(parameters),
             wrong => Err(Refused::value(wrong.join("\n"))),
         }
+    }
+}
+
+/// The name of the run. Torchrun draws a random one for a job on this machine alone even if one was given; then logs and
+/// events have a name that nobody chose.
+fn run_id(given: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
+    match given {
+        Some(id) if !id.is_empty() => id.into(),
+        Some(_) => {
+            let id = random_id();
+            warnings.push(format!(
+                "--rdzv-id is empty; the id of this run is {id}, which no other node can know"
+            ));
+            id
+        }
+        None if kind == Kind::Alone => random_id(),
+        None => "none".into(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use super::Refused;
+use super::said::Said;
 
 /// As Python's `int(text)`: blanks around it, a sign, single underscores between digits.
 pub(super) fn int(text: &str) -> Result<i64, String> {
@@ -58,6 +59,31 @@ impl Defaults<'_> {
         }
     }
 
+    /// A flag's text, or that of its variable, and which of the two it is.
+    pub(super) fn said(&self, given: &Option<String>, flag: &'static str) -> Option<Said<String>> {
+        self.text(given, flag).map(|value| Said { value, flag, typed: given.is_some() })
+    }
+
+    /// The same for a number.
+    pub(super) fn said_number<T: Copy>(
+        &self,
+        given: Option<T>,
+        flag: &'static str,
+        read: fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Said<T>>, Refused> {
+        let number = self.number(given, flag, read)?;
+        Ok(number.map(|value| Said { value, flag, typed: given.is_some() }))
+    }
+
+    /// The same for a flag without a value, if it is given.
+    pub(super) fn said_switch(
+        &self,
+        given: bool,
+        flag: &'static str,
+    ) -> Result<Option<Said<&'static str>>, Refused> {
+        Ok(self.switch(given, flag)?.then_some(Said { value: "", flag, typed: given }))
+    }
+
     /// A flag without a value, or its variable: a number that isn't 0.
     pub(super) fn switch(&self, given: bool, flag: &str) -> Result<bool, Refused> {
         let name = variable_of(flag);
@@ -70,7 +96,7 @@ impl Defaults<'_> {
 }
 
 /// `--nproc-per-node` is `PET_NPROC_PER_NODE`.
-fn variable_of(flag: &str) -> String {
+pub(super) fn variable_of(flag: &str) -> String {
     format!("PET_{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase())
 }
 

@@ -24,9 +24,14 @@ pub(crate) fn random() -> u64 {
 
 /// Waits until something holds.
 pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
+    until_within(SOON, || what.to_owned(), holds);
+}
+
+/// The same with a limit of its own; if it takes longer, `what` says what there is instead.
+pub(crate) fn until_within(limit: Duration, what: impl Fn() -> String, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {}", what());
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -40,6 +45,13 @@ impl Port {
     pub(crate) fn free() -> Port {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Port { number: listener.local_addr().unwrap().port() }
+    }
+
+    /// One that the system gives to nobody who asks for any, so that it is still free later on.
+    pub(crate) fn of_nobody() -> Port {
+        let number = || 20_000 + (random() % 12_000) as u16;
+        let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();
+        Port { number: std::iter::repeat_with(number).take(1000).find(is_free).expect("a port is free") }
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -108,27 +120,23 @@ impl Agent {
 
     /// Waits until its output has so many lines with this in them.
     pub(crate) fn says(&self, what: &str, times: usize) {
-        let deadline = Instant::now() + SOON;
-        while self.out().lines().filter(|line| line.contains(what)).count() < times {
-            assert!(
-                Instant::now() < deadline,
-                "{what:?} not {times} times in:\n{}\n{}",
-                self.out(),
-                self.err()
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let said = || self.out().lines().filter(|line| line.contains(what)).count();
+        let instead = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
+        until_within(SOON, instead, || said() >= times);
     }
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// The agent proper, which the process that was started watches over; once there is one.
+    /// The process that stands between the one that was started and the agent proper; once there is one.
+    pub(crate) fn keeper(&self) -> Option<Pid> {
+        children(self.pid()).first().copied()
+    }
+
+    /// The agent proper, which the two others watch over; once there is one.
     pub(crate) fn inner(&self) -> Option<Pid> {
-        let pid = self.pid().as_raw_nonzero();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-        children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?))
+        children(self.keeper()?).first().copied()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -140,7 +148,11 @@ impl Agent {
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + SOON;
+        self.wait_within(SOON)
+    }
+
+    fn wait_within(&mut self, limit: Duration) -> ExitStatus {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -150,8 +162,13 @@ impl Agent {
         }
     }
 
-    pub(crate) fn ended(mut self) -> Ended {
-        let status = self.wait();
+    pub(crate) fn ended(self) -> Ended {
+        self.ended_within(SOON)
+    }
+
+    /// The same for one that has much to do.
+    pub(crate) fn ended_within(mut self, limit: Duration) -> Ended {
+        let status = self.wait_within(limit);
         self.readers.drain(..).for_each(|reader| reader.join().unwrap());
         Ended { status, out: self.out(), err: self.err() }
     }
@@ -178,6 +195,11 @@ fn read(stream: impl Read + Send + 'static, to: &Arc<Mutex<String>>) -> JoinHand
 
 /// The command lines of the living processes that have a mark.
 pub(crate) fn family(mark: &str) -> Vec<String> {
+    relatives(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
+}
+
+/// The living processes that have a mark, each with its command line.
+pub(crate) fn relatives(mark: &str) -> Vec<(Pid, String)> {
     let mark = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -187,7 +209,28 @@ pub(crate) fn family(mark: &str) -> Vec<String> {
             continue;
         }
         let line = fs::read(path.join("cmdline")).unwrap_or_default();
-        found.push(format!("{:?}: {}", entry.file_name(), String::from_utf8_lossy(&line).replace('\0', " ")));
+        let pid = entry.file_name().to_str().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        found.extend(pid.map(|pid| (pid, String::from_utf8_lossy(&line).replace('\0', " "))));
     }
     found
+}
+
+/// The processes that this one has started, or adopted.
+pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+    let pid = pid.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+/// Kills all of these with one command, as close together as that can be done from outside.
+pub(crate) fn kill_at_once(pids: &[Pid]) {
+    let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
+    let script = r#"kill -9 "$@""#;
+    // One may be gone because another was killed before it.
+    Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
+}
+
+/// The full number with `RALLYPOINT_SOAK=1`.
+pub(crate) fn rounds(few: usize, all: usize) -> usize {
+    if std::env::var_os("RALLYPOINT_SOAK").is_some_and(|value| value == "1") { all } else { few }
 }

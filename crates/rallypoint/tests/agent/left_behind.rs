@@ -1,37 +1,33 @@
 //! Nobody is left behind: whoever is killed, and whenever, workers and all that they have started are gone soon after.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, family, random};
+use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds, until_within};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
 
-const GONE: Duration = Duration::from_secs(2);
+pub(crate) const GONE: Duration = Duration::from_secs(2);
 
 fn start(workers: &str, script: &str) -> Agent {
     let arguments = ["--standalone", "--nproc-per-node", workers, "--no-python", "sh", "-c", script];
     Agent::start_with(&arguments, &[("RALLYPOINT_LOG", Path::new("error"))])
 }
 
-fn assert_gone(mark: &str, what: &str) {
-    let start = Instant::now();
-    while !family(mark).is_empty() {
-        assert!(start.elapsed() < GONE, "{what}: still there: {:#?}", family(mark));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub(crate) fn assert_gone(mark: &str, what: &str) {
+    until_within(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
 }
 
-/// The full number with `RALLYPOINT_SOAK=1`.
-fn rounds(few: usize, all: usize) -> usize {
-    if std::env::var_os("RALLYPOINT_SOAK").is_some_and(|value| value == "1") { all } else { few }
+/// The outer process, the keeper and the agent; all of them are there.
+fn the_three(agent: &Agent) -> [Pid; 3] {
+    [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()]
 }
 
 #[test]
-fn whoever_of_the_two_processes_is_killed_and_whenever_nobody_is_left() {
+fn whoever_of_the_three_processes_is_killed_and_whenever_nobody_is_left() {
     for round in 0..rounds(24, 200) {
         let mut agent = start("2", FAMILY);
         let pause = match round % 4 {
@@ -43,13 +39,14 @@ fn whoever_of_the_two_processes_is_killed_and_whenever_nobody_is_left() {
             // While it starts.
             _ => random() % 30_000,
         };
+        // Part of the fault: it may come at any moment.
         std::thread::sleep(Duration::from_micros(pause));
-        let inner = agent.inner();
-        let (victim, who) = match (inner, random() % 2) {
-            (Some(inner), 0) => (inner, "the agent"),
-            _ => (agent.pid(), "the outer process"),
+        let (victim, who) = match random() % 3 {
+            0 => (agent.inner(), "the agent"),
+            1 => (agent.keeper(), "the keeper"),
+            _ => (None, "the outer process"),
         };
-        let _ = kill_process(victim, Signal::KILL);
+        let _ = kill_process(victim.unwrap_or(agent.pid()), Signal::KILL);
         let mark = agent.mark();
         agent.wait();
         assert_gone(&mark, &format!("round {round}: {who} was killed after {pause} µs"));
@@ -57,13 +54,41 @@ fn whoever_of_the_two_processes_is_killed_and_whenever_nobody_is_left() {
 }
 
 #[test]
-fn if_both_are_killed_at_once_the_workers_die_with_them() {
+fn whichever_two_of_the_three_are_killed_at_once_nobody_is_left() {
+    for (spared, who) in ["the outer process", "the keeper", "the agent"].into_iter().enumerate() {
+        let agent = start("2", FAMILY);
+        agent.says("ready", 2);
+        let three = the_three(&agent);
+        let victims: Vec<Pid> = (0..3).filter(|at| *at != spared).map(|at| three[at]).collect();
+        kill_at_once(&victims);
+        assert_gone(&agent.mark(), &format!("{who} was spared"));
+    }
+}
+
+/// What `pkill -9 -f` does.
+#[test]
+fn killing_all_that_has_the_scripts_name_in_its_command_line_leaves_nobody() {
+    for word in ["a_word_of_the_script", "rallypoint"] {
+        let agent = start("2", &format!(": a_word_of_the_script; {FAMILY}"));
+        agent.says("ready", 2);
+        let victims: Vec<Pid> = relatives(&agent.mark())
+            .into_iter()
+            .filter_map(|(pid, line)| line.contains(word).then_some(pid))
+            .collect();
+        let [outer, keeper, inner] = the_three(&agent);
+        assert!(victims.contains(&outer) && victims.contains(&inner), "{:#?}", family(&agent.mark()));
+        assert!(!victims.contains(&keeper), "{:#?}", family(&agent.mark()));
+        kill_at_once(&victims);
+        assert_gone(&agent.mark(), &format!("all with {word:?} in their command lines were killed"));
+    }
+}
+
+#[test]
+fn if_all_three_are_killed_at_once_the_workers_die_with_them() {
     let agent = start("3", "echo ready; exec sleep 600");
     agent.says("ready", 3);
-    for pid in [agent.inner().unwrap(), agent.pid()] {
-        kill_process(pid, Signal::KILL).unwrap();
-    }
-    assert_gone(&agent.mark(), "both were killed");
+    kill_at_once(&the_three(&agent));
+    assert_gone(&agent.mark(), "all three were killed");
 }
 
 #[test]
@@ -74,6 +99,18 @@ fn a_signal_that_nobody_handles_ends_the_agent_and_all_of_its_own() {
     let status = std::os::unix::process::ExitStatusExt::signal(&agent.wait());
     assert_eq!(status, Some(Signal::USR1.as_raw()));
     assert_gone(&agent.mark(), "SIGUSR1");
+}
+
+#[test]
+fn whoever_ignores_its_childrens_end_hears_of_the_agents_all_the_same() {
+    let script = r#"trap '' CHLD; exec "$0" run --standalone --no-python sh -c 'exit 3'"#;
+    let ended = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && told.contains("exitcode  : 3"), "{told}");
+    assert!(!told.contains("cannot start"), "{told}");
 }
 
 #[test]
@@ -97,31 +134,6 @@ fn what_a_failed_worker_leaves_behind_is_gone_before_it_is_started_again() {
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     assert_eq!(ended.out.trim(), "", "the process of the first start was still there");
-}
-
-#[test]
-fn starting_and_killing_leaves_no_file_and_no_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut marks = Vec::new();
-    for round in 0..rounds(30, 1000) {
-        let arguments = ["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
-        let mut agent = Agent::start_with(&arguments, &[("TMPDIR", dir.path())]);
-        std::thread::sleep(Duration::from_micros(random() % 20_000));
-        let signal = if round % 2 == 0 { Signal::TERM } else { Signal::KILL };
-        // Either of the two.
-        let victim = agent.inner().filter(|_| random().is_multiple_of(2)).unwrap_or(agent.pid());
-        let _ = kill_process(victim, signal);
-        agent.wait();
-        marks.push(agent.mark());
-    }
-    marks.iter().for_each(|mark| assert_gone(mark, "killed while it started"));
-    let left =
-        || std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
-    let start = Instant::now();
-    while !left().is_empty() {
-        assert!(start.elapsed() < GONE, "left in the folder for temporary files: {:?}", left());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `rallypoint run` as an agent: restarts, ends, other nodes, and that nobody is left behind. One test a promise.
 
 mod bed;
+mod fixed;
 mod left_behind;
 mod nodes;
 mod stopping;
 mod telling;
+mod traces;

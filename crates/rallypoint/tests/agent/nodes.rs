@@ -2,19 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, Port};
+use crate::bed::{Agent, Port, children, kill_at_once, until};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
 fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
+    node_with(port, nodes, CONF, more, script)
+}
+
+fn node_with(port: &Port, nodes: &str, conf: &str, more: &[&str], script: &str) -> Agent {
     let endpoint = port.endpoint();
     let first =
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
-    let conf = ["--rdzv-conf", CONF];
-    let last = ["--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
-    Agent::start(&[&first[..], &conf, more, &last].concat())
+    let last = ["--rdzv-conf", conf, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
+    Agent::start(&[&first, more, &last].concat())
 }
 
 const TELL: &str =
@@ -61,10 +64,19 @@ fn when_a_worker_dies_both_nodes_start_over_at_once_and_both_count_it() {
 }
 
 /// The only worker of an agent.
-fn worker_of(agent: &Agent) -> rustix::process::Pid {
-    let inner = agent.inner().unwrap().as_raw_nonzero();
-    let children = std::fs::read_to_string(format!("/proc/{inner}/task/{inner}/children")).unwrap();
-    rustix::process::Pid::from_raw(children.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+fn worker_of(agent: &Agent) -> Pid {
+    children(agent.inner().unwrap())[0]
+}
+
+/// The node, agent and workers alike, is gone in one moment.
+fn kill_all_of(agent: &Agent) {
+    let agents = [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()];
+    kill_at_once(&[&agents[..], &[worker_of(agent)]].concat());
+}
+
+/// Waits until somebody listens there: who comes now is a client of the first one's store.
+fn has_host(port: &Port) {
+    until("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
 
 #[test]
@@ -73,7 +85,7 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
         let port = Port::free();
         let script = format!("{TELL} exec sleep 600");
         let host = node(&port, "2", &[], &script);
-        hosts(&port);
+        has_host(&port);
         let client = node(&port, "2", &[], &script);
         host.says("told", 1);
         client.says("told", 1);
@@ -114,7 +126,7 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
     let second = node(&port, "1:2", &[], &script);
     first.says("/2 ", 1);
     second.says("/2 ", 1);
-    kill(&second);
+    kill_all_of(&second);
     first.says("told 0/1", 2);
 }
 
@@ -133,18 +145,6 @@ fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
     }
 }
 
-/// Waits until the one that was started hosts the store; who comes later is its client.
-fn hosts(port: &Port) {
-    crate::bed::until("the host is up", || std::net::TcpStream::connect(port.endpoint()).is_ok());
-}
-
-/// The agent and the process that watches over it, and its workers with them.
-fn kill(agent: &Agent) {
-    for pid in [agent.inner().unwrap(), agent.pid()] {
-        kill_process(pid, Signal::KILL).unwrap();
-    }
-}
-
 #[test]
 fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others() {
     let port = Port::free();
@@ -152,15 +152,13 @@ fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others(
     let done = format!("{TELL} exit 0");
     let works = format!("{TELL} [ $WORLD_SIZE = 2 ] || exec sleep 600");
     let first = node(&port, "2:3", &[], &done);
-    hosts(&port);
+    has_host(&port);
     let (second, third) = (node(&port, "2:3", &[], &works), node(&port, "2:3", &[], &works));
     second.says("/3 ", 1);
     third.says("/3 ", 1);
-    crate::bed::until("the first has finished", || {
-        first.err().contains("workers of this node have finished")
-    });
+    until("the first has finished", || first.err().contains("workers of this node have finished"));
     let pid = second.inner().unwrap().as_raw_nonzero();
-    kill(&second);
+    kill_all_of(&second);
     let (first, third) = (first.ended(), third.ended());
     for node in [&first, &third] {
         assert_eq!(node.status.code(), Some(0), "{}", node.err);
@@ -180,14 +178,12 @@ fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others(
 fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_successor() {
     let port = Port::free();
     let first = node(&port, "2", &[], &format!("{TELL} exit 0"));
-    hosts(&port);
+    has_host(&port);
     let second = node(&port, "2", &[], &format!("{TELL} exec sleep 600"));
     second.says("told", 1);
-    crate::bed::until("the first has finished", || {
-        first.err().contains("workers of this node have finished")
-    });
-    kill(&second);
-    crate::bed::until("the first waits again", || first.err().contains("starting over: 1 node left or died"));
+    until("the first has finished", || first.err().contains("workers of this node have finished"));
+    kill_all_of(&second);
+    until("the first waits again", || first.err().contains("starting over: 1 node left or died"));
     let third = node(&port, "2", &[], &format!("{TELL} exit 0"));
     let (first, third) = (first.ended(), third.ended());
     assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);
@@ -200,20 +196,49 @@ fn a_node_that_has_finished_and_lost_the_others_for_good_has_failed() {
         let port = Port::free();
         let (done, works) = (format!("{TELL} exit 0"), format!("{TELL} exec sleep 600"));
         let conf = CONF.replace("join_timeout=60", "join_timeout=10");
-        let start = |script: &str| node(&port, "2", &["--rdzv-conf", &conf], script);
+        let start = |script: &str| node_with(&port, "2", &conf, &[], script);
         let host = start(if host_dies { &works } else { &done });
-        hosts(&port);
+        has_host(&port);
         let client = start(if host_dies { &done } else { &works });
         let (dying, finished) = if host_dies { (host, client) } else { (client, host) };
         dying.says("told", 1);
         let has_finished = || finished.err().contains("workers of this node have finished");
-        crate::bed::until("it has finished", has_finished);
-        kill(&dying);
+        until("it has finished", has_finished);
+        kill_all_of(&dying);
         let ended = finished.ended();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
         let why = if host_dies { "hosts the store was lost" } else { "1 of at least 2 nodes" };
         assert!(ended.err.contains(why), "{}", ended.err);
     }
+}
+
+/// With torch's times as they are: three heartbeats of 5 s.
+#[test]
+fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_who_and_why() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let join = || node_with(&port, "2:3", "last_call_timeout=1,join_timeout=60", &[], &script);
+    let host = join();
+    has_host(&port);
+    let (survivor, victim) = (join(), join());
+    for node in [&host, &survivor, &victim] {
+        node.says("/3 ", 1);
+    }
+    let dead = victim.inner().unwrap().as_raw_nonzero();
+    let start = Instant::now();
+    kill_all_of(&victim);
+    let before =
+        [&host, &survivor].map(|node| node.out().lines().filter(|line| line.contains("/2 ")).count());
+    for (node, before) in [&host, &survivor].into_iter().zip(before) {
+        node.says("/2 ", before + 1);
+    }
+    let took = start.elapsed();
+    for node in [&host, &survivor] {
+        let why = format!("(pid {dead}): no heartbeat for 15 s");
+        assert!(node.err().contains(&why), "{why:?} not in:\n{}", node.err());
+    }
+    // It was last heard of at most 5 s before. The last call takes 1 s.
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(18), "{took:?}");
 }
 
 #[test]
@@ -230,7 +255,7 @@ fn a_spare_ends_well_when_the_job_does() {
     let working = Agent::start_with(&arguments, &[("GO", &go)]);
     working.says("told", 1);
     let spare = Agent::start_with(&arguments, &[("GO", &go)]);
-    crate::bed::until("it is a spare", || spare.err().contains("spare"));
+    until("it is a spare", || spare.err().contains("spare"));
     std::fs::write(&go, "").unwrap();
     assert_eq!(working.ended().status.code(), Some(0));
     let ended = spare.ended();
@@ -241,7 +266,7 @@ fn a_spare_ends_well_when_the_job_does() {
 fn a_signal_while_it_waits_for_others_makes_it_leave() {
     let port = Port::free();
     let waiting = node(&port, "2", &[], "true");
-    crate::bed::until("it waits", || waiting.err().contains("waiting"));
+    until("it waits", || waiting.err().contains("waiting"));
     waiting.signal(Signal::TERM);
     let ended = waiting.ended();
     assert_eq!(ended.status.code(), Some(143), "{}", ended.err);

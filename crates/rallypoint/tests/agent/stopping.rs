@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::bed::Agent;
+use crate::bed::{Agent, until};
 
 fn standalone<'a>(more: &[&'a str], script: &'a str) -> Vec<&'a str> {
     [&["--standalone"], more, &["--no-python", "sh", "-c", script]].concat()
@@ -80,7 +80,7 @@ fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
     agent.says("ready", 1);
     agent.signal(Signal::TERM);
-    crate::bed::until("the first has been taken", || agent.err().contains("closing signal SIGTERM"));
+    until("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
     agent.signal(Signal::INT);
     let mark = agent.mark();
     let ended = agent.ended();
@@ -101,7 +101,7 @@ fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_gra
             true => rustix::process::kill_process(inner, Signal::TERM).unwrap(),
             false => {
                 let taken = || agent.err().contains("closing signal SIGTERM");
-                crate::bed::until("the first has been taken", taken);
+                until("the first has been taken", taken);
                 agent.signal(Signal::TERM);
             }
         }

@@ -1,6 +1,7 @@
 //! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
 
 mod faults;
+mod lasting;
 mod node;
 mod worker;
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use node::{Node, SOON, command, run, server, text};
+use node::{Node, command, run, server, text, until};
 
 #[test]
 fn a_node_that_has_joined_says_so_in_one_line_and_stays_until_a_signal() {
@@ -164,11 +165,7 @@ fn a_signal_reaches_all_that_the_command_has_started() {
     let started = format!("/proc/{}", node.line());
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    let deadline = Instant::now() + SOON;
-    while std::path::Path::new(&started).join("cwd").exists() {
-        assert!(Instant::now() < deadline, "it was left behind");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
 }
 
 /// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.

@@ -1,7 +1,6 @@
 //! A node with a command, and what becomes of both when the other nodes of the round, or the node itself, go.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
     RendezvousHandler, RendezvousInfo, RendezvousParameters, RoleInfo, assign_ranks,
@@ -10,7 +9,7 @@ use rallypoint_rendezvous::{
 use rallypoint_store::TcpStoreServer;
 use rustix::process::Signal;
 
-use crate::node::{Node, SOON, server};
+use crate::node::{Node, server, until};
 
 /// Another node of the job, in this process.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
@@ -33,14 +32,6 @@ fn take_part(round: &RendezvousInfo) {
 fn is_running(pid: &str) -> bool {
     // Of a process that has ended and was not waited for yet only the name is left.
     Path::new("/proc").join(pid).join("cwd").exists()
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Torch's agents do this when their workers fail. Neither may wait for the other until its time is up.

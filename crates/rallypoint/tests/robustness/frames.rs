@@ -83,6 +83,7 @@ fn c10_a_thousand_held_partial_frames_disturb_nobody() {
         })
         .collect();
     assert_undisturbed(&server, Duration::from_millis(1), || {
+        // They are held; so long the others are watched.
         std::thread::sleep(Duration::from_millis(500));
     });
     // They were held, not dropped: each can still be completed.
@@ -118,6 +119,7 @@ fn c10_a_request_that_crawls_is_closed_and_one_that_progresses_is_not() {
         if silent.has_ended() {
             silence_ended.get_or_insert(start.elapsed());
         }
+        // The pace at which they send.
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
@@ -163,6 +165,7 @@ fn c10_a_request_that_we_do_not_read_is_not_called_slow() {
     let set = message(Request::Set { key: b"/behind", value: vec![1; 500][..].into() });
     // More behind the wait than is read, and the end of it cut off.
     waiter.send(&[wait, set.repeat(10), set[..100].to_vec()].concat());
+    // Part of the fault: it is overdue four times over.
     std::thread::sleep(Duration::from_millis(800));
     other.set("/k", "v");
     waiter.send(&set[100..]);

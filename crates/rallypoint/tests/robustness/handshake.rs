@@ -121,6 +121,7 @@ fn c03_the_handshake_has_one_deadline_however_it_drips() {
     let (mut client, start) = (server.dial(), Instant::now());
     for byte in &validate()[..4] {
         client.send(&[*byte]);
+        // Part of the fault: each byte comes within any time that a single read might be given.
         std::thread::sleep(Duration::from_millis(90));
     }
     client.end();

@@ -104,7 +104,7 @@ fn r05_who_takes_nothing_of_its_replies_is_closed_and_who_takes_some_is_not() {
     }
     let start = Instant::now();
     let mut taken = 0;
-    // Takes a little at a time, for longer than the other is let.
+    // Takes a little at a time, at this pace, for longer than the other is let.
     while server.connections() > 1 {
         assert!(start.elapsed() < Duration::from_secs(10), "the one that is stuck is not closed");
         taken += slow.bytes(256 * KIB).len();

@@ -1,3 +1,4 @@
+// They do nothing; so long the others are watched.
 //! Rows R01–R03, R07 and R13: connections and files that peers try to use up. (R12 is a matter of `serve`'s flags.)
 
 use std::process::{Command, Stdio};

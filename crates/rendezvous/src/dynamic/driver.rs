@@ -15,8 +15,8 @@ use rallypoint_store::{PrefixStore, Store, StoreError};
 use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
+use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::ExpectedHosts;
-use crate::ranks::nodes_that_finished;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
@@ -90,6 +90,11 @@ impl Driver {
     /// Whether there is something for this node to write while it is in a round.
     pub(super) fn has_duty(&self) -> bool {
         self.member().has_duty(self.now())
+    }
+
+    /// For how long a node that is no longer here has been silent.
+    pub(super) fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
+        self.member().watch.silence_of_gone(node)
     }
 
     /// Who was expected by name and is not in the state that was read last.
@@ -271,7 +276,12 @@ impl Driver {
         if after.complete && after.wait_list.contains(&self.me) && !before.wait_list.contains(&self.me) {
             backend.signal(Signal::Wanted { round: after.round });
         }
-        for node in before.last_heartbeats.keys().filter(|node| **node != self.me && !after.has(node)) {
+        let is_lost = |node: &&NodeDesc| **node != self.me && !after.has(node);
+        // They start over without them, and need not wait until they look.
+        if was == is && after.complete && before.participants.keys().any(|node| is_lost(&node)) {
+            backend.signal(Signal::Wanted { round: after.round });
+        }
+        for node in before.last_heartbeats.keys().filter(is_lost) {
             let what = format!(
                 "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s \
                  (keep_alive_interval × keep_alive_max_attempt)",

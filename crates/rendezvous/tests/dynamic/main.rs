@@ -2,6 +2,7 @@
 
 mod attacks;
 mod clocks;
+mod exit_barrier;
 mod faults;
 mod nodes;
 mod rounds;

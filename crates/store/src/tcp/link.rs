@@ -108,7 +108,9 @@ impl Link {
         loop {
             // A wait whose server is gone has lost what it waited on, and says so at once.
             let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
-            let mut connection = match (self.checkout(deadline, nobody), lost.take()) {
+            // A wait that is over before there is a connection has its grace to say so of a server that is there.
+            let patience = if waits { deadline.grace() } else { *deadline };
+            let mut connection = match (self.checkout(&patience, nobody), lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
                     let last = tried.last().map(|(_, why)| why.as_str()).unwrap_or("no address");

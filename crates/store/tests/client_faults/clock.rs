@@ -1,17 +1,11 @@
-//! How long a call took, held against what it was given. The lower bound is strict; the upper one is tried a few times,
-//! because other programs use this machine too.
+//! Clients with a time-out, and calls of theirs that must fail in time.
 
 use std::fmt::Debug;
-use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rallypoint_store::{Endpoint, Result, StoreError, TcpStore, TcpStoreOptions};
 
-/// Long enough for anything that should happen at once.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
-
-/// Tries before a call counts as late.
-pub(crate) const TRIES: u32 = 5;
+pub(crate) use crate::timing::{SOON, TRIES, eventually, goes_on_for, latest};
 
 /// A client of the server on that port of this machine.
 pub(crate) fn client(port: u16, timeout: Duration) -> TcpStore {
@@ -22,11 +16,6 @@ pub(crate) fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore>
     TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(Endpoint::new(host, port)) })
 }
 
-/// The latest moment at which a call with this time-out may return.
-pub(crate) fn latest(timeout: Duration) -> Duration {
-    timeout + (timeout / 20).max(Duration::from_millis(100))
-}
-
 /// Calls something that must fail when its time is up, not before, and hardly after.
 #[track_caller]
 pub(crate) fn fails_after<T: Debug>(
@@ -34,36 +23,5 @@ pub(crate) fn fails_after<T: Debug>(
     name: &str,
     call: impl Fn() -> Result<T>,
 ) -> StoreError {
-    for tried in 1.. {
-        let started = Instant::now();
-        let result = call();
-        let took = started.elapsed();
-        let error = result.expect_err(name);
-        assert!(took >= timeout, "{name} took {took:?} with a time-out of {timeout:?}: {error}");
-        if took <= latest(timeout) {
-            return error;
-        }
-        assert!(tried < TRIES, "{name} took {took:?} with a time-out of {timeout:?}: {error}");
-    }
-    unreachable!("the loop returns or fails")
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "still not so after {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A call in another thread goes on for at least so long.
-#[track_caller]
-pub(crate) fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
-    let deadline = Instant::now() + time;
-    while Instant::now() < deadline {
-        assert!(!call.is_finished(), "ended before its time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    crate::timing::fails_in_time(timeout, name, |_| true, call)
 }

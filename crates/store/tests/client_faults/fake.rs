@@ -217,6 +217,7 @@ impl Shared {
                     Act::Say(bytes) => stream.write_all(&bytes)?,
                     Act::Twice => {
                         stream.write_all(&reply)?;
+                        // Part of the fault: a moment later than the answer.
                         std::thread::sleep(Duration::from_millis(3));
                         stream.write_all(&reply)?;
                         self.said.store(true, Ordering::SeqCst);

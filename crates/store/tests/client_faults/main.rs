@@ -19,4 +19,6 @@ mod place;
 mod pool;
 mod relay;
 mod restarted;
+#[path = "../conformance/timing.rs"]
+mod timing;
 mod witnesses;

@@ -9,6 +9,7 @@ mod queues;
 mod settings;
 mod stores;
 mod threads;
+mod timing;
 mod values;
 mod waiting;
 

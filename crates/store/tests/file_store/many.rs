@@ -142,6 +142,7 @@ fn write_in_pieces_until_killed(path: &Path) {
         }
         flock(&file, FlockOperation::Unlock).unwrap();
         say(n);
+        // The others are to have their turn.
         std::thread::sleep(Duration::from_micros(300));
     }
 }

@@ -7,7 +7,7 @@ use rallypoint_store::{
     C10dStoreOptions, Result, Store, StoreError, TcpStore, create_c10d_store, reserve_port,
 };
 
-use crate::clock::{SOON, times_out_after};
+use crate::clock::{SOON, goes_on_for, times_out_after};
 use crate::place::Place;
 
 fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
@@ -89,8 +89,7 @@ fn a_port_that_becomes_free_in_time_is_had() {
     let options = C10dStoreOptions { retries: 1000, ..options(Some(port), 1) };
     std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(0, &options).unwrap());
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!creating.is_finished());
+        goes_on_for(Duration::from_millis(100), &creating);
         drop(taken);
         assert_eq!(creating.join().unwrap().port(), port);
     });

@@ -53,6 +53,7 @@ impl Bystander {
         Bystander::asking(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
     }
 
+    /// `every` is the pause between two questions, not a wait for anything.
     fn asking(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> Bystander {
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);

@@ -120,6 +120,7 @@ impl Server {
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
         eventually(Duration::from_secs(30), "the server has nothing left to do", || {
+            // What it computes is measured over this time.
             std::thread::sleep(Duration::from_millis(20));
             let now = self.process().cpu();
             now - std::mem::replace(&mut before, now) < Duration::from_micros(500)

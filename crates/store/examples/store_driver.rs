@@ -1,46 +1,74 @@
-//! A TcpStore led by lines of text: for tests in other languages that share a server with it. Not a tool for people.
+//! A store led by lines of text: for tests in other languages that share a server or a file with it. Not a tool for people.
 //!
-//! `tcp_store_driver HOST:PORT TIMEOUT_MS [PREFIX...]` connects, puts a PrefixStore around for each prefix, and says `ok`
-//! or `err NAME MESSAGE`; then each line of standard input is one operation and is answered by one line. Values are in
-//! hexadecimal, `-` for an empty one.
+//! ```text
+//! store_driver tcp  HOST:PORT TIMEOUT_MS [PREFIX...]     with a PrefixStore around it for each prefix
+//! store_driver file PATH TIMEOUT_MS NUM_WORKERS          a negative number of workers means none given
+//! ```
+//!
+//! It opens the store and says `ok` or `err NAME MESSAGE`; then each line of standard input is one operation and is answered
+//! by one line. Values are in hexadecimal, `-` for an empty one. `close`, or the end of the input, closes the store.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_store::{
-    Barrier, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, barrier, synchronize,
+    Barrier, Exchange, FileStore, FileStoreOptions, PrefixStore, Store, StoreError, TcpStore,
+    TcpStoreOptions, barrier, synchronize,
 };
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let [endpoint, timeout, prefixes @ ..] = &arguments[..] else {
-        eprintln!("usage: tcp_store_driver HOST:PORT TIMEOUT_MS [PREFIX...]");
-        std::process::exit(2);
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let opened = match words[..] {
+        ["tcp", endpoint, timeout, ref prefixes @ ..] => {
+            connect(endpoint, millis(timeout), prefixes).map(|store| (store, None))
+        }
+        ["file", path, timeout, num_workers] => open(path, millis(timeout), number(num_workers))
+            .map(|file| (Arc::clone(&file) as Arc<dyn Store>, Some(file))),
+        _ => {
+            eprintln!(
+                "usage: store_driver tcp HOST:PORT TIMEOUT_MS [PREFIX...] | file PATH TIMEOUT_MS NUM_WORKERS"
+            );
+            std::process::exit(2);
+        }
     };
-    let options = TcpStoreOptions {
-        timeout: millis(timeout),
-        ..TcpStoreOptions::new(endpoint.parse().expect("HOST:PORT"))
-    };
-    let mut store: Arc<dyn Store> = match TcpStore::open(options) {
-        Ok(store) => Arc::new(store),
+    let (mut store, file) = match opened {
+        Ok(opened) => opened,
         Err(error) => return answer(Err(error)),
     };
-    for prefix in prefixes {
-        store = Arc::new(PrefixStore::new(prefix, store));
-    }
     answer(Ok(String::new()));
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("lines of text");
         let words: Vec<_> = line.split(' ').collect();
-        if words == ["clone"] {
-            let cloned = store.clone_store();
-            let said = cloned.map(|cloned| store = Arc::from(cloned));
-            answer(said.map(|()| String::new()));
-            continue;
+        match words[..] {
+            ["close"] => {
+                drop(store);
+                // Closed by hand, because only so it can say that it failed.
+                let closed = file.and_then(Arc::into_inner).map_or(Ok(()), FileStore::close);
+                return answer(closed.map(|()| String::new()));
+            }
+            ["clone"] => {
+                let cloned = store.clone_store().map(|cloned| store = Arc::from(cloned));
+                answer(cloned.map(|()| String::new()));
+            }
+            _ => answer(run(&*store, &words)),
         }
-        answer(run(&*store, &words));
     }
+}
+
+fn connect(endpoint: &str, timeout: Duration, prefixes: &[&str]) -> Result<Arc<dyn Store>, StoreError> {
+    let options = TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint.parse().expect("HOST:PORT")) };
+    let mut store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
+    for prefix in prefixes {
+        store = Arc::new(PrefixStore::new(*prefix, store));
+    }
+    Ok(store)
+}
+
+fn open(path: &str, timeout: Duration, num_workers: i64) -> Result<Arc<FileStore>, StoreError> {
+    let options = FileStoreOptions::new(path).num_workers(u64::try_from(num_workers).ok());
+    options.timeout(timeout).open().map(Arc::new)
 }
 
 fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
@@ -84,6 +112,11 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         }
         ["timeout"] => store.timeout().as_millis().to_string(),
         ["has_extended_api"] => store.has_extended_api().to_string(),
+        // Many additions in one go, to meet others at the lock.
+        ["adds", key, times] => {
+            let sums = (0..number(times)).map(|_: u32| store.add(key, 1).map(|sum| sum.to_string()));
+            sums.collect::<Result<Vec<_>, _>>()?.join(" ")
+        }
         // The helpers around a store, which meet torch's own.
         ["synchronize", data, rank, size, prefix, timeout] => {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
@@ -107,7 +140,7 @@ fn answer(result: Result<String, StoreError>) {
         }
     };
     let mut out = std::io::stdout().lock();
-    // If the reader has gone, so does this, at the end of its input.
+    // Who started this has gone: nothing is left to do but close the store, which the caller does next.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 

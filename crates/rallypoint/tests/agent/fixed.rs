@@ -1,0 +1,172 @@
+//! A static job of two nodes with two workers each: ranks that the user gave, one start over, one end, and contradictions
+//! that are named.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::bed::{Agent, Ended, Port, kill_at_once, until};
+
+/// What a worker finds, in one line.
+const TELL: &str = r#"echo "told $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
+$ROLE_RANK/$ROLE_WORLD_SIZE $ROLE_NAME $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE \
+$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS";"#;
+
+fn node(port: &Port, rank: u32, nodes: &str, more: &[&str], script: &str) -> Agent {
+    node_with(port, rank, nodes, more, script, &[])
+}
+
+/// Rank 0 says where it is as torchrun's users do; the others may as well name the backend and the endpoint.
+fn node_with(
+    port: &Port,
+    rank: u32,
+    nodes: &str,
+    more: &[&str],
+    script: &str,
+    variables: &[(&str, &Path)],
+) -> Agent {
+    let (number, endpoint, rank) = (port.number.to_string(), port.endpoint(), rank.to_string());
+    let place: &[&str] = match rank.as_str() {
+        "0" => &["--master-addr", "127.0.0.1", "--master-port", &number],
+        _ => &["--rdzv-backend", "static", "--rdzv-endpoint", &endpoint],
+    };
+    let first = ["--nnodes", nodes, "--node-rank", &rank, "--nproc-per-node", "2", "--rdzv-id", "fixed"];
+    Agent::start_with(&[&first, place, more, &["--no-python", "sh", "-c", script]].concat(), variables)
+}
+
+/// The lines of the workers after so many restarts, by rank.
+fn told(nodes: [&Ended; 2], restarts: u32) -> Vec<String> {
+    let mut lines: Vec<_> = nodes
+        .iter()
+        .flat_map(|node| node.out.lines())
+        .filter_map(|line| Some(line.strip_prefix("told ")?.to_owned()))
+        .filter(|line| line.ends_with(&format!(" {restarts}/1")))
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn two_nodes_get_the_ranks_they_were_given_start_over_together_and_finish() {
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go");
+    let port = Port::free();
+    let script = format!(
+        r#"{TELL} [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0
+        while [ ! -e "$GO" ]; do sleep 0.02; done
+        [ "$RANK" = 3 ] && exit 7
+        exec sleep 600"#
+    );
+    let start =
+        |rank| node_with(&port, rank, "2", &["--max-restarts", "1"], &script, &[("GO", go.as_path())]);
+    // The second is there first, and waits.
+    let (second, first) = (start(1), start(0));
+    first.says("told", 2);
+    second.says("told", 2);
+    std::fs::write(&go, "").unwrap();
+    let (first, second) = (first.ended(), second.ended());
+    for node in [&first, &second] {
+        assert_eq!(node.status.code(), Some(0), "{}", node.err);
+    }
+    let place = port.endpoint();
+    for restarts in [0, 1] {
+        let expected: Vec<_> = (0..4)
+            .map(|rank| {
+                let (local, group) = (rank % 2, rank / 2);
+                format!("{rank}/4 {local}/2 {group}/2 {rank}/4 default {place} fixed True {restarts}/1")
+            })
+            .collect();
+        assert_eq!(told([&first, &second], restarts), expected);
+    }
+    assert!(first.out.lines().all(|line| line.contains(" 0/2 ") && line.contains("/4 ")), "{}", first.out);
+    // Each says why: the one whose worker it was, and the one who was told.
+    assert!(second.err.contains("worker 1 of this node failed (exit code 7)"), "{}", second.err);
+    assert!(first.err.contains("restarts its workers: its worker 1 (rank 3) ended with 7"), "{}", first.err);
+}
+
+#[test]
+fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
+    for failing in [0, 1] {
+        let port = Port::free();
+        let dir = tempfile::tempdir().unwrap();
+        let go = dir.path().join("go");
+        let script = format!(
+            r#"{TELL} while [ ! -e "$GO" ]; do sleep 0.02; done
+            [ "$GROUP_RANK$LOCAL_RANK" = {failing}0 ] && kill -SEGV $$$$
+            exec sleep 600"#
+        );
+        let nodes = [0, 1].map(|rank| node_with(&port, rank, "2", &[], &script, &[("GO", go.as_path())]));
+        nodes.iter().for_each(|node| node.says("told", 2));
+        let start = Instant::now();
+        std::fs::write(&go, "").unwrap();
+        for ended in nodes.map(Agent::ended) {
+            assert_eq!(ended.status.code(), Some(1), "node {failing} fails: {}", ended.err);
+            assert!(ended.err.contains("SIGSEGV"), "node {failing} fails: {}", ended.err);
+            let rank = format!("  rank      : {} (local_rank: 0)", failing * 2);
+            assert!(ended.err.contains(&rank), "node {failing} fails: {}", ended.err);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_rank_that_was_given_twice_is_named_on_every_node() {
+    for twice in [0, 1] {
+        let port = Port::free();
+        let nodes = [0, 1, twice].map(|rank| node(&port, rank, "3", &[], "echo it ran"));
+        let ended = nodes.map(Agent::ended);
+        let what = format!("node rank {twice} was given twice");
+        for node in &ended {
+            assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
+            assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
+        }
+    }
+}
+
+#[test]
+fn numbers_of_nodes_that_differ_are_named_on_every_node() {
+    let port = Port::free();
+    let nodes = [(0, "2"), (1, "3")].map(|(rank, nodes)| node(&port, rank, nodes, &[], "echo it ran"));
+    for node in nodes.map(Agent::ended) {
+        assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
+        let names_both = ["for 2", "for 3"].iter().all(|nodes| node.err.contains(nodes));
+        assert!(names_both && node.err.contains("the same --nnodes"), "{}", node.err);
+    }
+}
+
+#[test]
+fn a_rank_that_no_node_can_have_is_refused_before_anything_starts() {
+    let ended = node(&Port::free(), 2, "2", &[], "echo it ran").ended();
+    assert_eq!((ended.status.code(), ended.out.as_str()), (Some(1), ""));
+    assert!(ended.err.contains("the node rank 2 is not one of the 2 nodes"), "{}", ended.err);
+}
+
+#[test]
+fn a_node_that_waits_in_vain_can_be_told_to_end() {
+    for rank in [0, 1] {
+        let waiting = node(&Port::free(), rank, "2", &[], "true");
+        until("it has begun", || waiting.inner().is_some());
+        if rank == 0 {
+            until("it waits", || waiting.err().contains("waiting"));
+        }
+        waiting.signal(Signal::TERM);
+        let ended = waiting.ended();
+        // The signal may have come before it was expected.
+        let code = std::os::unix::process::ExitStatusExt::signal(&ended.status).map(|signal| 128 + signal);
+        assert_eq!(ended.status.code().or(code), Some(143), "{}", ended.err);
+    }
+}
+
+#[test]
+fn when_the_node_of_rank_0_is_killed_the_others_end_because_their_store_is_gone() {
+    let port = Port::free();
+    let script = format!("{TELL} exec sleep 600");
+    let [first, second] = [0, 1].map(|rank| node(&port, rank, "2", &[], &script));
+    first.says("told", 2);
+    second.says("told", 2);
+    kill_at_once(&[first.pid(), first.keeper().unwrap(), first.inner().unwrap()]);
+    let ended = second.ended();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.contains(&port.endpoint()), "{}", ended.err);
+}

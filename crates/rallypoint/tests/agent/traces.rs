@@ -1,0 +1,126 @@
+//! No traces: what was started and killed leaves no file, process, port or memory, and an agent that starts its workers
+//! again and again does not grow.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+
+use crate::bed::{Agent, Port, random, relatives, rounds};
+use crate::left_behind::{GONE, assert_gone};
+
+#[test]
+fn starting_and_killing_leaves_no_file_process_port_or_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, health) = (Port::of_nobody(), Port::of_nobody());
+    let (endpoint, checked) = (place.endpoint(), health.endpoint());
+    let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &checked];
+    let mut processes = BTreeSet::new();
+    for round in 0..rounds(30, 1000) {
+        // At a port that the system chooses, or at one of ours.
+        let place: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
+        let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
+        let mut agent = Agent::start_with(&[place, &workers].concat(), &[("TMPDIR", dir.path())]);
+        std::thread::sleep(Duration::from_micros(random() % 20_000));
+        processes.extend(relatives(&agent.mark()).iter().map(|(pid, _)| pid.as_raw_nonzero().to_string()));
+        let signal = if round % 4 < 2 { Signal::TERM } else { Signal::KILL };
+        let victim = match random() % 3 {
+            0 => agent.inner(),
+            1 => agent.keeper(),
+            _ => None,
+        };
+        let _ = kill_process(victim.unwrap_or(agent.pid()), signal);
+        agent.wait();
+        assert_gone(&agent.mark(), "killed while it started");
+        for port in [&endpoint, &checked] {
+            TcpListener::bind(port).unwrap_or_else(|error| panic!("round {round}: {port}: {error}"));
+        }
+    }
+    let left = || fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let start = Instant::now();
+    while !left().is_empty() {
+        assert!(start.elapsed() < GONE, "left in the folder for temporary files: {:?}", left());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(shared_memory(&processes), [] as [String; 0]);
+}
+
+/// Memory that outlives its processes: segments that one of these has made, and files with our names.
+fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
+    // key, id, permissions, size, and who has made it.
+    let maker = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_ours = |name: &String| ["rallypoint", "torchelastic"].iter().any(|word| name.contains(word));
+    table.lines().skip(1).filter(maker).map(String::from).chain(names.filter(is_ours)).collect()
+}
+
+/// For many starts on a busy machine.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A worker tells of the agent, after so many restarts and at the last start: its memory in KiB, its threads, its open files.
+/// What belongs to an earlier start is gone a second after it.
+fn look(early: usize, last: usize) -> String {
+    let numbers = r"grep -E '^(VmRSS|Threads):' /proc/$PPID/status | tr -dc '0-9\n'";
+    let files = "ls /proc/$PPID/fd | wc -l";
+    format!(
+        "case $TORCHELASTIC_RESTART_COUNT in {early}|{last}) sleep 2; echo told $({numbers}) $({files});; esac;"
+    )
+}
+
+/// That an agent has at the end what it had early on.
+fn assert_steady(what: &str, out: &str, restarts: usize) {
+    let numbers = |line: &str| -> Option<Vec<usize>> {
+        line.strip_prefix("told ")?.split_whitespace().map(|word| word.parse().ok()).collect()
+    };
+    let told: Vec<_> = out.lines().filter_map(numbers).collect();
+    let [early, late] = &told[..] else { panic!("{what}: {out}") };
+    println!("{what}: KiB, threads, files: {early:?}, after {restarts} more restarts {late:?}");
+    assert!(late[1] <= early[1] + 3 && late[2] <= early[2] + 3, "{what}: {early:?} {late:?}");
+    // At first much is used for the first time; later on each may leave a few names in a store, and no more.
+    assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
+}
+
+#[test]
+fn an_agent_does_not_grow_however_often_it_starts_its_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (early, last) = (20, rounds(100, 1000));
+    let restarts = last.to_string();
+    let script = format!("{} exit 1", look(early, last));
+    let arguments = ["--standalone", "--max-restarts", &restarts, "--no-python", "sh", "-c", &script];
+    let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
+    let ended = Agent::start_with(&arguments, &quiet).ended_within(LONG);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert_steady("alone", &ended.out, last - early);
+}
+
+#[test]
+fn two_nodes_do_not_grow_however_often_they_start_over() {
+    let (early, last) = (10, rounds(40, 400));
+    let restarts = last.to_string();
+    for backend in ["c10d", "static"] {
+        let (dir, port) = (tempfile::tempdir().unwrap(), Port::free());
+        let endpoint = port.endpoint();
+        // The first of the two fails as soon as the other has started, too.
+        let script = format!(
+            r#"{} [ "$RANK" = 1 ] && {{ : >"$TMPDIR/$TORCHELASTIC_RESTART_COUNT"; exec sleep 600; }}
+            while [ ! -e "$TMPDIR/$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.01; done; exit 1"#,
+            look(early, last)
+        );
+        let nodes = ["0", "1"].map(|rank| {
+            let first = ["--nnodes", "2", "--node-rank", rank, "--rdzv-backend", backend, "--rdzv-id", "job"];
+            let more = ["--rdzv-endpoint", &endpoint, "--local-addr", "127.0.0.1", "--log-dir", "/dev/null"];
+            let last = ["--max-restarts", &restarts, "--no-python", "sh", "-c", &script];
+            let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
+            Agent::start_with(&[&first[..], &more, &last].concat(), &quiet)
+        });
+        for ended in nodes.map(|node| node.ended_within(LONG)) {
+            assert_eq!(ended.status.code(), Some(1), "{backend}: {}", ended.err);
+            assert_steady(backend, &ended.out, last - early);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What must not change for a node that goes on: its times after the store was lost, and its way out when nobody reads its
+//! log.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::node::{Node, SOON, command, server};
+
+#[test]
+fn after_a_lost_store_the_next_round_has_its_whole_time_again() {
+    let port = rallypoint_store::free_port().unwrap();
+    let mut host = Node::at(port, "2", &[]);
+    host.logs("hosts the TCP store");
+    let mut lasting = Node::at(port, "3", &["--rdzv-conf", "join_timeout=60"]);
+    lasting.logs("of at least 3 nodes are here");
+    let waited = Instant::now();
+    // Time to join that has passed is what this is about.
+    std::thread::sleep(Duration::from_secs(4));
+    host.signal(Signal::KILL);
+    let less = lasting.logs("gives up in");
+    let left = 60 - waited.elapsed().as_secs();
+    assert!((50..=left).any(|seconds| less.contains(&format!("gives up in {seconds} s"))), "{less}");
+    let others = [0, 1].map(|_| Node::at(port, "3", &[]));
+    assert_eq!(lasting.joined()["world_size"], 3);
+    for other in others {
+        other.signal(Signal::TERM);
+        other.ended();
+    }
+    let again = lasting.logs("gives up in");
+    assert!(again.contains("gives up in 60 s") || again.contains("gives up in 59 s"), "{again}");
+}
+
+#[test]
+fn a_node_whose_log_nobody_reads_stays_in_its_round_and_leaves_when_told_to() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let (unread, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'x'; 65_536]).unwrap();
+    let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
+    let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
+    let mut silent = command(&arguments).stdout(Stdio::null()).stderr(full).spawn().unwrap();
+    // Long enough that a node without heartbeats would be out.
+    std::thread::sleep(Duration::from_secs(5));
+    let mut other = Node::start(&server, "2", &["--rdzv-conf", conf]);
+    assert_eq!(other.joined()["world_size"], 2);
+    kill_process(Pid::from_child(&silent), Signal::TERM).unwrap();
+    other.logs("1 of at least 2 nodes are here");
+    let deadline = Instant::now() + SOON;
+    let status = loop {
+        if let Some(status) = silent.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(status.code(), Some(0));
+    drop(unread);
+}

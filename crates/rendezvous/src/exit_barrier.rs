@@ -1,0 +1,179 @@
+//! The exit barrier: where the nodes of a round meet when their work is done, because one of them hosts the store. At the
+//! keys of torch's agents, who may be among them. What a node does when the others don't come is its launcher's to say.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Result, Store, StoreError};
+
+use crate::handler::{RendezvousHandler, RendezvousInfo};
+
+/// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
+const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
+/// There when all have.
+const LAST: &str = "torchelastic/agent/terminal_state/last_member";
+/// How many of those who have none never had any.
+const IDLE: &str = "rallypoint.end/idle";
+/// There if somebody's work has failed.
+const FAILED: &str = "rallypoint.end/failed";
+/// How many of ours have heard that all have come, and that all have heard.
+const HEARD: &str = "rallypoint.end/heard";
+const ALL_HEARD: &str = "rallypoint.end/all_heard";
+
+/// How long a node stays for those who have not heard. Torch's agents don't say that they have.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often a node that waits asks whether it still should.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How a round ended, as far as a node has heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundEnd {
+    /// All nodes have done their work.
+    Finished,
+    /// All nodes have ended, and somebody's work has failed.
+    Failed,
+    /// Not all have ended, and this node waits no longer.
+    Incomplete,
+    /// The store went before this node heard. It goes with its host, who goes when all have finished.
+    Unheard,
+}
+
+/// The exit barrier of a round.
+pub struct ExitBarrier {
+    store: Arc<dyn Store>,
+    world_size: i64,
+}
+
+impl ExitBarrier {
+    /// That of this round.
+    pub fn of(round: &RendezvousInfo) -> ExitBarrier {
+        ExitBarrier { store: Arc::clone(&round.store), world_size: round.world_size as i64 }
+    }
+
+    /// The same, whose store has only so long for each answer.
+    pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
+        ExitBarrier { store: Arc::from(self.store.with_timeout(timeout)), world_size: self.world_size }
+    }
+
+    /// How many nodes have ended so far, or never had anything to do.
+    pub fn ended(&self) -> Result<i64> {
+        self.store.add(FINISHED, 0)
+    }
+
+    /// This node has ended, with a failure. The others need not wait for it, and the rendezvous is not closed.
+    pub fn fail(&self) -> Result<()> {
+        self.store.set(FAILED, b"1")?;
+        match self.count()? {
+            true => self.open(),
+            false => Ok(()),
+        }
+    }
+
+    /// This node has not ended after all. Where rounds don't change it would count twice.
+    pub fn take_back(&self) -> Result<()> {
+        self.store.add(FINISHED, -1).map(drop)
+    }
+
+    /// This node has done its work: waits until all have ended, at most for so long, or until `give_up` has a reason not to;
+    /// it is asked twice a second. The last one closes the rendezvous if nobody has failed. Who `stays` waits a moment
+    /// longer, until all have heard: the host of the store, with which it would go.
+    pub fn finish(
+        &self,
+        handler: &dyn RendezvousHandler,
+        most: Duration,
+        stays: bool,
+        give_up: impl FnMut() -> Result<Option<String>>,
+    ) -> RoundEnd {
+        let come = |last| if last { Ok(None) } else { self.wait(most, give_up) };
+        match self.come(handler).and_then(come) {
+            Ok(None) => {
+                let failed = self.store.check(&[FAILED]).unwrap_or(false);
+                // It has heard itself; the rest is courtesy.
+                let _ = self.with_timeout(LINGER).say_goodbye(stays);
+                if failed { RoundEnd::Failed } else { RoundEnd::Finished }
+            }
+            Ok(Some(why)) => {
+                tracing::warn!("not all nodes have finished: {why}");
+                RoundEnd::Incomplete
+            }
+            Err(error @ StoreError::Timeout { .. }) => {
+                tracing::warn!("not all nodes have finished: {error}");
+                RoundEnd::Incomplete
+            }
+            Err(error) => {
+                tracing::info!("did not hear whether all nodes have finished: {error}");
+                RoundEnd::Unheard
+            }
+        }
+    }
+
+    /// Whether it is the last to come.
+    fn come(&self, handler: &dyn RendezvousHandler) -> Result<bool> {
+        if !self.count()? {
+            return Ok(false);
+        }
+        // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
+        if !self.store.check(&[FAILED]).unwrap_or(false)
+            && let Err(error) = handler.set_closed()
+        {
+            tracing::warn!("could not close the rendezvous: {error}");
+        }
+        // A host that wakes up may be gone before this is answered; that all have come is known here without it.
+        let _ = self.open();
+        Ok(true)
+    }
+
+    /// Counts this node; whether it is the last.
+    fn count(&self) -> Result<bool> {
+        Ok(self.store.add(FINISHED, 1)? >= self.world_size)
+    }
+
+    fn open(&self) -> Result<()> {
+        self.store.set(LAST, b"<val_ignored>")
+    }
+
+    /// Waits until all have come; if not, why nobody waits for them any longer.
+    fn wait(
+        &self,
+        most: Duration,
+        mut give_up: impl FnMut() -> Result<Option<String>>,
+    ) -> Result<Option<String>> {
+        let start = Instant::now();
+        loop {
+            let left = most.saturating_sub(start.elapsed());
+            match self.store.wait_for(&[LAST], LOOK.min(left).max(Duration::from_millis(1))) {
+                Err(StoreError::Timeout { .. }) if !left.is_zero() => {}
+                other => return other.map(|()| None),
+            }
+            if let Some(why) = give_up()? {
+                return Ok(Some(why));
+            }
+        }
+    }
+
+    /// Says that this node has heard.
+    fn say_goodbye(&self, stays: bool) -> Result<()> {
+        match self.store.add(HEARD, 1)? >= self.world_size {
+            true => self.store.set(ALL_HEARD, b"1"),
+            false if stays => self.store.wait_for(&[ALL_HEARD], LINGER),
+            false => Ok(()),
+        }
+    }
+}
+
+/// This node has no workers, so nobody has to wait for them: it counts as one whose have ended.
+pub fn count_as_idle(store: &dyn Store) -> Result<()> {
+    store.add(IDLE, 1)?;
+    store.add(FINISHED, 1).map(drop)
+}
+
+/// How many nodes of the round of this store had workers and have none any more.
+pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
+    let count = |key: &str| match store.check(&[key])? {
+        true => store.add(key, 0),
+        false => Ok(0),
+    };
+    // In this order: who has none is counted as such first.
+    let finished = count(FINISHED)?;
+    Ok(finished - count(IDLE)?)
+}

@@ -1,0 +1,83 @@
+//! Nodes meet when their work is done.
+
+use std::time::Duration;
+
+use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RoundEnd};
+
+use crate::nodes::{Job, join_all};
+
+const MOST: Duration = Duration::from_secs(60);
+
+#[test]
+fn all_wait_for_the_last_who_closes_the_rendezvous() {
+    let job = Job::new(3, 3);
+    let nodes = job.nodes(3);
+    let rounds = join_all(&nodes);
+    let ends: Vec<_> = std::thread::scope(|scope| {
+        let finishing: Vec<_> = nodes
+            .iter()
+            .zip(&rounds)
+            .map(|(node, round)| {
+                scope.spawn(|| ExitBarrier::of(round).finish(&**node, MOST, true, || Ok(None)))
+            })
+            .collect();
+        finishing.into_iter().map(|node| node.join().unwrap()).collect()
+    });
+    assert_eq!(ends, [RoundEnd::Finished; 3]);
+    assert_eq!(ExitBarrier::of(&rounds[0]).ended().unwrap(), 3);
+    assert!(job.node().is_closed().unwrap());
+}
+
+#[test]
+fn who_has_failed_is_not_waited_for_and_the_rendezvous_stays_open() {
+    for fails_last in [false, true] {
+        let job = Job::new(2, 2);
+        let nodes = job.nodes(2);
+        let rounds = join_all(&nodes);
+        let (failing, finishing) = (ExitBarrier::of(&rounds[0]), ExitBarrier::of(&rounds[1]));
+        if !fails_last {
+            failing.fail().unwrap();
+        }
+        // It is asked only while this node waits.
+        let fail_now = || {
+            assert!(fails_last);
+            failing.fail().map(|()| None)
+        };
+        let mut asked = false;
+        let give_up = || if std::mem::replace(&mut asked, true) { Ok(None) } else { fail_now() };
+        assert_eq!(finishing.finish(&*nodes[1], MOST, false, give_up), RoundEnd::Failed);
+        assert!(!nodes[1].is_closed().unwrap());
+    }
+}
+
+#[test]
+fn who_gives_up_waiting_can_take_back_that_it_has_come() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    let rounds = join_all(&nodes);
+    let barrier = ExitBarrier::of(&rounds[0]);
+    let give_up = || Ok(Some("the other does not come".to_owned()));
+    assert_eq!(barrier.finish(&*nodes[0], MOST, true, give_up), RoundEnd::Incomplete);
+    let short = Duration::from_millis(10);
+    assert_eq!(barrier.ended().unwrap(), 1);
+    barrier.take_back().unwrap();
+    assert_eq!(barrier.ended().unwrap(), 0);
+    // One of two again, so that nobody is the last.
+    assert_eq!(barrier.finish(&*nodes[0], short, true, || Ok(None)), RoundEnd::Incomplete);
+    assert!(!nodes[0].is_closed().unwrap());
+}
+
+#[test]
+fn who_loses_the_store_has_not_heard() {
+    let mut job = Job::new(2, 2);
+    job.settings.keep_alive_interval = Duration::from_secs(60);
+    let nodes = job.nodes(2);
+    let rounds = join_all(&nodes);
+    let server = std::cell::RefCell::new(Some(job.server));
+    let go = || {
+        drop(server.take());
+        Ok(None)
+    };
+    let barrier = ExitBarrier::of(&rounds[0]).with_timeout(Duration::from_secs(2));
+    assert_eq!(barrier.finish(&*nodes[0], MOST, true, go), RoundEnd::Unheard);
+}

@@ -1,0 +1,79 @@
+"""One file, and FileStores of both sides on it: torch's in this process, ours each in one of its own."""
+
+import multiprocessing
+import struct
+from contextlib import contextmanager
+
+import pytest
+import torch.distributed as dist
+from clock import DEADLINE, seconds
+from driver import OurStore
+
+forked = multiprocessing.get_context("fork")
+
+
+class Ours(OurStore):
+    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+        super().__init__("file", path, int(timeout * 1000), num_workers)
+
+
+class Torch:
+    """Torch's FileStore in this process, closed when told to rather than when nobody looks."""
+
+    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+        self.store = dist.FileStore(str(path), num_workers)
+        self.store.set_timeout(seconds(timeout))
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def close(self):
+        self.store = None
+
+    kill = close
+
+
+SIDES = {"torch": Torch, "ours": Ours}
+PAIRS = [("torch", "ours"), ("ours", "torch")]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def start(path):
+    """Opens a store of either side on the one file.
+
+    At the end the file is removed before torch's stores go: on a file that is torn, damaged or not the one they know,
+    torch's would spin for ever in their destructors, where no time-out reaches."""
+    opened = []
+
+    def open_side(side, *arguments, **options):
+        store = SIDES[side](path, *arguments, **options)
+        opened.append(store)
+        return store
+
+    yield open_side
+    path.unlink(missing_ok=True)
+    for store in opened:
+        store.kill()
+
+
+def record(key, value=b""):
+    key = key.encode() if isinstance(key, str) else key
+    value = value.encode() if isinstance(value, str) else value
+    return struct.pack("<I", len(key)) + key + struct.pack("<I", len(value)) + value
+
+
+@contextmanager
+def in_torch_process(target, *arguments):
+    """Runs something in a process of its own that is killed at the end, spinning or not."""
+    process = forked.Process(target=target, args=arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join(DEADLINE)
