@@ -180,10 +180,11 @@ pub struct Limits {
     pub record_value_len: usize = 64 * MIB; other bytes,
 
     // ---- the state of a rendezvous (enforced by its codec; what is above is refused as corrupt) ----
-    /// Longest state in bytes, before base64. Torch: none, it unpickles what is there.
-    pub state_bytes: usize = 4 * MIB; other bytes,
+    /// Longest state in bytes, before base64. A node that waits holds two with all that comes of them, and what it is about
+    /// to write: about twenty times this, all in all, of the 64 MiB it may need. Torch: none, it unpickles what is there.
+    pub state_bytes: usize = 2 * MIB; other bytes,
     /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
-    pub state_nodes: usize = 20_000; other count,
+    pub state_nodes: usize = 10_000; other count,
     /// Bytes of names and texts of a state's attributes that we don't know, together. A reference is two bytes but stands
     /// for a text of any length, so the length of the state alone bounds nothing. Torch: none.
     pub state_extra: usize = 64 * KIB; other bytes,

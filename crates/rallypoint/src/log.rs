@@ -20,10 +20,18 @@ use crate::output;
 const MOST_LINES: usize = 1024;
 /// How much is said unless told otherwise.
 const USUAL: LevelFilter = LevelFilter::INFO;
+/// Whether the log tells that it could not be written. It would do so where it could not be written, and end the program
+/// when that fails too, on a full disk say.
+const MISHAPS: bool = false;
 
 /// Starts the log of a command that may wait for whoever reads it.
 pub(crate) fn start() {
-    tracing_subscriber::fmt().with_max_level(level()).with_writer(io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level())
+        .with_writer(io::stderr)
+        .with_target(false)
+        .log_internal_errors(MISHAPS)
+        .init();
 }
 
 /// Starts the log of a server, which may not.
@@ -35,6 +43,7 @@ pub(crate) fn start_aside() -> Aside {
         .with_max_level(level)
         .with_writer(move || lines.clone())
         .with_target(false)
+        .log_internal_errors(MISHAPS)
         .init();
     aside
 }
@@ -52,7 +61,10 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
     };
     let aside = Aside::to(io::stderr());
     let lines = aside.clone();
-    let log = tracing_subscriber::fmt::layer().with_writer(move || lines.clone()).with_target(false);
+    let log = tracing_subscriber::fmt::layer()
+        .with_writer(move || lines.clone())
+        .with_target(false)
+        .log_internal_errors(MISHAPS);
     let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
     tracing_subscriber::registry().with(log.with_filter(levels)).init();
     Some(aside)

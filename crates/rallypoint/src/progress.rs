@@ -90,6 +90,10 @@ impl Observer for Progress {
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;
         }
+        // It waits no longer; the error says so.
+        if matches!(waiting.reason, Reason::JoinTimeout { .. }) {
+            return;
+        }
         let (what, until) = (what(waiting), until(waiting));
         // What ends the wait before who is here.
         self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until);
@@ -123,20 +127,13 @@ fn who(waiting: &Waiting<'_>) -> String {
         names.push(format!("and {} more", here.len() - NAMED));
     }
     let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-    let missing = match waiting.missing.as_slice() {
-        [] => String::new(),
-        missing if missing.len() > NAMED => {
-            format!("; not here: {} and {} more", missing[..NAMED].join(", "), missing.len() - NAMED)
-        }
-        missing => format!("; not here: {}", missing.join(", ")),
-    };
-    format!("{names}{missing}")
+    format!("{names}{}", waiting.missing.describe(NAMED))
 }
 
 /// What ends the wait, and when.
 fn until(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
-    let left = seconds(waiting.settings.join_timeout.saturating_sub(waiting.waited));
+    let left = seconds(waiting.left);
     match waiting.reason {
         Reason::Spare { .. } => "; until a node leaves or the job ends".into(),
         Reason::LastCall { left, .. } => format!("; starts in {} s (last_call_timeout)", seconds(*left)),

@@ -1,5 +1,5 @@
-//! `rallypoint join` on two machines, as far as the network is concerned: what a node calls itself can be reached from
-//! the other. It takes root, iproute2 and util-linux; without them there is nothing to test.
+//! `rallypoint join` on machines of its own, as far as the network is concerned: what a node calls itself can be reached
+//! from another, and it hosts no store at an address that it does not have. It takes root, iproute2 and util-linux; without them there is nothing to test.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 const RALLYPOINT: &str = env!("CARGO_BIN_EXE_rallypoint");
+const SKIPPED: &str = "skipped: no networks of their own here (it takes root, iproute2 and util-linux)";
 
 /// A network of its own. It lives as long as the process that has it, which ends by itself.
 struct Host(Child);
@@ -59,7 +60,7 @@ fn two_hosts() -> Option<[Host; 2]> {
 #[test]
 fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
     let Some(hosts) = two_hosts() else {
-        return println!("skipped: no networks of their own here (it takes root, iproute2 and util-linux)");
+        return println!("{SKIPPED}");
     };
     // The endpoint is the first host's, then the second's: rank 0 goes by the address, so it hosts once and once not.
     for endpoint in ["10.77.0.1:29400", "10.77.0.2:29400"] {
@@ -85,4 +86,37 @@ fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
             let _ = node.wait();
         }
     }
+}
+
+/// Machines in front of others have it so: then every address can be bound.
+#[test]
+fn a_machine_that_may_bind_any_address_hosts_the_store_only_at_its_own() {
+    let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
+    // The kernel's files are those of whoever reads them.
+    if !host.run("sysctl -w net.ipv4.ip_nonlocal_bind=1") {
+        return println!("skipped: it takes sysctl");
+    }
+    let join = |endpoint: &str| {
+        let line = format!(
+            "{RALLYPOINT} join --rdzv-endpoint {endpoint} --rdzv-id job --rdzv-conf read_timeout=1 -- true"
+        );
+        host.command(&line).stdin(Stdio::null()).output().unwrap()
+    };
+    let output = join("10.77.0.9:29400");
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = join("10.77.0.1:29400");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// There is no store that a connection could be made to, and so no address that it would have.
+#[test]
+fn nodes_that_meet_in_a_file_have_an_address_of_their_network_even_without_a_default_route() {
+    let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meeting");
+    let line =
+        format!("{RALLYPOINT} join --rdzv-endpoint {} --rdzv-conf store_type=file -- true", path.display());
+    let output = host.command(&line).stdin(Stdio::null()).output().unwrap();
+    let round: Value = serde_json::from_slice(&output.stdout).expect("it has joined");
+    assert_eq!(round["master_addr"], "10.77.0.1", "{round}");
 }

@@ -42,7 +42,9 @@ impl C10dBackend {
             limits: Limits::default(),
             last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
         };
-        backend.plant()?;
+        if !backend.store.check(&[&backend.key]).map_err(|source| backend.failed(source))? {
+            backend.plant()?;
+        }
         Ok(backend)
     }
 
@@ -65,9 +67,34 @@ impl C10dBackend {
     }
 
     /// The state key is absent: puts back what was there last. Another node may be faster.
+    ///
+    /// If nothing was, this is the beginning of a job, and what another of that name has left goes first.
     fn plant(&self) -> Result<()> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if last == cell::NULL {
+            self.sweep()?;
+        }
         self.store.compare_set(&self.key, b"", &last).map(drop).map_err(|source| self.failed(source))
+    }
+
+    /// Removes what a former job of that name has left whose state was deleted: else whoever had announced itself for its
+    /// rounds would be let into ours, and we would meet where its rank 0 was.
+    ///
+    /// All of that is older than the state is absent. Once there is a state again, the same names may be of the new job.
+    fn sweep(&self) -> Result<()> {
+        // Not every store can tell. Then the first round is all that can be known to be in the way.
+        let Ok(keys) = self.store.list_keys() else {
+            self.forget(0);
+            return Ok(());
+        };
+        for key in keys.iter().filter(|key| keys::is_of_a_round(&self.run_id, key)) {
+            if self.store.check(&[&self.key]).map_err(|source| self.failed(source))? {
+                return Ok(());
+            }
+            // Not being able to tidy up hurts nobody.
+            let _ = self.store.delete_key(key);
+        }
+        Ok(())
     }
 
     fn failed(&self, source: StoreError) -> RendezvousError {
@@ -135,7 +162,10 @@ impl RendezvousBackend for C10dBackend {
                 self.remember(&token);
                 Ok(Written { won: true, now: Some((state.to_vec(), token)) })
             }
-            Ok(Exchange::Held(value)) => Ok(Written { won: false, now: self.decode(value)? }),
+            Ok(Exchange::Held(value)) => {
+                drop(desired);
+                Ok(Written { won: false, now: self.decode(value)? })
+            }
             Ok(Exchange::Absent) => {
                 self.plant()?;
                 Ok(Written { won: false, now: self.state()? })

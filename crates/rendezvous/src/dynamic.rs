@@ -4,27 +4,29 @@
 mod bootstrap;
 mod driver;
 mod keep_alive;
+mod local_id;
 
 use std::collections::BTreeSet;
 use std::process::id as process_id;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime};
+use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime, keys};
 use rallypoint_store::{Endpoint, PrefixStore, Store};
 
 use crate::backend::{RendezvousBackend, Signal};
 use crate::c10d::{C10dBackend, create_store};
 use crate::error::{RendezvousError, Result};
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::hosts::ExpectedHosts;
+use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
-use bootstrap::Bootstrap;
+use bootstrap::{Bootstrap, Standing};
 use driver::Driver;
 use keep_alive::KeepAlive;
+use local_id::next_local_id;
 
 /// What a node that waits can tell about it.
 #[derive(Debug)]
@@ -38,8 +40,10 @@ pub struct Waiting<'a> {
     pub settings: &'a Settings,
     /// How long it has waited.
     pub waited: Duration,
+    /// How long until its time to join is up. A spare that is needed after all has it all again.
+    pub left: Duration,
     /// Who was expected by name and is not here.
-    pub missing: Vec<String>,
+    pub missing: MissingHosts,
 }
 
 /// What a node of a static rendezvous that waits can tell about it.
@@ -131,7 +135,6 @@ impl DynamicRendezvousHandler {
         addr: &str,
         settings: Settings,
     ) -> Result<DynamicRendezvousHandler> {
-        static HANDLERS: AtomicI64 = AtomicI64::new(0);
         let mut wrong = settings.check();
         if !is_address(addr) {
             let shown: String = addr.chars().take(64).collect();
@@ -140,7 +143,7 @@ impl DynamicRendezvousHandler {
         if !wrong.is_empty() {
             return Err(RendezvousError::Parameters(wrong));
         }
-        let me = NodeDesc::new(addr, i64::from(process_id()), HANDLERS.fetch_add(1, Ordering::Relaxed));
+        let me = NodeDesc::new(addr, i64::from(process_id()), next_local_id());
         Ok(DynamicRendezvousHandler {
             driver: Arc::new(Driver::new(backend, Arc::clone(&store), Member::new(me, settings))),
             store,
@@ -219,7 +222,7 @@ impl DynamicRendezvousHandler {
                     // As it was before this node withdrew.
                     let missing = match &reason {
                         Reason::JoinTimeout { here, .. } => self.driver.expected.missing(here.iter()),
-                        _ => Vec::new(),
+                        _ => MissingHosts::default(),
                     };
                     return Err(RendezvousError::Timeout { run_id, reason, missing });
                 }
@@ -228,8 +231,9 @@ impl DynamicRendezvousHandler {
         unreachable!("joining ends in one of these ways")
     }
 
-    /// Takes this node's place in a round that it is in.
-    fn enter(&self, state: &State) -> Result<RendezvousInfo> {
+    /// Takes this node's place in a round that it is in. `None` if that round falls apart before its rank 0 has said where
+    /// the workers meet.
+    fn enter(&self, state: &State) -> Result<Option<RendezvousInfo>> {
         let (me, run_id) = (self.node(), self.run_id());
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
@@ -240,18 +244,45 @@ impl DynamicRendezvousHandler {
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
-        let prefix = format!("torch.rendezvous.{run_id}.{}", state.round);
+        let prefix = keys::round_prefix(run_id, state.round);
         let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
         tracing::info!(
             "The node '{me}' has joined round {} of the rendezvous '{run_id}' as rank {rank} in a world of size \
              {world_size}.",
             state.round
         );
-        let is_interrupted = || self.driver.interrupted.load(Ordering::SeqCst);
+        let standing = || self.standing(state.round, &participants[0]);
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let bootstrap_store_info =
-            bootstrap.build(run_id, rank, &participants, &*store, self.use_agent_store(), is_interrupted)?;
-        Ok(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: state.round, participants })
+        let serve = self.use_agent_store();
+        let Some(bootstrap_store_info) =
+            bootstrap.build(run_id, rank, &participants, &*store, serve, standing)?
+        else {
+            tracing::warn!(
+                "Round {} of the rendezvous '{run_id}' fell apart before its rank 0, '{:?}', had said where the workers \
+                 meet. The node '{me}' starts over.",
+                state.round,
+                participants[0]
+            );
+            return Ok(None);
+        };
+        let round = state.round;
+        Ok(Some(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round, participants }))
+    }
+
+    /// What has become of a round that this node is in, as far as it waits for its rank 0. Looking at it is also how this
+    /// node finds out, in time, that rank 0 is dead.
+    fn standing(&self, round: u64, rank_0: &NodeDesc) -> Standing {
+        if self.driver.interrupted.load(Ordering::SeqCst) {
+            return Standing::Interrupted;
+        }
+        // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
+        let Ok(state) = self.look() else { return Standing::Stands };
+        let state = self.driver.latest().unwrap_or(state);
+        let is_in = |node| state.participants.contains_key(node);
+        match state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()) {
+            true => Standing::Stands,
+            false => Standing::Void,
+        }
     }
 
     /// Who of the round this node is in is in no list any more, and whether they were taken for dead. Who leaves says so;
@@ -299,13 +330,21 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     fn next_rendezvous(&self) -> Result<RendezvousInfo> {
         let (me, run_id) = (self.node(), self.run_id());
         tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
-        self.stop_keep_alive();
-        *self.seen() = Seen::default();
-        let joined = self.join().and_then(|state| self.enter(&state));
-        if let Err(RendezvousError::Interrupted { .. }) = joined {
-            self.leave()?;
+        loop {
+            self.stop_keep_alive();
+            *self.seen() = Seen::default();
+            match self.join().and_then(|state| self.enter(&state)) {
+                Ok(Some(info)) => return Ok(info),
+                // As who has been in a round: with its whole time to join the next.
+                Ok(None) => {}
+                Err(error) => {
+                    if let RendezvousError::Interrupted { .. } = error {
+                        self.leave()?;
+                    }
+                    return Err(error);
+                }
+            }
         }
-        joined
     }
 
     fn is_closed(&self) -> Result<bool> {

@@ -5,6 +5,11 @@ use std::time::Duration;
 use rallypoint_core::rendezvous::{Reason, StateError};
 use rallypoint_store::StoreError;
 
+use crate::hosts::MissingHosts;
+
+/// So many hosts that are missing are named in an error.
+const MOST_NAMED: usize = 256;
+
 /// The result of a rendezvous operation.
 pub type Result<T, E = RendezvousError> = std::result::Result<T, E>;
 
@@ -23,14 +28,14 @@ pub enum RendezvousError {
         reason: Reason,
     },
     /// The time was up; torch's `RendezvousTimeoutError`.
-    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", not_here(.missing), remedy(.reason))]
+    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", .missing.describe(MOST_NAMED), remedy(.reason))]
     Timeout {
         /// Which one.
         run_id: String,
         /// What was waited for, who has come, which setting bounds it.
         reason: Reason,
         /// Those who were expected by name and are not here; empty if nobody was named.
-        missing: Vec<String>,
+        missing: MissingHosts,
     },
     /// The store could not be made, reached or used; torch's `RendezvousConnectionError`.
     #[error("the rendezvous {run_id:?} can't use its store: {source}")]
@@ -140,13 +145,6 @@ impl RendezvousError {
     /// One thing that is wrong with what was asked for.
     pub(crate) fn parameter(what: impl Into<String>) -> RendezvousError {
         RendezvousError::Parameters(vec![what.into()])
-    }
-}
-
-fn not_here(hosts: &[String]) -> String {
-    match hosts {
-        [] => String::new(),
-        hosts => format!("; not here: {}", hosts.join(", ")),
     }
 }
 

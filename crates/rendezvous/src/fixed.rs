@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::NodeDesc;
+use rallypoint_core::rendezvous::{NodeDesc, Settings};
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::dynamic::{Gathering, Observer};
@@ -98,6 +98,8 @@ impl StaticRendezvousHandler {
         }
         if timeout <= 0 {
             wrong.push(format!("timeout ({timeout}) must be positive."));
+        } else if Duration::from_secs(timeout as u64) > Settings::LONGEST {
+            wrong.push(format!("timeout ({timeout}s) is longer than a century."));
         }
         let text = parameters.endpoint.trim();
         if text.is_empty() {

@@ -3,7 +3,8 @@
 
 mod addresses;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rallypoint_core::rendezvous::NodeDesc;
@@ -19,10 +20,39 @@ pub(crate) struct ExpectedHosts {
     addresses: Arc<Addresses>,
 }
 
+/// Who was expected by name and is not here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingHosts {
+    /// Those of whom it is known.
+    pub names: Vec<String>,
+    /// How many more there are of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which
+    /// only the address is.
+    pub untold: usize,
+}
+
 /// More than this many are no list of hosts but a mistake, or an attack.
 const MOST: usize = 100_000;
-/// Names that are looked up to compare addresses; beyond, names alone are compared.
-const LOOKED_UP: usize = 64;
+
+impl MissingHosts {
+    /// `; not here: a, b`, naming at most so many; nothing if nobody is missing.
+    pub fn describe(&self, most: usize) -> String {
+        let mut text = match self.names.as_slice() {
+            [] => String::new(),
+            names if names.len() > most => {
+                format!("; not here: {} and {} more", names[..most].join(", "), names.len() - most)
+            }
+            names => format!("; not here: {}", names.join(", ")),
+        };
+        if self.untold > 0 {
+            text.push_str(&format!(
+                "; whether {} of the expected hosts are here can't be told, their addresses are not known",
+                self.untold
+            ));
+        }
+        text
+    }
+}
 
 impl ExpectedHosts {
     /// Those of the option `expected_hosts`, or of Slurm's node list.
@@ -45,9 +75,9 @@ impl ExpectedHosts {
     }
 
     /// Those of them that are not among these nodes, as far as their addresses are known by now.
-    pub(crate) fn missing<'a>(&self, here: impl Iterator<Item = &'a NodeDesc>) -> Vec<String> {
+    pub(crate) fn missing<'a>(&self, here: impl Iterator<Item = &'a NodeDesc>) -> MissingHosts {
         if self.names.is_empty() {
-            return Vec::new();
+            return MissingHosts::default();
         }
         let here: BTreeSet<&str> = here.map(|node| &*node.addr).collect();
         let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
@@ -57,11 +87,35 @@ impl ExpectedHosts {
             here.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
         };
         let mut missing: Vec<String> = self.names.iter().filter(|host| !by_name(host)).cloned().collect();
-        if missing.len() <= LOOKED_UP && here.iter().any(|addr| !is_name(&addr)) {
-            self.addresses.look_up(&missing);
-            missing.retain(|host| !self.addresses.any_of(host, |ip| here.contains(ip.to_string().as_str())));
+        // Nodes of which only the address is known, and not yet whose it is.
+        let named: HashSet<IpAddr> = self.names.iter().filter_map(|host| host.parse().ok()).collect();
+        let mut strangers: HashSet<IpAddr> = here.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let known = strangers.clone();
+        strangers.retain(|address| !named.contains(address));
+        if strangers.is_empty() {
+            return MissingHosts { names: missing, untold: 0 };
         }
-        missing
+        self.addresses.look_up(&missing);
+        let mut unknown = HashSet::new();
+        missing.retain(|host| match self.addresses.of(host) {
+            Some(addresses) => {
+                let mut is_here = false;
+                for address in addresses.iter().filter(|address| known.contains(*address)) {
+                    is_here = true;
+                    strangers.remove(address);
+                }
+                !is_here
+            }
+            None => {
+                unknown.insert(host.clone());
+                true
+            }
+        });
+        // If it is known of all nodes whose they are, those of whom nothing is known are not among them.
+        if !strangers.is_empty() {
+            missing.retain(|host| !unknown.contains(host));
+        }
+        MissingHosts { names: missing, untold: if strangers.is_empty() { 0 } else { unknown.len() } }
     }
 }
 
@@ -143,11 +197,47 @@ mod tests {
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while expected.missing(here.iter()) != ["node3", "127.0.0.7"] {
+        while expected.missing(here.iter()).names != ["node3", "127.0.0.7"] {
             // A slow name server holds nobody up, so it may take a second look.
             assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here.iter()));
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert!(ExpectedHosts::default().missing(here.iter()).is_empty());
+        assert_eq!(ExpectedHosts::default().missing(here.iter()), MissingHosts::default());
+    }
+
+    /// More than were looked up once: then all of them were missing, this node among them.
+    #[test]
+    fn of_hundreds_of_hosts_known_by_address_nobody_is_wrongly_missing() {
+        let many: Vec<_> = (0..200).map(|number| format!("no-such-host-{number}.invalid")).collect();
+        let expected = ExpectedHosts::named([&["localhost".into(), "127.0.1.1".into()][..], &many].concat());
+        // Whose the second is, is not known: it may be one of the many.
+        let here = [NodeDesc::new("127.0.0.1", 1, 0), NodeDesc::new("127.0.2.9", 1, 0)];
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let missing = expected.missing(here.iter());
+            assert!(many.iter().all(|host| !missing.names.contains(host)), "{missing:?}");
+            if missing.names == ["127.0.1.1"] && missing.untold == 200 {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{missing:?}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // Without it, all of them are missing.
+        while expected.missing(here[..1].iter()).names.len() != 201 {
+            assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here[..1].iter()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_crowd_of_missing_hosts_is_counted() {
+        let of = |names: &[&str], untold| MissingHosts {
+            names: names.iter().map(|name| name.to_string()).collect(),
+            untold,
+        };
+        assert_eq!(of(&[], 0).describe(2), "");
+        assert_eq!(of(&["a", "b"], 0).describe(2), "; not here: a, b");
+        assert_eq!(of(&["a", "b", "c", "d"], 0).describe(2), "; not here: a, b and 2 more");
+        assert!(of(&[], 7).describe(2).contains("7 of the expected hosts"));
     }
 }

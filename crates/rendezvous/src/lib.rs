@@ -51,8 +51,11 @@ pub use error::{RendezvousError, Result};
 pub use exit_barrier::{ExitBarrier, RoundEnd, count_as_idle};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
+pub use hosts::MissingHosts;
 pub use machine::is_this_machine;
-pub use parameters::{Config, ConfigValue, RendezvousParameters, parse_rendezvous_config};
+pub use parameters::{
+    Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
+};
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

@@ -1,7 +1,7 @@
 //! "Is this host me?", answered by the addresses of this machine. A name is only a way to an address: what another
 //! machine calls this one, or what this one calls itself, decides nothing.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
@@ -20,9 +20,24 @@ pub(crate) fn addresses(host: &str) -> Vec<IpAddr> {
     resolved.map(|all| all.iter().map(SocketAddr::ip).collect()).unwrap_or_default()
 }
 
-/// Whether this machine has that address: only then can it be bound.
+/// Whether this machine has that address, at one of its interfaces. That it can be bound is not enough: with
+/// `net.ipv4.ip_nonlocal_bind=1`, as machines in front of others have it, any can.
 fn is_local(address: IpAddr) -> bool {
-    !address.is_unspecified() && (address.is_loopback() || TcpListener::bind((address, 0)).is_ok())
+    let is_bindable = || TcpListener::bind((address, 0)).is_ok();
+    !address.is_unspecified()
+        && (address.is_loopback() || (is_bindable() && source_towards(address) == Some(address)))
+}
+
+/// The address with which this machine would send something there: for one of its own, that same one. Nothing is sent.
+fn source_towards(address: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Port 9 is that of the service that throws everything away.
+    socket.connect((address, 9)).ok()?;
+    socket.local_addr().ok().map(|from| from.ip())
 }
 
 /// Whether `host` is this machine under a name that means it on every machine.
@@ -38,17 +53,46 @@ pub(crate) fn place_to_listen(host: &str) -> String {
     if !is_loopback(host) && only_loopback { String::new() } else { host.to_owned() }
 }
 
-/// The address by which this machine reaches others, if there are any: that of the interface its default route uses.
-/// Nothing is sent.
+/// The address by which this machine reaches others, if there are any: that of the interface its default route uses, or,
+/// where there is none, one of a network that it is in.
 pub(crate) fn outward_address() -> IpAddr {
-    // An address of the range that is reserved for documentation: nobody has it, so the default route decides.
-    let elsewhere = SocketAddr::from(([192, 0, 2, 1], 9));
-    let route = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.connect(elsewhere)?;
-        socket.local_addr()
+    // Addresses of the ranges that are reserved for documentation: nobody has them, so the default route decides.
+    let elsewhere: [IpAddr; 2] = [[192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()];
+    let is_useful = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
+    let mut found = elsewhere.into_iter().chain(neighbours()).filter_map(source_towards).filter(is_useful);
+    found.next().unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+/// For each network that this machine is in, an address there, as far as the kernel's tables tell.
+fn neighbours() -> impl Iterator<Item = IpAddr> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let networks = networks(&read("/proc/net/route"));
+    // Its own addresses in all networks; those that are good everywhere have scope 0.
+    let own = own_v6(&read("/proc/net/if_inet6"));
+    networks.into_iter().map(IpAddr::V4).chain(own.into_iter().map(IpAddr::V6))
+}
+
+/// The first address of each network of a table of IPv4 routes: interface, destination and so on, numbers in hex as they
+/// lie in memory.
+fn networks(routes: &str) -> Vec<Ipv4Addr> {
+    let destination = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (_interface, network) = (words.next()?, words.next()?);
+        let network = u32::from_be_bytes(u32::from_str_radix(network, 16).ok()?.to_ne_bytes());
+        (network != 0).then(|| Ipv4Addr::from(network.saturating_add(1)))
     };
-    route().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
+    routes.lines().skip(1).filter_map(destination).collect()
+}
+
+/// The addresses of scope 0 of a table of IPv6 addresses: address, index, length, scope and so on.
+fn own_v6(table: &str) -> Vec<Ipv6Addr> {
+    let address = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let is_global = *words.get(3)? == "00";
+        let address = u128::from_str_radix(words[0], 16).ok()?;
+        is_global.then(|| Ipv6Addr::from(address))
+    };
+    table.lines().filter_map(address).collect()
 }
 
 #[cfg(test)]
@@ -64,6 +108,17 @@ mod tests {
         for host in ["192.0.2.7", "0.0.0.0", "no-such-host.invalid"] {
             assert!(!is_this_machine(host), "{host}");
         }
+    }
+
+    #[test]
+    fn networks_and_addresses_are_read_as_the_kernel_writes_them() {
+        let routes = "Iface\tDestination\tGateway \tFlags\n\
+                      eth0\t00000000\t0100090A\t0003\n\
+                      eth0\t0000090A\t00000000\t0001\nshort\n";
+        assert_eq!(networks(routes), [Ipv4Addr::new(10, 9, 0, 1)]);
+        let table = "fe800000000000000000000000000001 02 40 20 80 eth0\n\
+                     fd000000000000000000000000000005 02 40 00 80 eth0\nnonsense\n";
+        assert_eq!(own_v6(table), ["fd00::5".parse::<Ipv6Addr>().unwrap()]);
     }
 
     #[test]

@@ -223,28 +223,35 @@ pub(crate) fn python_int(text: &str) -> Option<i64> {
 /// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
 /// two equal keys wins.
 pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
-    let mut config = Config::new();
+    let (config, wrong) = read_rendezvous_config(text);
+    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
+}
+
+/// The options of such a string, and all that is wrong with the rest of it: what can't be read must not hide what is wrong
+/// with what can.
+pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
+    let (mut config, mut wrong) = (Config::new(), Vec::new());
     if text.trim().is_empty() {
-        return Ok(config);
+        return (config, wrong);
     }
     for piece in text.trim().split(',') {
         let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
         let key = key.trim();
         if key.is_empty() {
-            return Err(RendezvousError::parameter(
-                "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.",
-            ));
+            let form =
+                "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.";
+            if !wrong.iter().any(|said| said == form) {
+                wrong.push(form.to_owned());
+            }
+            continue;
         }
         match value.map(str::trim).filter(|value| !value.is_empty()) {
-            Some(value) => config.insert(key.into(), value.into()),
-            None => {
-                return Err(RendezvousError::parameter(format!(
-                    "The rendezvous configuration option '{key}' must have a value specified."
-                )));
-            }
-        };
+            Some(value) => drop(config.insert(key.into(), value.into())),
+            None => wrong
+                .push(format!("The rendezvous configuration option '{key}' must have a value specified.")),
+        }
     }
-    Ok(config)
+    (config, wrong)
 }
 
 /// Those of the options that a backend doesn't know, each with the one that was probably meant.

@@ -108,10 +108,14 @@ pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType>
 /// The option `read_timeout`: how long the store waits for anything.
 pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration> {
     let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
-    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| RendezvousError::parameter("The read timeout must be a positive integer."))
+    let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    match time {
+        None => Err(RendezvousError::parameter("The read timeout must be a positive integer.")),
+        Some(time) if time > Settings::LONGEST => Err(RendezvousError::parameter(format!(
+            "The read timeout ({seconds}s) is longer than a century."
+        ))),
+        Some(time) => Ok(time),
+    }
 }
 
 /// Ours backs off by itself, so the value is checked as torch checks it, and that is all.

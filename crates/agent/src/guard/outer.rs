@@ -1,7 +1,7 @@
 //! What the outer process and the keeper do: start the next one, hand on signals to it and its exit code from it, and kill
 //! what it leaves.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -43,16 +43,21 @@ pub(super) fn run(next: Command, letters: &str) -> ExitCode {
         Ok(status) => {
             // All else that is below this process is what the next one has left: without one, nothing is.
             if !kill_all(PATIENCE, &others) {
-                eprintln!("rallypoint: some processes of the workers could not be killed");
+                complain("some processes of the workers could not be killed");
             }
             remove_unused(&folder(letters));
             status.map_or(ExitCode::FAILURE, end_as)
         }
         Err(error) => {
-            eprintln!("rallypoint: cannot start the agent: {error}");
+            complain(&format!("cannot start the agent: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says it on standard error. If that can't be written there is nobody to tell, and no reason to end otherwise.
+fn complain(what: &str) {
+    let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
 /// Its end; `None` if another thread, which clears up, has seen that first.

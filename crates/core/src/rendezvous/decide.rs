@@ -132,8 +132,10 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(state, view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // Where it can't be told how large it was, it had at least the least.
-        let (round, of) = (state.round, state.world_size().max(settings.min_nodes));
+        // Where it can't be told how large it was, it had at least the least. Where it can, it may have fewer than this node
+        // wants: somebody with other numbers has completed it. To leave it, and come again, would go on for ever.
+        let least = if state.written_world().is_some() { 0 } else { settings.min_nodes };
+        let (round, of) = (state.round, state.world_size().max(least));
         return match of == have {
             true => (Decision::Finish, Reason::InRound { round, world_size: have }),
             // Others have returned from this round with a larger world. It can't be entered any more.

@@ -27,6 +27,26 @@ pub fn wanted(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
 }
 
+/// The store of a round, in which its nodes and their workers meet: torch's name for it, before which its keys come.
+pub fn round_prefix(run_id: &str, round: u64) -> String {
+    format!("{}.{round}", state(run_id))
+}
+
+/// Whether this key belongs to some round of that run: all but its state, as long as no other run's id looks like one.
+pub fn is_of_a_round(run_id: &str, key: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let beside = || {
+        let rest = key.strip_prefix("rallypoint.rendezvous/")?.strip_prefix(run_id)?.strip_prefix('/')?;
+        let (name, round) = rest.split_once('/')?;
+        Some(["announced", "completed", "ended", "wanted"].contains(&name) && is_number(round))
+    };
+    let within = || {
+        let rest = key.strip_prefix(&state(run_id))?.strip_prefix('.')?;
+        Some(is_number(rest.split_once('/')?.0))
+    };
+    beside().or_else(within).unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -50,6 +70,22 @@ mod tests {
             let before = all.len();
             all.extend(names);
             assert_eq!(all.len(), before + 121, "{id:?} has a name of another run");
+        }
+    }
+
+    #[test]
+    fn keys_of_rounds_are_told_from_the_state_and_from_other_runs() {
+        for run_id in ["job", "job.1", "a/announced/1", "/"] {
+            let of_rounds = names(run_id).into_iter().filter(|name| *name != state(run_id));
+            let met = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
+            for key in of_rounds.chain(met) {
+                assert!(is_of_a_round(run_id, &key), "{key}");
+            }
+            assert!(!is_of_a_round(run_id, &state(run_id)));
+        }
+        let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
+        for key in of_others.chain(["k".into(), "".into(), "torch.rendezvous.job./k".into()]) {
+            assert!(!is_of_a_round("job", &key), "{key}");
         }
     }
 

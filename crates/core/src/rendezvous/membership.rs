@@ -150,7 +150,7 @@ impl State {
     }
 
     /// What stands there of the size of this round.
-    fn written_world(&self) -> Option<u64> {
+    pub(super) fn written_world(&self) -> Option<u64> {
         let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
         let (round, world) = text.split_once(':')?;
         (round.parse() == Ok(self.round)).then(|| world.parse().ok())?

@@ -84,6 +84,21 @@ impl Run {
         self.cell.as_ref().and_then(|cell| cell.state.as_deref())
     }
 
+    /// When it must be over. A spare that is needed after all has its time again.
+    pub fn deadline(&self) -> MonoTime {
+        self.deadline
+    }
+
+    /// Whether this node stood by as a spare when it last looked: then nothing must be over.
+    pub fn is_spare(&self, me: &NodeDesc) -> bool {
+        self.state().is_some_and(|state| state.redundancy_list.contains(me))
+    }
+
+    /// The state it saw last, to keep.
+    pub fn shared_state(&self) -> Option<Arc<State>> {
+        self.cell.as_ref().and_then(|cell| cell.state.clone())
+    }
+
     /// The first step.
     pub fn start(&mut self) -> Step {
         Step::Read

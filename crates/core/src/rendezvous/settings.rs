@@ -25,10 +25,10 @@ pub struct Settings {
     pub keep_alive_max_attempt: u32,
 }
 
-/// A time that is longer was not meant, and can't be reckoned with.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
 impl Settings {
+    /// A time that is longer, a century, was not meant, and can't be reckoned with.
+    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
     /// Torch's defaults.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
         Settings {
@@ -74,11 +74,11 @@ impl Settings {
             if time.is_zero() {
                 wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
             }
-            if time > LONGEST {
+            if time > Settings::LONGEST {
                 wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
-        if self.keep_alive_limit() > LONGEST {
+        if self.keep_alive_limit() > Settings::LONGEST {
             wrong.push(format!(
                 "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is longer than a century.",
                 self.keep_alive_interval.as_secs(),

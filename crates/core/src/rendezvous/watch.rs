@@ -1,10 +1,10 @@
 //! What one node has seen of the others, by its own clock. Wall clocks of other machines are compared with nothing: a
 //! node is alive while its heartbeat *changes*, and a last call is over when it has been seen for as long as it lasts.
 //!
-//! It keeps the states it saw, as far back as matters, and no table of nodes: a look at a state that is unchanged costs
-//! nothing however many nodes are in it.
+//! Of all the states it saw it keeps the newest, and a table of who was seen with which heartbeat since when. A look at a
+//! state that is unchanged costs nothing however many nodes are in it, and states that come in quick succession are not all
+//! written into the table.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +14,38 @@ use super::settings::Settings;
 use super::state::State;
 use super::time::WallTime;
 
-/// Of states seen in quick succession only so many are kept for the time after which a node is dead.
-const MOST_SIGHTS: u32 = 32;
+/// In the time after which a node is dead, states are written into the table at most so often.
+const MOST_SIGHTS: u32 = 16;
+
+/// So many of those who are gone are remembered.
+const MOST_GONE: usize = 1024;
 
 /// One node's observations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// For how long it has been looking, in all.
     looked: Duration,
-    /// When, by `looked`, which state was first seen; the newest last.
-    sights: VecDeque<(Duration, Arc<State>)>,
+    /// The state seen last, and when, by `looked`, it was first seen.
+    newest: Option<(Duration, Arc<State>)>,
+    /// Who was there before that, in order.
+    table: Vec<Sight>,
+    /// Who was in the table and is no longer, the last first.
+    gone: Vec<Sight>,
+    /// When the state was first seen that was last written into the table.
+    written: Option<Duration>,
+    /// No heartbeat in the table is older.
+    oldest: Duration,
     /// The round and deadline of the last call that is under way, and when it was first seen.
     last_call: Option<(u64, WallTime, Duration)>,
     observed: Option<MonoTime>,
+}
+
+/// A node, its heartbeat if it has one, and since when that has been the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sight {
+    node: NodeDesc,
+    heartbeat: Option<WallTime>,
+    since: Duration,
 }
 
 impl Watch {
@@ -38,7 +57,7 @@ impl Watch {
         let passed = self.observed.map_or(Duration::ZERO, |before| now.since(before));
         self.looked = self.looked.saturating_add(passed.min(settings.keep_alive_interval));
         self.observed = Some(now);
-        if self.sights.back().is_none_or(|(_, last)| last != state) {
+        if self.newest.as_ref().is_none_or(|(_, newest)| newest != state) {
             self.keep(state, settings.keep_alive_limit());
         }
         self.last_call = match (state.complete, state.deadline, self.last_call) {
@@ -53,52 +72,92 @@ impl Watch {
     }
 
     fn keep(&mut self, state: &Arc<State>, limit: Duration) {
-        // A sight that is passed over makes what it showed look newer than it is, by little: nobody is taken for dead
-        // too soon.
-        let close = |(before, _): &(Duration, Arc<State>)| self.looked - *before < limit / (MOST_SIGHTS / 2);
-        if self.sights.iter().nth_back(1).is_some_and(close) {
-            self.sights.pop_back();
+        // A state that is passed over makes what it showed look newer than it is, by little: nobody is taken for dead too
+        // soon.
+        let is_close = self.written.is_some_and(|written| self.looked - written < limit / MOST_SIGHTS);
+        if !is_close && let Some((since, before)) = self.newest.take() {
+            self.write_down(&before, since);
         }
-        self.sights.push_back((self.looked, state.clone()));
-        while self.sights.get(1).is_some_and(|(since, _)| since.saturating_add(limit) <= self.looked) {
-            self.sights.pop_front();
-        }
+        self.newest = Some((self.looked, Arc::clone(state)));
+    }
+
+    /// Writes a state into the table that was first seen at `now`.
+    fn write_down(&mut self, state: &State, now: Duration) {
+        let mut before = std::mem::take(&mut self.table).into_iter().peekable();
+        let mut gone = Vec::new();
+        let sight = |(node, heartbeat): (&NodeDesc, Option<WallTime>)| {
+            while let Some(sight) = before.next_if(|sight| sight.node < *node) {
+                gone.push(sight);
+            }
+            match before.next_if(|sight| sight.node == *node) {
+                Some(same) if same.heartbeat == heartbeat => same,
+                _ => Sight { node: node.clone(), heartbeat, since: now },
+            }
+        };
+        self.table = heartbeats(state).into_iter().map(sight).collect();
+        gone.extend(before);
+        gone.append(&mut self.gone);
+        gone.truncate(MOST_GONE);
+        self.gone = gone;
+        self.oldest = self.table.iter().map(|sight| sight.since).min().unwrap_or(now).min(now);
+        self.written = Some(now);
+    }
+
+    /// Since when, by `looked`, this node of the newest state has had that heartbeat.
+    fn since(&self, node: &NodeDesc, heartbeat: Option<WallTime>) -> Option<Duration> {
+        let (newest, _) = self.newest.as_ref()?;
+        let before = self.table.binary_search_by(|sight| sight.node.cmp(node)).ok();
+        let same = before.map(|place| &self.table[place]).filter(|sight| sight.heartbeat == heartbeat);
+        Some(same.map_or(*newest, |sight| sight.since))
     }
 
     /// For how long this node's heartbeat has been the same.
     pub fn silence(&self, node: &NodeDesc) -> Duration {
-        let Some((_, last)) = self.sights.back() else { return Duration::ZERO };
-        let Some(heartbeat) = last.heartbeat(node) else { return Duration::ZERO };
-        let same = |(_, state): &&(Duration, Arc<State>)| state.heartbeat(node) == Some(heartbeat);
-        let first = self.sights.iter().rev().take_while(same).last();
-        first.map_or(Duration::ZERO, |(since, _)| self.looked - *since)
+        let heartbeat = self.newest.as_ref().and_then(|(_, newest)| newest.heartbeat(node));
+        let since = heartbeat.and_then(|heartbeat| self.since(node, heartbeat));
+        since.map_or(Duration::ZERO, |since| self.looked - since)
     }
 
     /// For how long a node that is no longer here has been silent, as far as it was seen.
     pub fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
-        let heartbeat = |sight: &(Duration, Arc<State>)| sight.1.heartbeat(node);
-        let mut here = self.sights.iter().rev().skip_while(|sight| heartbeat(sight).is_none()).peekable();
-        let last = here.peek().and_then(|sight| heartbeat(sight));
-        let first = here.take_while(|sight| heartbeat(sight) == last).last();
-        first.map_or(Duration::ZERO, |(since, _)| self.looked - *since)
+        if self.newest.as_ref().is_some_and(|(_, newest)| newest.heartbeat(node).is_some()) {
+            return self.silence(node);
+        }
+        let last = self.table.iter().chain(&self.gone).find(|sight| sight.node == *node);
+        last.map_or(Duration::ZERO, |sight| self.looked - sight.since)
     }
 
     /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.
     pub fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
-        let old = self.sights.iter().rposition(|(since, _)| since.saturating_add(limit) <= self.looked);
-        let (Some(old), Some((_, last))) = (old, self.sights.back()) else { return Vec::new() };
-        let is_dead = |node: &&NodeDesc| {
-            let heartbeat = last.heartbeat(node);
-            *node != me && self.sights.range(old..).all(|(_, state)| state.heartbeat(node) == heartbeat)
+        let is_old = |since: Duration| since.saturating_add(limit) <= self.looked;
+        let Some((since, newest)) = &self.newest else { return Vec::new() };
+        if !is_old(self.written.map_or(*since, |_| self.oldest)) {
+            return Vec::new();
+        }
+        let is_dead = |(node, heartbeat): &(&NodeDesc, Option<WallTime>)| {
+            *node != me && self.since(node, *heartbeat).is_some_and(is_old)
         };
-        let mute = last.lists().filter(|node| !last.last_heartbeats.contains_key(node));
-        last.last_heartbeats.keys().chain(mute).filter(is_dead).cloned().collect()
+        heartbeats(newest).into_iter().filter(is_dead).map(|(node, _)| node.clone()).collect()
     }
 
     /// For how long the last call of the round seen last has been running.
     pub fn last_call(&self) -> Option<Duration> {
         self.last_call.map(|(_, _, since)| self.looked - since)
     }
+}
+
+/// Who is in a state, each once and in order, with its heartbeat if it has one.
+fn heartbeats(state: &State) -> Vec<(&NodeDesc, Option<WallTime>)> {
+    let mut all: Vec<_> = state.last_heartbeats.iter().map(|(node, beat)| (node, Some(*beat))).collect();
+    let shown = all.len();
+    all.extend(
+        state.lists().filter(|node| !state.last_heartbeats.contains_key(node)).map(|node| (node, None)),
+    );
+    if all.len() > shown {
+        all.sort_unstable_by_key(|(node, _)| *node);
+        all.dedup_by_key(|(node, _)| *node);
+    }
+    all
 }
 
 #[cfg(test)]

@@ -120,6 +120,8 @@ impl<'a> Request<'a> {
                 put(out, value.bytes);
             }
             Request::CompareSet { key, expected, desired } => {
+                // Both may be large, and room that doubles would hold them twice.
+                out.reserve(key.len() + expected.len() + desired.bytes.len() + 3 * size_of::<u64>());
                 put(out, key);
                 put(out, expected);
                 put(out, desired.bytes);

@@ -93,7 +93,7 @@ fn one_text_that_many_attributes_refer_to_is_not_copied_for_each() {
     let text = [&b"X"[..], &1_000_000u32.to_le_bytes(), &vec![b'a'; 1_000_000]].concat();
     let mut attributes = attributes();
     attributes.push(("note", [&text[..], b"\x94"].concat()));
-    let names: Vec<_> = (0..19_000).map(|index| format!("{index}")).collect();
+    let names: Vec<_> = (0..9_000).map(|index| format!("{index}")).collect();
     attributes.extend(names.iter().map(|name| (&name[..], b"h\0".to_vec())));
     match decode(&pickled(&object("_RendezvousState", &attributes))) {
         Err(StateError::Excess { what: "bytes of unknown attributes", limit: 65_536, .. }) => {}
@@ -127,14 +127,14 @@ fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
 fn streams_that_pile_things_up_end_at_a_bound() {
     let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
     for (what, once, again, limit) in [
-        ("things on the stack", &b""[..], &b"N"[..], 40_064),
-        ("things put aside", b"N", b"\x94", 241_024),
-        ("things on the stack", b"", b"K\0", 40_064),
-        ("things on the stack", b"N\x94", b"h\0", 40_064),
+        ("things on the stack", &b""[..], &b"N"[..], 20_064),
+        ("things put aside", b"N", b"\x94", 121_024),
+        ("things on the stack", b"", b"K\0", 20_064),
+        ("things on the stack", b"N\x94", b"h\0", 20_064),
         ("containers being filled", b"", b"}", 16),
         ("containers being filled", b"", b"\x8f", 16),
         ("marks within each other", b"", b"(", 16),
-        ("things on the stack", &node_class, b"h\0)\x81", 40_064),
+        ("things on the stack", &node_class, b"h\0)\x81", 20_064),
     ] {
         match decode(&endless(once, again)) {
             Err(StateError::Excess { what: found, limit: bound, .. }) => {
@@ -147,10 +147,10 @@ fn streams_that_pile_things_up_end_at_a_bound() {
 
 #[test]
 fn nodes_that_are_kept_by_dicts_end_at_four_for_each_that_may_be() {
-    let dict_of_nodes = [&b"}"[..], &b"\x8c\x01ah\0)\x81s".repeat(20_000)].concat();
+    let dict_of_nodes = [&b"}"[..], &b"\x8c\x01ah\0)\x81s".repeat(10_000)].concat();
     let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
     match decode(&endless(&node_class, &dict_of_nodes)) {
-        Err(StateError::Excess { what: "nodes", limit: 80_064, .. }) => {}
+        Err(StateError::Excess { what: "nodes", limit: 40_064, .. }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -159,13 +159,13 @@ fn nodes_that_are_kept_by_dicts_end_at_four_for_each_that_may_be() {
 fn a_dict_or_set_that_grows_without_end_ends_at_the_number_of_nodes() {
     let full = [&b"("[..], &b"\x8c\x01aN".repeat(1000), b"u"].concat();
     match decode(&endless(b"}", &full)) {
-        Err(StateError::Excess { what: "entries of a dict", limit: 20_000, .. }) => {}
+        Err(StateError::Excess { what: "entries of a dict", limit: 10_000, .. }) => {}
         other => panic!("{other:?}"),
     }
     let member = [&node("a", 1)[..], b"\x94"].concat();
     let full = [&b"("[..], &b"h\0".repeat(1000), b"\x90"].concat();
     match decode(&endless(&[&member[..], b"\x8f"].concat(), &full)) {
-        Err(StateError::Excess { what: "members of a set", limit: 20_000, .. }) => {}
+        Err(StateError::Excess { what: "members of a set", limit: 10_000, .. }) => {}
         other => panic!("{other:?}"),
     }
 }

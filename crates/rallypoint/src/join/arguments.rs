@@ -1,8 +1,10 @@
 //! What `rallypoint join` is told, and the parameters of a rendezvous that come of it. Everything that is wrong is said
 //! at once.
 
+use std::ffi::OsString;
+
 use clap::Args;
-use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, parse_rendezvous_config};
+use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, read_rendezvous_config};
 
 /// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
 ///
@@ -56,16 +58,12 @@ pub(crate) struct JoinArgs {
     local_addr: Option<String>,
     /// A command to run once this node has joined
     #[arg(last = true, value_name = "COMMAND")]
-    pub(super) command: Vec<String>,
+    pub(super) command: Vec<OsString>,
 }
 
 impl JoinArgs {
     pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let mut wrong = Vec::new();
-        let mut config = parse_rendezvous_config(&self.rdzv_conf).unwrap_or_else(|error| {
-            wrong.push(error.to_string());
-            Default::default()
-        });
+        let (mut config, mut wrong) = read_rendezvous_config(&self.rdzv_conf);
         match (self.rdzv_backend.as_str(), self.node_rank) {
             ("static", Some(rank)) => {
                 drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))

@@ -3,7 +3,7 @@
 //! It is started by way of this same program, which asks the kernel to end it with its parent and then becomes it: so a
 //! node that is killed leaves no command behind. What the command has started itself is the command's business.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -55,8 +55,8 @@ pub(super) struct Handle {
 /// Starts it, in a process group of its own, so that a signal reaches all that it has started. On a terminal it stays in
 /// ours: only the group in front may read what is typed, and a Ctrl-C reaches all of it anyway.
 pub(super) fn start(
-    program: &str,
-    arguments: &[String],
+    program: &OsStr,
+    arguments: &[OsString],
     environment: &[(&str, String)],
 ) -> io::Result<Started> {
     // This name is right even if the file was replaced meanwhile.

@@ -1,6 +1,7 @@
 //! A node that runs a command: it joins, runs it as its one worker, and ends as it does. Once; who wants it run again after
 //! the others have started over calls `rallypoint join` again.
 
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Node {
     /// Joins and runs a command as the one worker of this node.
-    pub(super) fn run(&self, program: &str, arguments: &[String]) -> ExitCode {
+    pub(super) fn run(&self, program: &OsStr, arguments: &[OsString]) -> ExitCode {
         let round = match self.join() {
             Ok(round) => round,
             Err(code) => return code,

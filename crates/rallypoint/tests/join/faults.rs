@@ -1,9 +1,12 @@
 //! What a node does when its store, its folder or its terminal is not there, or not there any more.
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rallypoint_core::rendezvous::{NodeDesc, cell};
+use rallypoint_store::{Limits, Store, TcpStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
@@ -140,4 +143,89 @@ fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
     second.logs("2 of 3 nodes are here; gives up in ");
     let third = fixed("2");
     assert_eq!(third.joined()["world_size"], 3);
+}
+
+/// Must-hold 4, where it is rank 0 that dies, before the round is complete: it can't say any more where the workers meet.
+#[test]
+fn a_rank_0_that_is_killed_before_the_round_is_complete_is_out_and_a_spare_is_in_within_the_usual_time() {
+    let server = server();
+    let at = |address| Node::start(&server, "2", &["--local-addr", address]);
+    let mut first = at("127.0.0.1");
+    first.logs("1 of at least 2 nodes are here");
+    first.signal(Signal::KILL);
+    let start = Instant::now();
+    let mut second = at("127.0.0.2");
+    second.logs("has joined round 0");
+    let mut spare = at("127.0.0.3");
+    spare.logs("standing by as a spare");
+    let rounds = [second.joined(), spare.joined()];
+    let took = start.elapsed();
+    for round in &rounds {
+        assert_eq!((&round["round"], &round["world_size"]), (&1.into(), &2.into()), "{round}");
+        assert_eq!(round["master_addr"], "127.0.0.2");
+    }
+    assert!(took < Duration::from_secs(18), "{took:?}");
+}
+
+/// A log that can't be written, on a full disk say, is no reason to do nothing.
+#[test]
+fn a_command_runs_even_if_nothing_can_be_said_about_it() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let mut node = command(&["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--", "echo", "it ran"]);
+    let output = node.stderr(full()).output().unwrap();
+    assert!(text(&output.stdout).contains("it ran"), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(0));
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    agent.args(["run", "--nnodes", "1", "--no-python", "echo", "it ran"]);
+    let output = agent.stderr(full()).output().unwrap();
+    assert!(text(&output.stdout).contains("it ran"), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+/// Its own port is taken when it starts, by something that is no store; later it is not.
+#[test]
+fn a_node_that_could_not_host_the_store_tries_again() {
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut node = Node::at(stranger.local_addr().unwrap().port(), "1", &[]);
+    // It has not been able to bind, so it looks for a store there.
+    drop(stranger.accept().unwrap());
+    drop(stranger);
+    node.logs("hosts the TCP store");
+    assert_eq!(node.joined()["world_size"], 1);
+}
+
+/// Each of these states is a good one, and as large as may be; a node must not keep them all.
+#[test]
+fn states_that_are_large_and_change_all_the_time_do_not_fill_a_nodes_memory() {
+    const KEY: &str = "torch.rendezvous.job";
+    let (server, limits) = (server(), Limits::default());
+    let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
+    let mut node = Node::start(&server, "3", &["--rdzv-conf", "is_host=0,join_timeout=300"]);
+    node.logs("1 of at least 3 nodes are here");
+    let (start, mut most) = (Instant::now(), 0);
+    for turn in 0.. {
+        let mut state = cell::read(&store.get(KEY).unwrap(), &limits).unwrap().unwrap();
+        let beat = *state.last_heartbeats.values().next().unwrap();
+        let many = |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
+        state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
+        // As many, with as long names, as may be.
+        let count = limits.state_nodes - 1;
+        state.wait_list = (0..count).map(many).collect();
+        state.last_heartbeats.extend((0..count).map(|n| (many(n), beat)));
+        let value = cell::write(&state, &limits).unwrap();
+        assert!(value.len() * 3 / 4 > limits.state_bytes * 3 / 4, "{} bytes", value.len());
+        store.set(KEY, &value).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.child.id())).unwrap();
+        let held = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        most = held.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;
+        assert!(most <= 64, "{most} MiB after {turn} states");
+        if start.elapsed() > Duration::from_secs(17) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    println!("{most} MiB at most");
+    assert!(node.child.try_wait().unwrap().is_none(), "it waits");
 }

@@ -103,7 +103,7 @@ fn the_hosts_of_a_slurm_job_are_expected() {
     let server = server();
     let endpoint = format!("127.0.0.1:{}", server.port());
     let output = command(&["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--rdzv-conf", "join_timeout=1"])
-        .env("SLURM_JOB_NODELIST", "gpu[03-04]")
+        .env("SLURM_JOB_NODELIST", "localhost,gpu[03-04]")
         .output()
         .unwrap();
     assert!(text(&output.stderr).contains("not here: gpu03, gpu04"), "{}", text(&output.stderr));
@@ -232,8 +232,10 @@ fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_
     nodes[1].signal(Signal::TERM);
     let [_, survivor] = nodes;
     let logs = spare.ended().1 + &survivor.ended().1;
-    let why = format!("The node '127.0.0.1_{pid}_0' was removed from the rendezvous 'job'");
-    assert!(logs.contains(&why) && logs.contains("no heartbeat for 15 s"), "{logs}");
+    // In a container its local id is not 0.
+    let who = format!("The node '127.0.0.1_{pid}_");
+    assert!(logs.contains(&who) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
+    assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
 }
 
 #[test]
@@ -282,6 +284,18 @@ fn everything_that_is_wrong_is_said_at_once() {
     let output = run(&["--rdzv-backend", "etcd"]);
     assert!(text(&output.stderr).contains("is not registered"), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
+}
+
+/// What can't be read must not hide what can be and is wrong.
+#[test]
+fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
+    let conf = "jion_timeout=3,is_host=maybe,last_call_timeout=-1,foo,read_timeout=9223372036854775807";
+    let output = run(&["--rdzv-endpoint", "127.0.0.1:1", "--rdzv-conf", conf]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for what in ["did you mean 'join_timeout'", "is_host", "last_call", "'foo' must have", "than a century"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
 }
 
 #[test]
@@ -358,4 +372,16 @@ fn nodes_meet_in_a_file() {
         let output = node.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
+}
+
+/// As a shell hands them on: bytes.
+#[test]
+fn a_command_gets_arguments_that_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let mut node = command(&["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--", "printf", "%s"]);
+    let output = node.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap();
+    assert!(output.stdout.ends_with(b"caf\xe9"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
 }

@@ -15,18 +15,17 @@ pub(super) fn line(comes: bool, node: &NodeDesc) -> String {
 
 /// Who has come and was not taken back. Nobody who was taken back comes again in the same round.
 pub(super) fn read(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
-    let (mut here, mut gone) = (Vec::new(), BTreeSet::new());
-    for line in lines.split(|byte| *byte == b'\n') {
-        let Some((comes, node)) = std::str::from_utf8(line).ok().and_then(read_line) else { continue };
-        if node.addr.len() > limits.host_len {
-            continue;
-        }
-        match comes {
-            true if here.len() < limits.state_nodes => here.push(node),
-            true => {}
-            false => drop(gone.insert(node)),
-        }
-    }
+    let all = || {
+        let lines = lines.split(|byte| *byte == b'\n');
+        let read = lines.filter_map(|line| std::str::from_utf8(line).ok().and_then(read_line));
+        read.filter(|(_, node)| node.addr.len() <= limits.host_len)
+    };
+    let coming = all().filter(|(comes, _)| *comes).map(|(_, node)| node);
+    let mut here: Vec<NodeDesc> = coming.take(limits.state_nodes).collect();
+    // Twice over the list, so as not to remember more of those who go than there are of those who have come.
+    let known: BTreeSet<&NodeDesc> = here.iter().collect();
+    let going = all().filter(|(comes, node)| !comes && known.contains(node));
+    let gone: BTreeSet<NodeDesc> = going.map(|(_, node)| node).collect();
     here.retain(|node| !gone.contains(node));
     here
 }

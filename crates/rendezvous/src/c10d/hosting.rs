@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_store::{Endpoint, FileStoreOptions, Store, StoreError, TcpStore, TcpStoreOptions};
 
@@ -15,6 +15,9 @@ use crate::settings::{StoreType, read_timeout, store_type};
 
 /// The port of an endpoint that names none.
 pub(super) const DEFAULT_PORT: u16 = 29400;
+/// How long a node looks for a host before it asks itself again whether it is the one: its name, or its address, may have
+/// come meanwhile, or the host that was there may have gone.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// The store of a rendezvous, and what was learnt when it was made.
 #[derive(Clone)]
@@ -54,23 +57,36 @@ pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStor
     let told = parameters.get_as_bool("is_host")?;
     let timeout = read_timeout(parameters)?;
     let failed = |source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source };
-    let may_host = told.unwrap_or_else(|| is_this_machine(&endpoint.host));
-    if may_host {
-        match host(&endpoint, timeout) {
-            Ok(store) => {
-                tracing::info!(
-                    "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
-                    std::process::id(),
-                    Endpoint { host: endpoint.host.clone(), port: store.port() }
-                );
-                return Ok(TcpC10dStore { store, is_host: true, reachable_as: name_of_host(&endpoint) });
+    let start = Instant::now();
+    let store = loop {
+        if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
+            match host(&endpoint, timeout) {
+                Ok(store) => {
+                    tracing::info!(
+                        "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
+                        std::process::id(),
+                        Endpoint { host: endpoint.host.clone(), port: store.port() }
+                    );
+                    return Ok(TcpC10dStore { store, is_host: true, reachable_as: name_of_host(&endpoint) });
+                }
+                Err(source) if told == Some(true) => return Err(failed(source)),
+                // Somebody else on this machine has it, or the address is not ours after all.
+                Err(error) => tracing::debug!("this node does not host the store: {error}"),
             }
-            Err(source) if told == Some(true) => return Err(failed(source)),
-            // Somebody else on this machine has it, or the address is not ours after all.
-            Err(error) => tracing::debug!("this node does not host the store: {error}"),
         }
-    }
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..options(endpoint.clone()) }).map_err(failed)?;
+        let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+        let most = if told.is_some() { left } else { left.min(AGAIN) };
+        match TcpStore::open(TcpStoreOptions { timeout: most, ..options(endpoint.clone()) }) {
+            Ok(store) => break store,
+            Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
+                if start.elapsed() < timeout => {}
+            Err(StoreError::Unreachable { endpoint, tried, .. }) => {
+                return Err(failed(StoreError::Unreachable { endpoint, tried, waited: start.elapsed() }));
+            }
+            Err(source) => return Err(failed(source)),
+        }
+    };
+    store.set_timeout(timeout);
     let reachable_as = match store.local_address() {
         // Here the host is reached by a loopback address, but elsewhere by the name that was given.
         Some(address) if address.ip().to_canonical().is_loopback() => name_of_host(&endpoint),

@@ -33,8 +33,20 @@ pub(super) struct Bootstrap {
     silent: bool,
 }
 
+/// What has become of a round while one waits for its rank 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing: the others may still say what they have to.
+    Stands,
+    /// It has lost rank 0, or this node, or is over: nothing will be said any more.
+    Void,
+    /// Somebody wants this node to stop waiting.
+    Interrupted,
+}
+
 impl Bootstrap {
-    /// Publishes it, as rank 0, or reads it, unless it is interrupted. With `serve` rank 0 has a server running there.
+    /// Publishes it, as rank 0, or reads it, as long as the round stands; `None` if it came to nothing. With `serve` rank 0
+    /// has a server running there.
     pub(super) fn build(
         &mut self,
         run_id: &str,
@@ -42,8 +54,8 @@ impl Bootstrap {
         participants: &[NodeDesc],
         store: &dyn Store,
         serve: bool,
-        is_interrupted: impl Fn() -> bool,
-    ) -> Result<RendezvousStoreInfo> {
+        standing: impl Fn() -> Standing,
+    ) -> Result<Option<RendezvousStoreInfo>> {
         let first = &participants[0];
         let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
         if rank == 0 {
@@ -53,7 +65,7 @@ impl Bootstrap {
             };
             let info = RendezvousStoreInfo::build(0, store, &first.addr, port).map_err(failed)?;
             self.said = None;
-            return Ok(info);
+            return Ok(Some(info));
         }
         let before = self.said.as_ref().filter(|(node, _)| node == first).map(|(_, info)| info.clone());
         let start = Instant::now();
@@ -70,8 +82,14 @@ impl Bootstrap {
         while start.elapsed() < patience
             && matches!(store.wait_for(&keys, SLICE.min(left())), Err(StoreError::Timeout { .. }))
         {
-            if is_interrupted() {
-                return Err(RendezvousError::Interrupted { run_id: run_id.into() });
+            match standing() {
+                Standing::Stands => {}
+                // It may have said so and gone since, all done.
+                Standing::Void if store.check(&keys).is_ok_and(|said| said) => break,
+                Standing::Void => return Ok(None),
+                Standing::Interrupted => {
+                    return Err(RendezvousError::Interrupted { run_id: run_id.into() });
+                }
             }
         }
         let info = match RendezvousStoreInfo::read(store, left()) {
@@ -85,6 +103,8 @@ impl Bootstrap {
                     tracing::debug!(
                         "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
                     );
+                    // For those who were not there when it said so.
+                    let _ = info.publish(store);
                     info
                 }
                 None => {
@@ -98,7 +118,7 @@ impl Bootstrap {
             Err(source) => return Err(failed(source)),
         };
         self.said = Some((first.clone(), info.clone()));
-        Ok(info)
+        Ok(Some(info))
     }
 
     /// The port of this node's server, started if there is none.

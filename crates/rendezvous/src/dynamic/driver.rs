@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, Run, Settings, State, Step, WallTime, pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Run, Settings, State, Step, WallTime, keys,
+    pickle,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
@@ -16,7 +17,7 @@ use super::{Flag, Observer, Waiting, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
-use crate::hosts::ExpectedHosts;
+use crate::hosts::{ExpectedHosts, MissingHosts};
 
 /// One node's way to its backend.
 pub(super) struct Driver {
@@ -98,9 +99,14 @@ impl Driver {
     }
 
     /// Who was expected by name and is not in the state that was read last.
-    pub(super) fn missing(&self) -> Vec<String> {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.expected.missing(read.iter().flat_map(|(_, state)| state.members()))
+    pub(super) fn missing(&self) -> MissingHosts {
+        self.expected.missing(self.latest().iter().flat_map(|state| state.members()))
+    }
+
+    /// The state that was read or written last, by whichever thread.
+    pub(super) fn latest(&self) -> Option<Arc<State>> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
     /// Reads the state once.
@@ -146,11 +152,17 @@ impl Driver {
         let mut run = Run::new(goal, self.now(), deadline);
         let mut step = run.start();
         let mut corrupt_since = None;
+        let mut woken = None;
         let waits = matches!(goal, Goal::Join | Goal::Exit);
         // What must be done by then must not wait longer for a store that is away.
         let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
-        let backend = limited.as_deref().unwrap_or(&*self.backend);
         loop {
+            // Who joins has that long and a little more to withdraw; a spare has no end.
+            let joining = match waits && !run.is_spare(&self.me) {
+                true => self.backend.within(run.deadline().since(self.now()) + ROLLBACK),
+                false => None,
+            };
+            let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
             if waits && self.is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
             }
@@ -165,9 +177,14 @@ impl Driver {
                 Step::Pause { most, phase } => {
                     self.report(&run, started);
                     // What doesn't wait for others has only collided with them; it is not to try again at once.
-                    match most < WORTH_WAITING || !waits {
-                        true => std::thread::sleep(most),
-                        false => drop(self.wait(Signal::Over(phase), most)),
+                    if most < WORTH_WAITING || !waits {
+                        std::thread::sleep(most);
+                    } else if woken == Some(phase) {
+                        // It was said to be over and is not: what lies there is of an earlier life of this job, or a
+                        // stranger's. It must not make this a busy loop.
+                        self.sleep(most);
+                    } else if self.wait(Signal::Over(phase), most) {
+                        woken = Some(phase);
                     }
                     Ok(run.handle_pause(&self.member(), self.now()))
                 }
@@ -247,8 +264,10 @@ impl Driver {
         }
         let bytes = pickle::encode_checked(&state, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
-        let before = run.state().cloned().unwrap_or_default();
+        let before = run.shared_state().unwrap_or_default();
         let written = backend.set_state(&bytes, &token)?;
+        // States may be large: what is not needed any more goes before the next is read.
+        drop((bytes, token));
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
                 let state = Arc::new(state);
@@ -256,7 +275,10 @@ impl Driver {
                 self.remember(&token, &state);
                 Cell { state: Some(state), token }
             }
-            (_, now) => self.decode(now)?,
+            (_, now) => {
+                drop((state, before));
+                self.decode(now)?
+            }
         };
         let mut member = self.member();
         Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), (self.wall_clock)()))
@@ -305,7 +327,7 @@ impl Driver {
         if !before.complete || backend.announced(before.round).is_ok_and(|ours| ours.contains(node)) {
             return false;
         }
-        let prefix = format!("torch.rendezvous.{}.{}", self.settings.run_id, before.round);
+        let prefix = keys::round_prefix(&self.settings.run_id, before.round);
         let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(WHY)));
         nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
@@ -317,6 +339,7 @@ impl Driver {
                 state: run.state(),
                 settings: &self.settings,
                 waited: started.elapsed(),
+                left: run.deadline().since(self.now()),
                 missing: self.missing(),
             });
         }

@@ -1,13 +1,14 @@
 //! Whatever lies under the state's key, a node executes nothing, and ends with an error that says what was found.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::cell;
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
-use rallypoint_store::{HashStore, Store, StoreError};
+use rallypoint_store::{HashStore, Limits, Store, StoreError};
 
-use crate::nodes::Job;
+use crate::nodes::{Job, assert_agree, eventually, join, join_all};
 
 /// What a node says to these bytes.
 fn met_with(value: &[u8]) -> String {
@@ -104,4 +105,47 @@ fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
     // Whoever lost may say anything: it changes nothing.
     assert_eq!(store.compare_set(key, b"something else", b"!!!").unwrap(), cell::NULL);
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
+}
+
+/// It would be woken again and again, and read the state each time.
+#[test]
+fn a_signal_that_is_not_so_wakes_a_node_once() {
+    let job = Job::new(2, 2);
+    let (node, store) = (job.node(), job.store());
+    for key in ["completed/0", "ended/0", "wanted/0", "completed/1"] {
+        store.set(&format!("rallypoint.rendezvous/job/{key}"), b"1").unwrap();
+    }
+    let joining = join(&node);
+    let reads = || job.counts.reads.load(Ordering::Relaxed);
+    eventually("it waits", Duration::from_secs(60), || reads() > 2);
+    let before = reads();
+    // Not to wait for something, but to see what happens meanwhile.
+    std::thread::sleep(Duration::from_secs(3));
+    let after = reads() - before;
+    assert!(after <= 6, "{after} reads in three seconds");
+    node.interrupt();
+    joining.join().unwrap().unwrap_err();
+}
+
+/// Whoever deletes the state begins a new life of that job: nobody of the former is let into it.
+#[test]
+fn what_nodes_have_left_of_a_job_whose_state_was_deleted_is_gone_when_it_begins_again() {
+    let job = Job::new(2, 2);
+    let nodes = job.nodes(2);
+    let before = join_all(&nodes);
+    drop(nodes);
+    let store = job.store();
+    let left = ["announced/0", "completed/0"].map(|key| format!("rallypoint.rendezvous/job/{key}"));
+    assert!(store.check(&[&left[0], &left[1]]).unwrap());
+    let left = [&left[..], &["torch.rendezvous.job.0/MASTER_ADDR".into()]].concat();
+    store.delete_key("torch.rendezvous.job").unwrap();
+    let nodes = job.nodes(2);
+    assert!(left.iter().all(|key| !store.check(&[key]).unwrap()), "of the former life");
+    let first = join(&nodes[0]);
+    let state = || cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap();
+    let has_begun = || state().is_some_and(|state| state.participants.contains_key(nodes[0].node()));
+    eventually("it has begun", Duration::from_secs(60), has_begun);
+    assert_eq!(state().unwrap().participants.len(), 1, "{:?} are no more", before[0].participants);
+    let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
+    assert_agree(&rounds);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::cell;
+use rallypoint_core::rendezvous::{State, cell};
 use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
 };
@@ -181,33 +181,74 @@ fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
     }
 }
 
-/// A rank 0 that has joined and then says nothing, because it died or is a launcher that has said it before.
+/// Puts a rank 0 before the first node of this job, which has joined and then says nothing: it died, or is a launcher that
+/// has said it before. Returns when that node waits for it.
+fn let_a_silent_one_be_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
+    let_a_silent_one_be_rank_0_of(0, job, node);
+}
+
+fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
+    let store = job.store();
+    eventually("it is there", Duration::from_secs(60), || state(&store).has(node.node()));
+    let mut with = state(&store);
+    let silent = NodeDesc::new("0", 1, 0);
+    with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
+    with.participants.insert(silent, 0);
+    with.participants.insert(node.node().clone(), 1);
+    (with.round, with.complete, with.deadline) = (round, true, None);
+    with.wait_list.clear();
+    let value = cell::write(&with, &rallypoint_store::Limits::default()).unwrap();
+    store.set("torch.rendezvous.job", &value).unwrap();
+    // It keeps itself alive, so it has joined.
+    let before = with.last_heartbeats[node.node()];
+    eventually("it has joined", Duration::from_secs(60), || {
+        state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
+    });
+}
+
+fn state(store: &dyn Store) -> State {
+    let value = store.get("torch.rendezvous.job").unwrap();
+    cell::read(&value, &rallypoint_store::Limits::default()).unwrap().unwrap_or_default()
+}
+
 #[test]
 fn a_node_that_waits_for_rank_0_to_say_where_the_workers_meet_can_be_interrupted() {
     let job = quick(2, 2);
     let node = job.node();
     let joining = join(&node);
-    let (store, limits) = (job.store(), rallypoint_store::Limits::default());
-    let read =
-        || cell::read(&store.get("torch.rendezvous.job").unwrap(), &limits).unwrap().unwrap_or_default();
-    eventually("it is there", Duration::from_secs(5), || read().participants.contains_key(node.node()));
-    let mut state = read();
-    let silent = NodeDesc::new("0", 1, 0);
-    state.last_heartbeats.insert(silent.clone(), state.last_heartbeats[node.node()]);
-    state.participants.insert(silent, 0);
-    state.participants.insert(node.node().clone(), 1);
-    (state.complete, state.deadline) = (true, None);
-    store.set("torch.rendezvous.job", &cell::write(&state, &limits).unwrap()).unwrap();
-    // It keeps itself alive, so it has joined.
-    let before = state.last_heartbeats[node.node()];
-    eventually("it has joined", Duration::from_secs(5), || {
-        read().last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
-    });
+    let_a_silent_one_be_rank_0(&job, &node);
     let start = Instant::now();
     node.interrupt();
     assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert!(!read().has(node.node()), "it has left");
+    assert!(!state(&job.store()).has(node.node()), "it has left");
+}
+
+/// It would wait for `read_timeout`, a minute, and then fail, although a spare stands by.
+#[test]
+fn a_round_whose_rank_0_is_dead_before_it_has_said_where_the_workers_meet_starts_over_with_a_spare() {
+    let job = quick(2, 2);
+    let node = job.node();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0(&job, &node);
+    let spare = job.node();
+    let waiting = join(&spare);
+    let start = Instant::now();
+    let after = [joining.join().unwrap().unwrap(), waiting.join().unwrap().unwrap()];
+    assert_agree(&after);
+    assert_eq!(after[0].round, 1);
+    // The limit is 0.9 s, and everybody looks once a second; the store would have given up after 20 s.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_rendezvous_that_is_closed_while_a_node_waits_for_rank_0_is_closed_for_it() {
+    let job = quick(2, 2);
+    let node = job.node();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0(&job, &node);
+    job.node().set_closed().unwrap();
+    assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Closed { .. })));
 }
 
 #[test]
@@ -219,4 +260,46 @@ fn an_address_that_no_state_can_hold_is_refused_before_anything_is_written() {
         let error = made.err().expect("it is refused").to_string();
         assert!(error.contains("neither a host name nor an address"), "{error}");
     }
+}
+
+/// Trap T1: a torch node says where the workers meet in its first round only. One of ours who heard it then tells those who
+/// come later.
+#[test]
+fn who_knows_where_a_silent_rank_0_is_tells_those_who_come_later() {
+    let mut job = Job::new(2, 2);
+    job.settings.keep_alive_interval = Duration::from_secs(2);
+    let (node, store) = (job.node(), job.store());
+    store.set("torch.rendezvous.job.0/MASTER_ADDR", b"127.0.0.9").unwrap();
+    store.set("torch.rendezvous.job.0/MASTER_PORT", b"29999").unwrap();
+    let joining = join(&node);
+    let_a_silent_one_be_rank_0_of(0, &job, &node);
+    let before = joining.join().unwrap().unwrap();
+    let joining = join(&node);
+    eventually("it waits for the next", Duration::from_secs(60), || {
+        state(&store).wait_list.contains(node.node())
+    });
+    let_a_silent_one_be_rank_0_of(1, &job, &node);
+    let after = joining.join().unwrap().unwrap();
+    assert_eq!((after.round, &after.bootstrap_store_info), (1, &before.bootstrap_store_info));
+    assert_eq!(store.get("torch.rendezvous.job.1/MASTER_ADDR").unwrap(), b"127.0.0.9");
+    assert_eq!(store.get("torch.rendezvous.job.1/MASTER_PORT").unwrap(), b"29999");
+}
+
+/// Its store would be waited for as long as `read_timeout`, a minute.
+#[test]
+fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_its_time_to_join() {
+    let mut job = quick(2, 2);
+    job.settings.join_timeout = Duration::from_secs(2);
+    let proxy = Frozen::before(&job);
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let timeout = Duration::from_secs(60);
+    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    let joining = join(&node);
+    eventually("it waits", Duration::from_secs(60), || state(&job.store()).has(node.node()));
+    proxy.freeze();
+    let start = Instant::now();
+    let error = joining.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }

@@ -310,3 +310,14 @@ fn workers_of_a_round_find_nothing_of_those_before_them() {
     assert_eq!(node.next_rendezvous().unwrap().bootstrap_store_info, place, "torch's nodes ask only once");
     assert_eq!(worker.num_keys().unwrap(), 0);
 }
+
+/// They would leave the round and come again, dozens of times a second.
+#[test]
+fn nodes_that_were_told_different_numbers_meet_once_as_torchs_do() {
+    let job = Job::new(2, 2);
+    let mut more = job.settings.clone();
+    (more.min_nodes, more.max_nodes) = (3, 3);
+    let rounds = join_all(&[job.node(), job.node_with(more)]);
+    assert_agree(&rounds);
+    assert_eq!((rounds[0].round, rounds[0].world_size), (0, 2));
+}

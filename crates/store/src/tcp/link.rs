@@ -20,6 +20,9 @@ const IDLE: usize = 8;
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
+/// What is wrong with an address where a connection is made, and no more.
+const SILENT: &str =
+    "accepts connections but does not answer as a store does (it is stopped, or another kind of server)";
 /// What an address that is not the last has of a time without end.
 const SHARE_OF_FOREVER: Duration = Duration::from_secs(10);
 /// A server that closes the connection on a request this often refuses it.
@@ -221,7 +224,7 @@ impl Link {
             match broken {
                 Broken::Lost { reason, .. } => tried.push((peer(), reason)),
                 Broken::Silent { .. } => {
-                    tried.push((peer(), "accepts connections but does not answer".into()));
+                    tried.push((peer(), SILENT.into()));
                 }
                 // Not a store, it seems; but another address may have one.
                 Broken::Violation(violation) => {

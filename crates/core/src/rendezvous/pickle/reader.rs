@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
             stack: Vec::new(),
             marks: Vec::new(),
             // CPython puts something aside every 16 bytes or so. A power of two, so that no hostile stream doubles it
-            // past 4 MiB within the default limits.
+            // past 2 MiB within the default limits.
             memo: Vec::with_capacity((bytes.len() / 16).next_power_of_two()),
             tables: Tables::new(limits),
             state: Progress::Absent,

@@ -1,0 +1,70 @@
+//! What tells the nodes of one address and one process id apart. Torch counts the handlers of a process from 0, and so do
+//! we; but containers that share a host's network have one address, and often the same process ids, the first being 1.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// The namespace of process ids that a machine starts with has this number on every Linux machine.
+const FIRST_NAMESPACE: i64 = 0xEFFF_FFFC;
+/// So many handlers of one process have ids of their own before they meet those of the next namespace.
+const HANDLERS: i64 = 1 << 16;
+
+/// The local id of one more handler of this process.
+pub(super) fn next_local_id() -> i64 {
+    static NEXT: AtomicI64 = AtomicI64::new(0);
+    static FIRST: OnceLock<i64> = OnceLock::new();
+    let first = *FIRST.get_or_init(|| first_local_id(Path::new("/proc/self/ns/pid")));
+    first + NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// 0 where process ids are the machine's own; otherwise a number that belongs to this namespace alone. On a system without
+/// namespaces there are only the machine's own.
+fn first_local_id(namespace: &Path) -> i64 {
+    if cfg!(not(target_os = "linux")) {
+        return 0;
+    }
+    let named = std::fs::read_link(namespace).ok();
+    let number = named.as_deref().and_then(Path::to_str).and_then(namespace_number);
+    let place = match number {
+        Some(number) => number.saturating_sub(FIRST_NAMESPACE),
+        // It can't be told, so chance has to do.
+        None => i64::from(RandomState::new().build_hasher().finish() as u32) + 1,
+    };
+    place.clamp(0, i64::from(u32::MAX)) * HANDLERS
+}
+
+/// That of `pid:[4026531836]`.
+fn namespace_number(link: &str) -> Option<i64> {
+    link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_of_one_process_are_counted() {
+        let first = next_local_id();
+        assert!(next_local_id() > first);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn namespaces_have_ids_of_their_own_and_the_machine_has_torchs() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| {
+            let link = folder.path().join(name);
+            std::os::unix::fs::symlink(format!("pid:[{name}]"), &link).unwrap();
+            first_local_id(&link)
+        };
+        assert_eq!(of("4026531836"), 0);
+        let (one, other) = (of("4026532201"), of("4026532202"));
+        assert_eq!(other - one, HANDLERS);
+        assert!(one >= HANDLERS);
+        let unknown = Path::new("/no/such/namespace");
+        assert!(first_local_id(unknown) >= HANDLERS);
+        assert_ne!(first_local_id(unknown), first_local_id(unknown));
+    }
+}
