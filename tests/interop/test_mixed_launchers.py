@@ -97,6 +97,7 @@ def launch_shell(kind, port, script, *, hosts):
         kind,
         *("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
         *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind], "--no-python", "sh", "-c", script),
+        environment={**os.environ, "RALLYPOINT_LOG": "info"},
     )
 
 
@@ -117,3 +118,34 @@ def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_fai
     ):
         assert torchs.ended() == 1, torchs.text
         assert ours.ended() == 1, ours.text
+
+
+@pytest.mark.parametrize("host", ["ours", "torchrun"])
+def test_a_torchrun_that_has_finished_and_falls_silent_is_not_missed(port, host):
+    """It sends no heartbeats while it waits, so that it is dropped after 4 s."""
+    script = "echo begun; sleep 8"
+    with (
+        launch_shell("ours", port, script, hosts=host == "ours") as ours,
+        launch_shell("torchrun", port, "exit 0", hosts=host != "ours") as torchs,
+    ):
+        assert ours.ended() == 0, ours.text + torchs.text
+        assert torchs.ended() == 0, ours.text + torchs.text
+        assert "was removed from the rendezvous" in ours.text
+        assert ours.text.count("begun") == 1, ours.text
+
+
+def test_one_of_ours_that_has_finished_starts_over_without_a_torchrun_that_was_killed(port):
+    # Torch's workers outlive their agent.
+    torchs_worker = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
+    with (
+        launch_shell("ours", port, "echo begun", hosts=True) as ours,
+        launch_shell("torchrun", port, torchs_worker, hosts=False) as torchs,
+    ):
+        until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
+        until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
+        torchs.process.kill()
+        until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        with launch_shell("ours", port, "echo begun", hosts=False) as successor:
+            assert successor.ended() == 0, ours.text + successor.text
+            assert ours.ended() == 0, ours.text
+        assert ours.text.count("begun") == 2, ours.text

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
-use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler};
+use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::LaunchConfig;
@@ -26,6 +26,7 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
+use crate::lost::say_finished;
 use crate::news::Tiding;
 use crate::outcome::{End, Outcome};
 use crate::placement::Placement;
@@ -99,6 +100,10 @@ struct Agent {
     onlooker: Option<Arc<dyn Onlooker>>,
     logs: Logs,
     attempt: Option<Attempt>,
+    /// Those of earlier starts of which something may still be shown.
+    retired: Vec<Attempt>,
+    /// How many lines of those that are over were not shown.
+    unshown: u64,
     formation: Option<Formation>,
     /// How many starts there were in this round before this one.
     epoch: u64,
@@ -154,6 +159,8 @@ impl Agent {
             onlooker: surroundings.onlooker,
             logs: Logs::create(&config)?,
             attempt: None,
+            retired: Vec::new(),
+            unshown: 0,
             formation: None,
             epoch: 0,
             placement: None,
@@ -238,8 +245,7 @@ impl Agent {
         // A little later rather than a little earlier, or it would wake up for nothing.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        let streams = self.signals.caught.iter().map(|(_, stream)| stream);
-        let streams = streams.chain([&self.child_ended, &self.inbox.bell]);
+        let streams = self.signals.streams().chain([&self.child_ended, &self.inbox.bell]);
         let mut watched: Vec<_> =
             streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
         if let Err(error) = poll(&mut watched, timeout.as_ref())
@@ -255,7 +261,7 @@ impl Agent {
         for letter in self.inbox.take() {
             self.read(letter);
         }
-        for signal in self.signals.take() {
+        for signal in self.signals.take(Instant::now()) {
             if self.starts > 0 {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
@@ -277,6 +283,13 @@ impl Agent {
 
     fn bury(&mut self) {
         let (ended, nothing_is_left) = self.processes.reap();
+        if crate::guard::is_over() {
+            // Workers were killed because the outer process was: that is no failure to tell the others of. They see that this
+            // node is gone, and go on without it.
+            loop {
+                std::thread::park();
+            }
+        }
         for worker in ended {
             let event = self.ended(worker);
             self.supervisor.handle_event(event);
@@ -308,14 +321,22 @@ impl Agent {
             // Of a start that is over.
             Letter::Saw(start, _) | Letter::Finished(start, _) if start != self.starts => return,
             Letter::Saw(_, sight) => match sight {
-                Sight::Waiting(nodes) => Event::NodesWaiting(nodes),
+                Sight::Waiting(nodes, are_ours) => {
+                    self.supervisor.handle_event(Event::NodesWaiting(nodes));
+                    match are_ours {
+                        true => Event::RoundOver,
+                        false => return,
+                    }
+                }
                 Sight::Returned => Event::PeerRestarts,
-                Sight::Gone(nodes, finished) => Event::NodesLeft { nodes, finished },
+                Sight::Gone(lost) => Event::NodesLeft(lost.count),
                 Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
-                    if self.supervisor.is_running() {
-                        self.error = Some(error.into());
+                    // Who waits for the others to finish hears it there.
+                    if !self.supervisor.is_running() {
+                        return;
                     }
+                    self.error = Some(error.into());
                     Event::StoreLost
                 }
                 // It is this node's own.
@@ -337,9 +358,16 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            Letter::Finished(_, all) => {
-                self.finishing = None;
-                Event::Finished { all }
+            Letter::Finished(_, end) => {
+                let was_wanted = self.finishing.take().is_some();
+                match end {
+                    // Its host stays until all have heard, so it has died.
+                    RoundEnd::Unheard if was_wanted => {
+                        self.error = Some(AgentError::Unfinished);
+                        Event::StoreLost
+                    }
+                    end => Event::Finished { all: end == RoundEnd::Finished },
+                }
             }
             Letter::HowAreYou(reply) => {
                 let _ = reply.send(self.health());
@@ -382,7 +410,7 @@ impl Agent {
         let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
         let (post, start) = (self.post.clone(), self.starts);
         if formation.round.world_size == 1 {
-            post.send(Letter::Finished(start, true));
+            post.send(Letter::Finished(start, RoundEnd::Finished));
             return;
         }
         tracing::info!(
@@ -394,8 +422,11 @@ impl Agent {
         let is_wanted = Arc::clone(&wanted);
         std::thread::spawn(move || {
             let is_wanted = || is_wanted.load(Ordering::SeqCst);
-            let all = crate::finishing::finish(&*handler, &round, most, is_wanted);
-            post.send(Letter::Finished(start, all));
+            if let Err(error) = say_finished(&*round.store, round.rank) {
+                tracing::debug!("could not say that this node has finished: {error}");
+            }
+            let end = crate::finishing::finish(&*handler, &round, most, is_wanted);
+            post.send(Letter::Finished(start, end));
         });
         (self.finishing, self.counted) = (Some(wanted), true);
     }

@@ -22,6 +22,11 @@ pub enum AgentError {
         /// What went wrong.
         source: StoreError,
     },
+    /// The store was lost while this node, whose workers had finished, waited for the others.
+    #[error(
+        "the node that hosts the store was lost before it was known that all nodes had finished; this node's workers had"
+    )]
+    Unfinished,
     /// A worker could not be started.
     #[error("cannot start worker {local_rank}: {program:?}: {source}")]
     Start {

@@ -14,15 +14,15 @@ pub(crate) fn finished(round: &RendezvousInfo) -> Result<u64> {
     Ok(ExitBarrier::of(round).with_timeout(ANSWER).ended()?.max(0) as u64)
 }
 
-/// This node has finished: waits until all have, at most for so long, or until nobody wants to know. Whether all have.
+/// This node has finished: waits until all have, at most for so long, or until nobody wants to know.
 pub(crate) fn finish(
     handler: &dyn RendezvousHandler,
     round: &RendezvousInfo,
     most: Duration,
     is_wanted: impl Fn() -> bool,
-) -> bool {
+) -> RoundEnd {
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".to_owned()));
-    ExitBarrier::of(round).finish(handler, most, handler.hosts_store(), give_up) == RoundEnd::Finished
+    ExitBarrier::of(round).finish(handler, most, handler.hosts_store(), give_up)
 }
 
 /// This node has not finished after all. In the background, because the store may be gone.

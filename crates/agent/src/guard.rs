@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, wait,
 };
 
+use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
 pub(crate) use keeper::keep;
 
@@ -47,6 +49,9 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Held while a process is started or a folder is made. Whoever takes it and keeps it is the last to.
 static STARTING: Mutex<()> = Mutex::new(());
+
+/// Whoever is above is gone, and all that is below this process goes with it.
+static OVER: AtomicBool = AtomicBool::new(false);
 
 /// The folder for temporary files that goes with this agent, known to the others as well.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -120,8 +125,10 @@ pub(crate) fn temporary_folder() -> Option<&'static Path> {
 
 fn end_with(above: &OwnedFd) -> ! {
     while !matches!(poll(&mut [PollFd::new(above, PollFlags::IN)], None), Ok(1..)) {}
+    // Said before anybody is killed, so that nobody takes that for something that has happened by itself.
+    OVER.store(true, Ordering::SeqCst);
     let last = starting();
-    kill_all(PATIENCE);
+    kill_all(PATIENCE, &[]);
     if let Some(folder) = temporary_folder() {
         remove_unused(folder);
     }
@@ -129,14 +136,21 @@ fn end_with(above: &OwnedFd) -> ! {
     std::process::exit(1)
 }
 
+/// Whether this process is about to end, whatever it does: the workers that end now were killed.
+pub(crate) fn is_over() -> bool {
+    OVER.load(Ordering::SeqCst)
+}
+
 /// To be held while something is made that must not be left behind.
 pub(crate) fn starting() -> MutexGuard<'static, ()> {
     STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all that is below this process, again and again until nothing is left or the time is up. Whether nothing is.
-fn kill_all(patience: Duration) -> bool {
+/// Kills all that is below this process but these and what is below them, again and again until nothing is left or the time
+/// is up. Whether nothing is.
+fn kill_all(patience: Duration, others: &[Process]) -> bool {
     let start = Instant::now();
+    let mut was_empty = false;
     loop {
         // What was adopted is nobody else's to bury.
         let nobody = loop {
@@ -146,13 +160,16 @@ fn kill_all(patience: Duration) -> bool {
                 Err(error) => break error == rustix::io::Errno::CHILD,
             }
         };
-        if nobody {
+        let found = descendants_but(getpid(), others);
+        // If others are there, it is not the kernel that knows that nothing else is; so it is looked twice.
+        let is_empty = found.is_empty() && !others.is_empty();
+        if nobody || is_empty && std::mem::replace(&mut was_empty, is_empty) {
             return true;
         }
         if start.elapsed() > patience {
             return false;
         }
-        descendants(getpid()).iter().for_each(|process| send(process, Signal::KILL));
+        found.iter().for_each(|process| send(process, Signal::KILL));
         std::thread::sleep(LOOK);
     }
 }

@@ -2,6 +2,7 @@
 //! its own; whoever started that may want it to give up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ use crate::news;
 
 /// How long to wait for ranks before looking whether they can still come.
 const SLICE: Duration = Duration::from_millis(200);
+
+/// How long nothing need be said.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// How long torch's nodes may take to see that their workers have failed: Python may need a while to end.
 const TORCH_NOTICES: Duration = Duration::from_secs(5);
@@ -106,9 +110,16 @@ impl Joining {
 
     fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
+        let _made = tell_if_slow(&parameters.endpoint);
         Ok(match parameters.backend.as_str() {
             "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, self.observer.clone())?),
-            "static" => Arc::new(StaticRendezvousHandler::create(parameters)?),
+            "static" => {
+                let handler = StaticRendezvousHandler::create(parameters)?;
+                Arc::new(match &self.observer {
+                    Some(observer) => handler.with_observer(Arc::clone(observer)),
+                    None => handler,
+                })
+            }
             _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
         })
     }
@@ -166,4 +177,16 @@ impl Joining {
     fn interrupted(&self) -> AgentError {
         RendezvousError::Interrupted { run_id: self.config.rendezvous.run_id.clone() }.into()
     }
+}
+
+/// Says what is waited for if the answer takes longer than people like to look at nothing; until it is dropped.
+fn tell_if_slow(endpoint: &str) -> Sender<()> {
+    let (answered, answer) = channel();
+    let what = format!("no answer yet from the store of the rendezvous at {endpoint}");
+    std::thread::spawn(move || {
+        if answer.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
+            tracing::info!("{what}");
+        }
+    });
+    answered
 }

@@ -17,6 +17,7 @@ mod health;
 mod host;
 mod joining;
 mod logs;
+mod lost;
 mod news;
 mod numa;
 mod outcome;

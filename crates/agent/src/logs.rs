@@ -1,5 +1,5 @@
 //! The workers' output: where each stream goes, and that all of it gets there. Folders are torch's (`logs/folder.rs`);
-//! what is shown on the way is passed on by one thread (`logs/tail.rs`).
+//! what is shown on the way is passed on by a thread for each stream (`logs/tail.rs`).
 //!
 //! A redirected stream is a file that the worker writes itself, so that nothing is lost with the agent. Standard error that
 //! is not redirected goes through the agent, which keeps the last lines for the failure report.
@@ -13,6 +13,7 @@ mod tail;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::config::{LaunchConfig, LogsConfig};
 use crate::error::{AgentError, Result};
@@ -33,7 +34,7 @@ pub struct Logs {
     workers: u32,
     folder: Folder,
     /// How something is shown.
-    show: fn(Console, &[u8]),
+    show: fn(Console, &[u8]) -> bool,
 }
 
 impl Logs {
@@ -68,8 +69,9 @@ impl Logs {
         let stdout = filtered(&self.config.stdout_filters, "filtered_stdout.log")?;
         let stderr = filtered(&self.config.stderr_filters, "filtered_stderr.log")?;
         let prefixes = (0..self.workers).map(|local_rank| self.prefix(placement, local_rank)).collect();
-        let tail = Tail::start(stdout, stderr, self.show)?;
-        Ok(Attempt { config: self.config.clone(), dir, prefixes, tail, errors: Vec::new() })
+        let stdout = Tail::start(Console::Out, stdout, self.show)?;
+        let stderr = Tail::start(Console::Err, stderr, self.show)?;
+        Ok(Attempt { config: self.config.clone(), dir, prefixes, stdout, stderr, errors: Vec::new() })
     }
 
     /// What is put before a tee'd line.
@@ -102,7 +104,8 @@ pub struct Attempt {
     config: LogsConfig,
     dir: Option<PathBuf>,
     prefixes: Vec<Vec<u8>>,
-    tail: Tail,
+    stdout: Tail,
+    stderr: Tail,
     /// Where each worker's standard error can be read again.
     errors: Vec<(u32, LastLines)>,
 }
@@ -151,7 +154,7 @@ impl Attempt {
                     AgentError::System { doing, source }
                 })?;
                 let kept = LastLines::default();
-                self.tail.add(Followed::passage(ours, kept.clone(), dir.is_none() || shown));
+                self.stderr.add(Followed::passage(ours, kept.clone(), dir.is_none() || shown));
                 (theirs, kept)
             }
         };
@@ -167,21 +170,30 @@ impl Attempt {
             source,
         })?;
         let prefix = self.prefixes.get(local_rank as usize).cloned().unwrap_or_default();
-        self.tail.add(Followed::file(file, prefix, to));
+        let tail = if to == Console::Out { &self.stdout } else { &self.stderr };
+        tail.add(Followed::file(file, prefix));
         Ok(())
     }
 
     /// The last lines that a worker wrote to standard error, up to now.
     pub fn last_lines(&self, local_rank: u32) -> Vec<String> {
         // What has come but was not read yet is read first.
-        self.tail.catch_up();
+        self.stderr.catch_up();
         let of = self.errors.iter().find(|(rank, _)| *rank == local_rank);
         of.map(|(_, last)| last.lines()).unwrap_or_default()
     }
 
-    /// The workers have ended: passes on all that they wrote.
-    pub fn finish(self) {
-        self.tail.finish();
+    /// Whether all was passed on, after it was finished.
+    pub fn is_done(&self) -> bool {
+        self.stdout.is_done() && self.stderr.is_done()
+    }
+
+    /// The workers have ended: passes on all that they wrote, for as long as it takes; but if nobody takes anything, no longer
+    /// than `patience`, or until `is_enough`. How many tee'd lines were not shown.
+    pub fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> u64 {
+        let tails = [&self.stdout, &self.stderr];
+        tails.iter().for_each(|tail| tail.stop());
+        tails.iter().map(|tail| tail.wait(patience, &mut is_enough)).sum()
     }
 }
 

@@ -2,6 +2,11 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// What comes again so soon was sent once, to both of our processes: `timeout`, Slurm and systemd send a signal to all
+/// that they have started, and the outer process hands it on.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A signal that comes out of the other end from now on, a byte each time.
 pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
@@ -18,8 +23,15 @@ pub(crate) fn catch(signal: i32) -> io::Result<Option<UnixStream>> {
 
 /// The signals that this agent handles.
 pub(crate) struct Signals {
-    /// Each with the end it comes out of.
-    pub(crate) caught: Vec<(i32, UnixStream)>,
+    caught: Vec<Caught>,
+}
+
+struct Caught {
+    number: i32,
+    /// The end it comes out of.
+    stream: UnixStream,
+    /// When it last counted.
+    counted: Option<Instant>,
 }
 
 impl Signals {
@@ -27,17 +39,26 @@ impl Signals {
         let mut caught = Vec::new();
         for number in numbers {
             if let Some(stream) = catch(*number)? {
-                caught.push((*number, stream));
+                caught.push(Caught { number: *number, stream, counted: None });
             }
         }
         Ok(Signals { caught })
     }
 
-    /// Those that have come, each as often as it has.
-    pub(crate) fn take(&mut self) -> Vec<i32> {
+    /// Readable when one has come.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = &UnixStream> {
+        self.caught.iter().map(|caught| &caught.stream)
+    }
+
+    /// Those that have come by now. The same one within a moment counts once.
+    pub(crate) fn take(&mut self, now: Instant) -> Vec<i32> {
         let mut came = Vec::new();
-        for (number, stream) in &mut self.caught {
-            came.extend(std::iter::repeat_n(*number, drain(stream)));
+        for Caught { number, stream, counted } in &mut self.caught {
+            let is_new = counted.is_none_or(|before| now.saturating_duration_since(before) >= MOMENT);
+            if drain(stream) > 0 && is_new {
+                came.push(*number);
+                *counted = Some(now);
+            }
         }
         came
     }
@@ -65,13 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_comes_as_often_as_it_was_sent() {
+    fn what_comes_again_within_a_moment_counts_once_and_later_again() {
         let mut signals = Signals::catch(&[signal_hook::consts::SIGURG]).unwrap();
-        assert_eq!(signals.take(), [] as [i32; 0]);
-        for _ in 0..3 {
-            signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap();
-        }
-        assert_eq!(signals.take(), [signal_hook::consts::SIGURG; 3]);
+        let start = Instant::now();
+        assert_eq!(signals.take(start), [] as [i32; 0]);
+        let mut came_at = |later, times| {
+            (0..times).for_each(|_| signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap());
+            signals.take(start + later).len()
+        };
+        assert_eq!(came_at(Duration::ZERO, 3), 1);
+        assert_eq!(came_at(MOMENT / 2, 1), 0);
+        assert_eq!(came_at(MOMENT, 1), 1, "what did not count does not make it longer");
+        assert_eq!(came_at(MOMENT * 3, 0), 0);
     }
 
     #[test]

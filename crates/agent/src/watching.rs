@@ -9,6 +9,7 @@ use rallypoint_rendezvous::{RendezvousError, RendezvousHandler, RendezvousInfo};
 use rallypoint_store::{PrefixStore, Store};
 
 use crate::finishing::finished;
+use crate::lost::{Lost, lost};
 use crate::news::{Tiding, listen, listening};
 
 /// A state that can't be read need not be looked at more often.
@@ -20,12 +21,12 @@ const RETURN: Duration = Duration::from_millis(1200);
 /// Something that was seen.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// So many nodes wait for the next round.
-    Waiting(u64),
+    /// So many nodes wait for the next round; whether there are some among them that were in this one.
+    Waiting(u64, bool),
     /// A node of torch's waits for the next one because its workers have failed.
     Returned,
-    /// So many are no longer in this one, and so many have finished.
-    Gone(u64, u64),
+    /// These are no longer in this one, and had not finished.
+    Gone(Lost),
     /// The rendezvous is closed, and so many have finished.
     Closed(u64),
     /// The rendezvous can't be looked at.
@@ -86,9 +87,13 @@ impl Watching {
                     }
                     match look(&*handler, &round) {
                         Ok(None) => gone_since = None,
+                        // Seen once may be by a hair's breadth: see `lost`.
+                        Ok(Some(Sight::Gone(..))) if gone_since.is_none() => {
+                            gone_since = Some(Instant::now())
+                        }
                         // Who starts over leaves before it waits: that takes a moment.
                         Ok(Some(Sight::Gone(..)))
-                            if gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN
+                            if gone_since.is_some_and(|since| since.elapsed() < RETURN)
                                 && !handler.gone_for_good().unwrap_or(false) => {}
                         Ok(Some(sight)) => {
                             told = told || tell_gone(&*handler, &round, &sight);
@@ -118,9 +123,9 @@ impl Drop for Watching {
 /// Says who is gone and why, if somebody is; whether that was so. What comes of it is said where it is decided.
 fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Sight) -> bool {
     let matters = match sight {
-        Sight::Gone(_, finished) => *finished == 0,
+        Sight::Gone(_) => true,
         // Another may have been quicker to start over without them.
-        Sight::Waiting(_) => finished(round).is_ok_and(|finished| finished == 0),
+        Sight::Waiting(..) => lost(handler, round).is_ok_and(|lost| lost.count > 0),
         _ => false,
     };
     let gone = if matters { handler.describe_gone().ok().flatten() } else { None };
@@ -140,10 +145,8 @@ fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Optio
     match handler.num_nodes_waiting()? {
         0 => {}
         _ if handler.num_nodes_returned()? > 0 && has_torch() => return Ok(Some(Sight::Returned)),
-        waiting => return Ok(Some(Sight::Waiting(waiting))),
+        waiting => return Ok(Some(Sight::Waiting(waiting, handler.is_round_over()?))),
     }
-    Ok(match handler.num_nodes_gone()? {
-        0 => None,
-        gone => Some(Sight::Gone(gone, finished())),
-    })
+    let lost = lost(handler, round)?;
+    Ok((lost.count > 0).then_some(Sight::Gone(lost)))
 }

@@ -84,7 +84,8 @@ impl ExitBarrier {
         stays: bool,
         give_up: impl FnMut() -> Result<Option<String>>,
     ) -> RoundEnd {
-        match self.come(handler).and_then(|()| self.wait(most, give_up)) {
+        let come = |last| if last { Ok(None) } else { self.wait(most, give_up) };
+        match self.come(handler).and_then(come) {
             Ok(None) => {
                 let failed = self.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
@@ -106,17 +107,20 @@ impl ExitBarrier {
         }
     }
 
-    fn come(&self, handler: &dyn RendezvousHandler) -> Result<()> {
+    /// Whether it is the last to come.
+    fn come(&self, handler: &dyn RendezvousHandler) -> Result<bool> {
         if !self.count()? {
-            return Ok(());
+            return Ok(false);
         }
         // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
-        if !self.store.check(&[FAILED])?
+        if !self.store.check(&[FAILED]).unwrap_or(false)
             && let Err(error) = handler.set_closed()
         {
             tracing::warn!("could not close the rendezvous: {error}");
         }
-        self.open()
+        // A host that wakes up may be gone before this is answered; that all have come is known here without it.
+        let _ = self.open();
+        Ok(true)
     }
 
     /// Counts this node; whether it is the last.

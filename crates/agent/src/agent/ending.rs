@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_core::supervise::{Parting, Verdict};
 use serde_json::{Value, json};
@@ -19,6 +19,11 @@ const PART: Duration = Duration::from_secs(6);
 /// How long the host of the store stays when it has closed the rendezvous and others stand by: they look once a second.
 const LINGER: Duration = Duration::from_millis(1500);
 
+/// How long whoever reads the agent's output may take none of it before the rest is given up.
+const SHOW: Duration = Duration::from_secs(300);
+/// How long where somebody wants it to end.
+const SHOW_IN_HASTE: Duration = Duration::from_secs(5);
+
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
         if let Some(onlooker) = &self.onlooker
@@ -26,14 +31,12 @@ impl Agent {
         {
             onlooker.formed(None);
         }
-        if let Some(attempt) = self.attempt.take() {
-            attempt.finish();
-        }
         if let Some(telling) = self.telling.take() {
             let _ = telling.join();
         }
         let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
         self.part(verdict, parting);
+        self.show_the_rest(verdict);
         let first_failure = match verdict {
             Verdict::FailedElsewhere => elsewhere,
             Verdict::Failed => self.failures.iter().min_by_key(|failure| failure.timestamp).cloned(),
@@ -50,6 +53,28 @@ impl Agent {
             world: self.placement.as_ref().map(|place| (place.ranks.first, place.ranks.world_size)),
             failures: std::mem::take(&mut self.failures),
             ran: self.start.elapsed(),
+        }
+    }
+
+    /// Waits until all that the workers wrote is shown: a slow reader loses nothing. Who was told to end, or is told now, is
+    /// not held up by one that reads nothing.
+    fn show_the_rest(&mut self, verdict: Verdict) {
+        let patience = match verdict {
+            Verdict::Signalled { .. } => SHOW_IN_HASTE,
+            _ => SHOW,
+        };
+        let (mut told, mut unshown) = (false, self.unshown);
+        let retired = std::mem::take(&mut self.retired);
+        for attempt in retired.iter().chain(&self.attempt) {
+            unshown += attempt.finish(patience, || {
+                told = told || !self.signals.take(Instant::now()).is_empty();
+                told
+            });
+        }
+        if unshown > 0 {
+            let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
+            let folder = folder.unwrap_or_default();
+            tracing::warn!("up to {unshown} lines of the workers were not shown: nobody read them{folder}");
         }
     }
 

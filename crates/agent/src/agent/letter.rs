@@ -1,5 +1,7 @@
 //! What the agent's threads tell its loop.
 
+use rallypoint_rendezvous::RoundEnd;
+
 use crate::error::Result;
 use crate::health::Reply;
 use crate::joining::Formation;
@@ -13,8 +15,8 @@ pub(super) enum Letter {
     Joined(Result<Box<Formation>>),
     /// Something has happened around this node.
     Saw(u32, Sight),
-    /// It waits no longer for the others to finish; whether all have.
-    Finished(u32, bool),
+    /// It waits no longer for the others to finish.
+    Finished(u32, RoundEnd),
     /// Somebody wants to know how it is.
     HowAreYou(Reply),
 }

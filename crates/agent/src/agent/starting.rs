@@ -1,7 +1,7 @@
 //! Beginning a round: joining it, starting its workers, and taking down how they end.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
 use serde_json::{Value, json};
@@ -18,6 +18,9 @@ use crate::processes::Ended;
 use crate::report::{self, Failure};
 use crate::watching::Watching;
 use crate::worker::{WorkerPlan, command_line, plan};
+
+/// How long a start waits until what the last one wrote is shown, if nobody takes it.
+const SHOW: Duration = Duration::from_millis(500);
 
 pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
@@ -41,7 +44,12 @@ impl Agent {
     /// Begins to join, after what came of the last start has been passed on.
     pub(super) fn join(&mut self, reason: Reason) {
         if let Some(attempt) = self.attempt.take() {
-            attempt.finish();
+            // If whoever reads is slow, the rest is shown along with what comes.
+            attempt.finish(SHOW, || false);
+            self.retired.push(attempt);
+            for done in self.retired.extract_if(.., |attempt| attempt.is_done()) {
+                self.unshown += done.finish(SHOW, || true);
+            }
         }
         if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
             crate::finishing::take_back(&formation.round);

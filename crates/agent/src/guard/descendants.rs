@@ -14,6 +14,11 @@ pub(crate) struct Process {
 
 /// All that is below this process, parents before children. What has ended and was not yet buried is left out.
 pub(crate) fn descendants(root: Pid) -> Vec<Process> {
+    descendants_but(root, &[])
+}
+
+/// The same without these children of it, and without what is below them.
+pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     for entry in entries.flatten() {
@@ -26,6 +31,7 @@ pub(crate) fn descendants(root: Pid) -> Vec<Process> {
         }
     }
     let mut found: Vec<Process> = children.remove(&root).unwrap_or_default();
+    found.retain(|process| !others.contains(process));
     let mut next = 0;
     while let Some(process) = found.get(next) {
         found.extend(children.remove(&process.pid).unwrap_or_default());
@@ -89,6 +95,8 @@ mod tests {
         let position = |pid| found.iter().position(|process| process.pid == pid);
         let (first, second) = (position(Pid::from_child(&child)), position(grandchild));
         assert!(first.is_some() && first < second, "{first:?} {second:?}");
+        let others = descendants_but(getpid(), &[found[first.unwrap()]]);
+        assert!(!others.contains(&found[first.unwrap()]) && !others.contains(&found[second.unwrap()]));
         send(&found[second.unwrap()], Signal::KILL);
         assert!(child.wait().unwrap().code().is_some());
     }

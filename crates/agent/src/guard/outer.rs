@@ -14,7 +14,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, folder, kill_all, starting};
+use super::{PATIENCE, descendants, folder, kill_all, starting};
 use crate::logs::remove_unused;
 use crate::signals;
 
@@ -37,10 +37,12 @@ const HANDED_ON: [Signal; 13] = [
 
 /// Runs the next one to its end. `letters` are those of the folder for temporary files.
 pub(super) fn run(next: Command, letters: &str) -> ExitCode {
+    // A shell that has become this process (`exec`) may have started something before: that is not ours to kill.
+    let others = descendants(getpid());
     match watch(next) {
         Ok(status) => {
-            // All that is below this process is what the next one has left: without one, nothing is.
-            if !kill_all(PATIENCE) {
+            // All else that is below this process is what the next one has left: without one, nothing is.
+            if !kill_all(PATIENCE, &others) {
                 complain("some processes of the workers could not be killed");
             }
             remove_unused(&folder(letters));

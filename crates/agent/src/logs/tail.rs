@@ -1,11 +1,13 @@
-//! One thread that passes on what the workers write: tee'd files line by line with a prefix, standard error as it comes.
-//! Lines of different workers don't tear each other, and at the end nothing is left behind.
+//! A thread that passes on what the workers write to one of the agent's streams: tee'd files line by line with a prefix,
+//! standard error as it comes. Lines of different workers don't tear each other, and at the end nothing is left behind. Each
+//! stream has its own, so that who doesn't read one does not hold up the other.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,8 +20,6 @@ use crate::error::{AgentError, Result};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long whoever reads the agent's output may take none of it before the rest is given up.
-const STALLED: Duration = Duration::from_secs(5);
 /// How long others wait for the thread.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
@@ -41,14 +41,15 @@ pub(super) struct Followed {
 #[derive(Debug)]
 enum From {
     /// A file of which each line is shown with a prefix.
-    File { file: File, prefix: Vec<u8>, to: Console },
+    File { file: File, prefix: Vec<u8>, shown: Arc<AtomicU64> },
     /// A pipe or terminal whose bytes are shown as they are.
     Passage { fd: Arc<OwnedFd>, last: LastLines, shown: bool },
 }
 
 impl Followed {
-    pub(super) fn file(file: File, prefix: Vec<u8>, to: Console) -> Followed {
-        Followed { from: From::File { file, prefix, to }, lines: Lines::default(), ended: false }
+    pub(super) fn file(file: File, prefix: Vec<u8>) -> Followed {
+        let shown = Arc::default();
+        Followed { from: From::File { file, prefix, shown }, lines: Lines::default(), ended: false }
     }
 
     pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
@@ -64,88 +65,105 @@ impl Followed {
 #[derive(Debug)]
 pub(super) struct Tail {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
 }
 
 #[derive(Debug)]
 struct Shared {
+    /// Locked while something is shown, which may take as long as the reader likes.
     followed: Mutex<Passing>,
+    /// The files among it, with how many bytes of each were shown.
+    files: Mutex<Vec<(File, Arc<AtomicU64>)>>,
     wake: OwnedFd,
     stopping: AtomicBool,
     /// Counts what was written, so that a slow reader is told from none.
     progress: AtomicU64,
+    /// How often all was read: begun, and done.
+    begun: AtomicU64,
+    done: AtomicU64,
+    /// Lines that nobody was there to read.
+    unread: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Passing {
+    to: Console,
     followed: Vec<Followed>,
-    stdout: Option<Filter>,
-    stderr: Option<Filter>,
+    filter: Option<Filter>,
     buffer: Vec<u8>,
-    show: fn(Console, &[u8]),
+    show: fn(Console, &[u8]) -> bool,
 }
 
 impl Tail {
     pub(super) fn start(
-        stdout: Option<Filter>,
-        stderr: Option<Filter>,
-        show: fn(Console, &[u8]),
+        to: Console,
+        filter: Option<Filter>,
+        show: fn(Console, &[u8]) -> bool,
     ) -> Result<Tail> {
         let system = |doing: &str, source| AgentError::System { doing: doing.into(), source };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system("make an event descriptor", error.into()))?;
-        let passing = Passing { followed: Vec::new(), stdout, stderr, buffer: vec![0; 64 << 10], show };
+        let passing = Passing { to, followed: Vec::new(), filter, buffer: vec![0; 64 << 10], show };
         let shared = Arc::new(Shared {
             followed: Mutex::new(passing),
+            files: Mutex::default(),
             wake,
             stopping: AtomicBool::new(false),
             progress: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
         });
         let here = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("logs".into()).spawn(move || here.follow());
-        Ok(Tail { thread: Some(thread.map_err(|error| system("start a thread", error))?), shared })
+        Ok(Tail { thread: thread.map_err(|error| system("start a thread", error))?, shared })
     }
 
     pub(super) fn add(&self, followed: Followed) {
+        if let From::File { file, shown, .. } = &followed.from
+            && let Ok(file) = file.try_clone()
+        {
+            let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+            files.push((file, Arc::clone(shown)));
+        }
         self.shared.lock().followed.push(followed);
         self.shared.wake();
     }
 
-    /// Reads what has come up to now, unless whoever reads our output holds that up.
+    /// Waits until what has come up to now was read, unless whoever reads our output holds that up.
     pub(super) fn catch_up(&self) {
+        let next = self.shared.begun.load(Ordering::SeqCst) + 1;
+        self.shared.wake();
         let deadline = Instant::now() + CATCH_UP;
-        while Instant::now() < deadline {
-            match self.shared.followed.try_lock() {
-                Ok(mut passing) => return passing.pass_all(&self.shared.progress),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-                Err(TryLockError::Poisoned(passing)) => {
-                    return passing.into_inner().pass_all(&self.shared.progress);
-                }
-            }
+        while self.shared.done.load(Ordering::SeqCst) < next && !self.is_done() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// Passes on all that was written, and ends. It is given up only if nobody takes it.
-    pub(super) fn finish(mut self) {
-        self.stop();
-    }
-
-    fn stop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
+    /// Nothing more will be written: it ends when all that was has been passed on.
+    pub(super) fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.wake();
+    }
+
+    /// Whether all was passed on.
+    pub(super) fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// After it was stopped: waits as long as somebody takes what is passed on, or has not for less than `patience`, or until
+    /// `is_enough`. How many lines were not shown.
+    pub(super) fn wait(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> u64 {
         let mut seen = (self.shared.progress.load(Ordering::SeqCst), Instant::now());
-        while !thread.is_finished() {
+        while !self.is_done() && seen.1.elapsed() < patience && !is_enough() {
             std::thread::sleep(Duration::from_millis(1));
             let progress = self.shared.progress.load(Ordering::SeqCst);
             if progress != seen.0 {
                 seen = (progress, Instant::now());
-            } else if seen.1.elapsed() > STALLED {
-                // Nobody reads, so nobody could be told either.
-                return;
             }
         }
-        let _ = thread.join();
+        let waiting = if self.is_done() { 0 } else { self.shared.waiting() };
+        self.shared.unread.load(Ordering::SeqCst) + waiting
     }
 }
 
@@ -164,14 +182,30 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
+    /// How many lines of the files have not been shown yet.
+    fn waiting(&self) -> u64 {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut lines, mut bytes) = (0, vec![0; 64 << 10]);
+        for (file, shown) in files.iter() {
+            let mut at = shown.load(Ordering::SeqCst);
+            while let Ok(length @ 1..) = file.read_at(&mut bytes, at) {
+                at += length as u64;
+                lines += count(&bytes[..length]);
+            }
+        }
+        lines
+    }
+
     fn follow(&self) {
         loop {
             // Asked before reading: what is written before it is said that all is written, is read.
             let stopping = self.stopping.load(Ordering::SeqCst);
+            let pass = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
             let mut passing = self.lock();
-            passing.pass_all(&self.progress);
+            passing.pass_all(self);
+            self.done.store(pass, Ordering::SeqCst);
             if stopping {
-                passing.finish(&self.progress);
+                passing.finish(self);
                 return;
             }
             drop(passing);
@@ -201,8 +235,8 @@ impl Shared {
 }
 
 impl Passing {
-    fn pass_all(&mut self, progress: &AtomicU64) {
-        let Passing { followed, stdout, stderr, buffer, show } = self;
+    fn pass_all(&mut self, shared: &Shared) {
+        let Passing { to, followed, filter, buffer, show } = self;
         for followed in followed.iter_mut().filter(|followed| !followed.ended) {
             loop {
                 let read = match &mut followed.from {
@@ -229,31 +263,34 @@ impl Passing {
                     From::Passage { last, shown, .. } => {
                         last.pass(bytes);
                         if *shown {
-                            show(Console::Err, bytes);
+                            show(*to, bytes);
                         }
                     }
-                    From::File { prefix, to, .. } => {
-                        let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
+                    From::File { prefix, shown, .. } => {
                         let mut batch = Batch { prefix, text: Vec::new(), filter };
                         followed.lines.take(bytes, |line| batch.add(line));
-                        show(*to, &batch.text);
+                        if !show(*to, &batch.text) {
+                            shared.unread.fetch_add(count(&batch.text), Ordering::SeqCst);
+                        }
+                        shown.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                 }
-                progress.fetch_add(1, Ordering::SeqCst);
+                shared.progress.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
 
     /// Nothing more will come: a last line without an end is a line.
-    fn finish(&mut self, progress: &AtomicU64) {
-        let Passing { followed, stdout, stderr, show, .. } = self;
+    fn finish(&mut self, shared: &Shared) {
+        let Passing { to, followed, filter, show, .. } = self;
         for followed in followed {
-            if let From::File { prefix, to, .. } = &followed.from {
-                let filter = if *to == Console::Out { &mut *stdout } else { &mut *stderr };
+            if let From::File { prefix, .. } = &followed.from {
                 let mut batch = Batch { prefix, text: Vec::new(), filter };
                 followed.lines.finish(|line| batch.add(line));
-                show(*to, &batch.text);
-                progress.fetch_add(1, Ordering::SeqCst);
+                if !show(*to, &batch.text) {
+                    shared.unread.fetch_add(count(&batch.text), Ordering::SeqCst);
+                }
+                shared.progress.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
@@ -282,16 +319,21 @@ impl Batch<'_> {
     }
 }
 
-/// Whoever has read our output may have gone away; that ends no worker.
-pub(super) fn show(to: Console, bytes: &[u8]) {
+fn count(text: &[u8]) -> u64 {
+    text.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// Shows something; whether anybody was there to see it. That nobody is ends no worker.
+pub(super) fn show(to: Console, bytes: &[u8]) -> bool {
     if bytes.is_empty() {
-        return;
+        return true;
     }
-    let _ = match to {
+    let shown = match to {
         Console::Out => {
             let mut out = io::stdout().lock();
             out.write_all(bytes).and_then(|()| out.flush())
         }
         Console::Err => io::stderr().lock().write_all(bytes),
     };
+    shown.is_ok()
 }

@@ -7,13 +7,16 @@ use super::*;
 use crate::config::{LogDir, PerRank, Streams};
 use crate::environment::tests::{config, placement};
 
+/// Only a failure takes that long.
+const MOST: Duration = Duration::from_secs(60);
+
 const BOTH: Streams = Streams { stdout: true, stderr: true };
 
 fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
     let mut config = config(workers);
     config.logs.dir = LogDir::At(dir.to_owned());
     change(&mut config.logs);
-    Logs { show: |_, _| {}, ..Logs::create(&config).unwrap() }
+    Logs { show: |_, _| true, ..Logs::create(&config).unwrap() }
 }
 
 fn tree(root: &Path) -> Vec<String> {
@@ -94,7 +97,7 @@ fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
         if written {
             std::fs::write(worker.error_file.unwrap(), "{}").unwrap();
         }
-        attempt.finish();
+        assert_eq!(attempt.finish(MOST, || false), 0);
         drop(logs);
         assert_eq!(temporary.exists(), written);
         let _ = std::fs::remove_dir_all(temporary);
@@ -129,7 +132,7 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
             });
         }
     });
-    attempt.finish();
+    assert_eq!(attempt.finish(MOST, || false), 0);
     let shown = shown(&logs);
     for (rank, global) in [(0, 4), (2, 6)] {
         let prefix = format!("trainer/{global}/{rank} $x|");
@@ -139,6 +142,35 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
         assert_eq!(lines, expected);
     }
     assert_eq!(shown.lines().count(), 2 * 2001);
+}
+
+#[test]
+fn lines_that_nobody_takes_are_counted_and_those_of_a_slow_reader_wait() {
+    static OPEN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 1, |logs| logs.tee = PerRank::All(BOTH));
+    logs.show = |_, _| {
+        drop(OPEN.lock());
+        true
+    };
+    let closed = OPEN.lock().unwrap();
+    let mut attempt = logs.start(&placement()).unwrap();
+    let worker = attempt.worker(0).unwrap();
+    write(&worker.stdout, "one\ntwo\nthree\n");
+    assert_eq!(attempt.finish(Duration::from_millis(50), || false), 3);
+    let mut asked = 0;
+    let is_enough = || {
+        asked += 1;
+        asked > 10
+    };
+    assert_eq!(attempt.finish(MOST, is_enough), 3, "somebody does not want to wait");
+    drop(closed);
+    assert_eq!(attempt.finish(MOST, || false), 0);
+    // And one that is gone.
+    logs.show = |_, _| false;
+    let mut attempt = logs.start(&placement()).unwrap();
+    write(&attempt.worker(0).unwrap().stdout, "one\ntwo\n");
+    assert_eq!(attempt.finish(MOST, || false), 2);
 }
 
 #[test]
@@ -157,7 +189,7 @@ fn lines_are_shown_while_the_worker_runs() {
         assert!(Instant::now() < deadline, "{:?}", shown(&logs));
         std::thread::yield_now();
     }
-    attempt.finish();
+    assert_eq!(attempt.finish(MOST, || false), 0);
     assert_eq!(shown(&logs), expected);
 }
 
@@ -175,7 +207,7 @@ fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
         assert_eq!(attempt.last_lines(rank as u32), ["a".to_owned(), format!("worker {rank} failed")]);
     }
     // Those who still hold the other end don't hold up the end.
-    attempt.finish();
+    assert_eq!(attempt.finish(MOST, || false), 0);
 }
 
 #[test]

@@ -75,13 +75,10 @@ pub enum Event {
     Signalled(Signal),
     /// So many nodes wait for the next round.
     NodesWaiting(u64),
-    /// So many nodes are no longer in the round.
-    NodesLeft {
-        /// How many.
-        nodes: u64,
-        /// How many nodes have finished; who has may leave.
-        finished: u64,
-    },
+    /// So many nodes are gone from the round without having finished: they have left, or died.
+    NodesLeft(u64),
+    /// Nodes of the round have left it and wait for the next one.
+    RoundOver,
     /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
     PeerRestarts,
     /// Another node has failed for good.

@@ -71,6 +71,8 @@ pub enum Reason {
     NodesWaiting(u64),
     /// Nodes have gone.
     NodesLeft(u64),
+    /// The others begin a new round.
+    RoundOver,
 }
 
 impl fmt::Display for Reason {
@@ -83,6 +85,7 @@ impl fmt::Display for Reason {
             Reason::PeerRestarts => f.write_str("a worker of another node failed"),
             Reason::NodesWaiting(1) => f.write_str("1 node waits to be let in"),
             Reason::NodesWaiting(n) => write!(f, "{n} nodes wait to be let in"),
+            Reason::RoundOver => f.write_str("the other nodes start over"),
             Reason::NodesLeft(1) => f.write_str("1 node left or died"),
             Reason::NodesLeft(n) => write!(f, "{n} nodes left or died"),
         }

@@ -175,7 +175,7 @@ impl Supervisor {
             Event::NodesWaiting(nodes) if nodes > 0 => {
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesWaiting(nodes)));
             }
-            Event::NodesLeft { nodes, finished: 0 } if nodes > 0 => {
+            Event::NodesLeft(nodes) if nodes > 0 => {
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesLeft(nodes)));
             }
             Event::PeerRestarts => {
@@ -205,6 +205,11 @@ impl Supervisor {
                 self.restarts += 1;
                 Then::Join(Reason::PeerRestarts)
             }
+            // What this node has done was done together with them: it is done again with those who are left.
+            Event::NodesLeft(nodes) if nodes > 0 => Then::Join(Reason::NodesLeft(nodes)),
+            // They wait until this node has left the round, too.
+            Event::RoundOver => Then::Join(Reason::RoundOver),
+            Event::StoreLost => Then::End(Verdict::Error, Parting::Nothing),
             // If another has finished too, it may be the one who closed it, tired of waiting.
             Event::PeerFailed | Event::Closed { finished: 0 | 1 } => {
                 Then::End(Verdict::FailedElsewhere, Parting::Close)

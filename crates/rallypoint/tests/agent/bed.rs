@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// The variable that marks all that comes of one agent.
-const MARK: &str = "RALLYPOINT_TEST_MARK";
+pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -83,11 +83,24 @@ impl Agent {
 
     /// `rallypoint run` with these arguments and further environment variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
+        Agent::spawn(arguments, |command| {
+            command.env("RALLYPOINT_LOG", "info").envs(variables.iter().copied());
+        })
+    }
+
+    /// The same without a word about how much it is to log.
+    pub(crate) fn start_as_usual(arguments: &[&str]) -> Agent {
+        Agent::spawn(arguments, |command| {
+            command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
+        })
+    }
+
+    fn spawn(arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
         let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-        command.arg("run").args(arguments).env(MARK, &mark).env("RALLYPOINT_LOG", "info");
+        command.arg("run").args(arguments).env(MARK, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.envs(variables.iter().copied());
+        prepare(&mut command);
         let mut child = command.spawn().unwrap();
         let (out, err) = (Arc::default(), Arc::default());
         let readers = [

@@ -135,3 +135,22 @@ fn what_a_failed_worker_leaves_behind_is_gone_before_it_is_started_again() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     assert_eq!(ended.out.trim(), "", "the process of the first start was still there");
 }
+
+#[test]
+fn what_a_shell_started_before_it_became_the_agent_is_not_killed() {
+    let script = r#"sleep 600 >/dev/null 2>&1 & echo $!; exec "$0" run --standalone --no-python sh -c '(setsid sleep 600 &); exit 0'"#;
+    let mark = format!("{:016x}", random());
+    let shell = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
+        .env(crate::bed::MARK, &mark)
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&shell.stderr);
+    assert!(shell.status.success(), "{err}");
+    let others = String::from_utf8(shell.stdout).unwrap().trim().parse().unwrap();
+    let left = family(&mark);
+    let other = rustix::process::Pid::from_raw(others).unwrap();
+    let lives = kill_process(other, Signal::KILL).is_ok();
+    assert!(lives, "it was killed: {err}");
+    assert_eq!(left.len(), 1, "and nothing else is left: {left:?}");
+}

@@ -130,6 +130,88 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
     first.says("told 0/1", 2);
 }
 
+#[test]
+fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
+    for _ in 0..2 {
+        let port = Port::free();
+        let script = format!("{TELL} exec sleep 600");
+        let first = node(&port, "1:2", &["--max-restarts", "0"], &script);
+        first.says("told 0/1", 1);
+        let second = node(&port, "1:2", &["--max-restarts", "0"], &script);
+        first.says("/2 ", 1);
+        second.says("/2 ", 1);
+        second.signal(Signal::KILL);
+        first.says("told 0/1", 2);
+    }
+}
+
+#[test]
+fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others() {
+    let port = Port::free();
+    // With three nodes the first finishes at once and the others never; with two all do.
+    let done = format!("{TELL} exit 0");
+    let works = format!("{TELL} [ $WORLD_SIZE = 2 ] || exec sleep 600");
+    let first = node(&port, "2:3", &[], &done);
+    has_host(&port);
+    let (second, third) = (node(&port, "2:3", &[], &works), node(&port, "2:3", &[], &works));
+    second.says("/3 ", 1);
+    third.says("/3 ", 1);
+    until("the first has finished", || first.err().contains("workers of this node have finished"));
+    let pid = second.inner().unwrap().as_raw_nonzero();
+    kill_all_of(&second);
+    let (first, third) = (first.ended(), third.ended());
+    for node in [&first, &third] {
+        assert_eq!(node.status.code(), Some(0), "{}", node.err);
+        assert_eq!(
+            node.out.lines().filter(|line| line.contains("/2 ")).count(),
+            1,
+            "{}{}",
+            node.out,
+            node.err
+        );
+    }
+    let named = format!("(pid {pid})");
+    assert!(first.err.contains(&named) || third.err.contains(&named), "{}\n{}", first.err, third.err);
+}
+
+#[test]
+fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_successor() {
+    let port = Port::free();
+    let first = node(&port, "2", &[], &format!("{TELL} exit 0"));
+    has_host(&port);
+    let second = node(&port, "2", &[], &format!("{TELL} exec sleep 600"));
+    second.says("told", 1);
+    until("the first has finished", || first.err().contains("workers of this node have finished"));
+    kill_all_of(&second);
+    until("the first waits again", || first.err().contains("starting over: 1 node left or died"));
+    let third = node(&port, "2", &[], &format!("{TELL} exit 0"));
+    let (first, third) = (first.ended(), third.ended());
+    assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);
+    assert_eq!(first.out.lines().count(), 2, "{}", first.out);
+}
+
+#[test]
+fn a_node_that_has_finished_and_lost_the_others_for_good_has_failed() {
+    for host_dies in [false, true] {
+        let port = Port::free();
+        let (done, works) = (format!("{TELL} exit 0"), format!("{TELL} exec sleep 600"));
+        let conf = CONF.replace("join_timeout=60", "join_timeout=10");
+        let start = |script: &str| node_with(&port, "2", &conf, &[], script);
+        let host = start(if host_dies { &works } else { &done });
+        has_host(&port);
+        let client = start(if host_dies { &done } else { &works });
+        let (dying, finished) = if host_dies { (host, client) } else { (client, host) };
+        dying.says("told", 1);
+        let has_finished = || finished.err().contains("workers of this node have finished");
+        until("it has finished", has_finished);
+        kill_all_of(&dying);
+        let ended = finished.ended();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+        let why = if host_dies { "hosts the store was lost" } else { "1 of at least 2 nodes" };
+        assert!(ended.err.contains(why), "{}", ended.err);
+    }
+}
+
 /// With torch's times as they are: three heartbeats of 5 s.
 #[test]
 fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_who_and_why() {
@@ -173,7 +255,7 @@ fn a_spare_ends_well_when_the_job_does() {
     let working = Agent::start_with(&arguments, &[("GO", &go)]);
     working.says("told", 1);
     let spare = Agent::start_with(&arguments, &[("GO", &go)]);
-    crate::bed::until("it is a spare", || spare.err().contains("spare"));
+    until("it is a spare", || spare.err().contains("spare"));
     std::fs::write(&go, "").unwrap();
     assert_eq!(working.ended().status.code(), Some(0));
     let ended = spare.ended();
@@ -184,7 +266,7 @@ fn a_spare_ends_well_when_the_job_does() {
 fn a_signal_while_it_waits_for_others_makes_it_leave() {
     let port = Port::free();
     let waiting = node(&port, "2", &[], "true");
-    crate::bed::until("it waits", || waiting.err().contains("waiting"));
+    until("it waits", || waiting.err().contains("waiting"));
     waiting.signal(Signal::TERM);
     let ended = waiting.ended();
     assert_eq!(ended.status.code(), Some(143), "{}", ended.err);

@@ -33,15 +33,18 @@ fn all_workers_are_started_again_when_one_fails() {
 
 #[test]
 fn a_slow_worker_does_not_spend_the_others_grace() {
-    // Both need longer than a common deadline would leave the second, and neither needs longer than its own.
-    let script =
-        r#"trap 'sleep 1; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
-    let agent = Agent::start(&standalone(&["--nproc-per-node", "2", "--shutdown-timeout", "30"], script));
-    agent.says("ready", 2);
+    // The first takes all of its five seconds and more; the others need three each. One after the other, or out of one
+    // purse, nothing would be left for them.
+    let script = r#"
+        if [ "$RANK" = 0 ]; then trap '' TERM; else trap 'sleep 3; echo "$RANK ended well"; exit 0' TERM; fi
+        echo ready; while :; do sleep 0.05; done"#;
+    let agent = Agent::start(&standalone(&["--nproc-per-node", "3", "--shutdown-timeout", "5"], script));
+    agent.says("ready", 3);
     agent.signal(Signal::TERM);
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-    assert!(ended.out.contains("0 ended well") && ended.out.contains("1 ended well"), "{}", ended.out);
+    assert!(ended.out.contains("1 ended well") && ended.out.contains("2 ended well"), "{}", ended.out);
+    assert_eq!(ended.err.matches("via SIGKILL").count(), 1, "{}", ended.err);
 }
 
 #[test]
@@ -83,6 +86,30 @@ fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert_eq!(crate::bed::family(&mark), [] as [String; 0]);
+}
+
+#[test]
+fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_grace() {
+    // As systemd and Slurm do it, and as `timeout` does.
+    for to_both in [true, false] {
+        let script = r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
+        let agent = Agent::start(&standalone(&["--nproc-per-node", "2"], script));
+        agent.says("ready", 2);
+        let inner = agent.inner().unwrap();
+        agent.signal(Signal::TERM);
+        match to_both {
+            true => rustix::process::kill_process(inner, Signal::TERM).unwrap(),
+            false => {
+                let taken = || agent.err().contains("closing signal SIGTERM");
+                until("the first has been taken", taken);
+                agent.signal(Signal::TERM);
+            }
+        }
+        let ended = agent.ended();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+        assert!(ended.out.contains("0 ended well") && ended.out.contains("1 ended well"), "{}", ended.out);
+        assert!(!ended.err.contains("SIGKILL"), "{}", ended.err);
+    }
 }
 
 #[test]

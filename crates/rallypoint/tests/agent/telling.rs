@@ -56,3 +56,97 @@ fn a_health_check_says_what_the_agent_does() {
     let state = ask().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
+
+#[test]
+fn a_node_of_a_static_job_says_what_it_waits_for() {
+    for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
+        let port = Port::free().number.to_string();
+        let agent = Agent::start_as_usual(&[
+            "--nnodes",
+            "2",
+            "--node-rank",
+            rank,
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            &port,
+            "--no-python",
+            "true",
+        ]);
+        until(what, || agent.err().contains(what));
+    }
+}
+
+#[test]
+fn a_node_says_that_nobody_answers_at_the_endpoint() {
+    // It takes connections and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = mute.local_addr().unwrap().to_string();
+    let agent = Agent::start_as_usual(&[
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        &endpoint,
+        "--rdzv-conf",
+        "is_host=0",
+        "--no-python",
+        "true",
+    ]);
+    until("it says so", || {
+        agent.err().contains(&format!("no answer yet from the store of the rendezvous at {endpoint}"))
+    });
+}
+
+#[test]
+fn a_reader_that_pauses_gets_every_tee_d_line() {
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i of many; done";
+    let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_rallypoint"))
+        .args(["run", "--standalone", "--tee", "1", "--no-python", "sh", "-c", script])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The pause itself: it is longer than the worker takes.
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    let mut out = String::new();
+    agent.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(agent.wait().unwrap().success());
+    let expected: Vec<_> = (1..=20000).map(|n| format!("[default0]:line {n} of many")).collect();
+    assert!(out.lines().eq(expected.iter()), "{} lines", out.lines().count());
+}
+
+#[test]
+fn lines_that_a_reader_did_not_want_are_counted_and_a_signal_ends_the_wait_for_one_that_reads_nothing() {
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i of many; done; echo all >&2";
+    for is_closed in [true, false] {
+        let arguments = ["run", "--standalone", "--tee", "1", "--no-python", "sh", "-c", script];
+        let (out, theirs) = std::io::pipe().unwrap();
+        let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_rallypoint"))
+            .args(arguments)
+            .stdin(std::process::Stdio::null())
+            .stdout(theirs)
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = (!is_closed).then_some(out);
+        let mut err = std::io::BufReader::new(agent.stderr.take().unwrap());
+        let mut text = String::new();
+        while !text.contains("all\n") {
+            assert!(std::io::BufRead::read_line(&mut err, &mut text).unwrap() > 0, "{text}");
+        }
+        if !is_closed {
+            rustix::process::kill_process(
+                rustix::process::Pid::from_child(&agent),
+                rustix::process::Signal::TERM,
+            )
+            .unwrap();
+        }
+        err.read_to_string(&mut text).unwrap();
+        agent.wait().unwrap();
+        drop(out);
+        assert!(text.contains(" lines of the workers were not shown: nobody read them"), "{text}");
+    }
+}

@@ -92,10 +92,9 @@ fn a_failure_is_told_at_once_and_costs_one_restart() {
 
 #[test]
 fn coming_and_going_of_nodes_restarts_without_cost() {
-    for (event, reason) in [
-        (Event::NodesWaiting(1), Reason::NodesWaiting(1)),
-        (Event::NodesLeft { nodes: 2, finished: 0 }, Reason::NodesLeft(2)),
-    ] {
+    for (event, reason) in
+        [(Event::NodesWaiting(1), Reason::NodesWaiting(1)), (Event::NodesLeft(2), Reason::NodesLeft(2))]
+    {
         let mut scene = Scene::running(1, 0);
         assert_eq!(scene.tell([event]), [send(0, Signal::TERM)], "{event:?}");
         // That a worker fails on the way out is no failure.
@@ -121,9 +120,9 @@ fn all_nodes_count_a_restart_and_who_comes_later_counts_on() {
 }
 
 #[test]
-fn nobody_starts_over_because_somebody_left_who_had_finished() {
+fn nobody_starts_over_because_somebody_who_has_finished_closes_the_rendezvous() {
     let mut scene = Scene::running(1, 0);
-    assert_eq!(scene.tell([Event::NodesLeft { nodes: 1, finished: 1 }, Event::Closed { finished: 1 }]), []);
+    assert_eq!(scene.tell([Event::NodesLeft(0), Event::Closed { finished: 1 }]), []);
     assert!(scene.0.is_running());
 }
 
@@ -149,6 +148,28 @@ fn a_node_that_has_finished_starts_over_with_one_that_has_not() {
     scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
     let orders = scene.tell([Event::PeerRestarts]);
     assert_eq!(orders, [Order::StopFinishing, Order::Join(Reason::PeerRestarts)]);
+}
+
+#[test]
+fn a_node_that_has_finished_starts_over_without_one_that_is_gone_and_with_those_who_do() {
+    for (event, reason) in
+        [(Event::NodesLeft(1), Reason::NodesLeft(1)), (Event::RoundOver, Reason::RoundOver)]
+    {
+        let mut scene = Scene::running(1, 0);
+        scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
+        // Who only wants to come in is the others' affair: they may be about to finish.
+        assert_eq!(scene.tell([Event::NodesWaiting(1), Event::NodesLeft(0)]), []);
+        assert_eq!(scene.tell([event]), [Order::StopFinishing, Order::Join(reason)]);
+        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+    }
+}
+
+#[test]
+fn who_loses_the_store_before_all_have_finished_has_not_succeeded() {
+    let mut scene = Scene::running(1, 0);
+    scene.tell([Event::Exited(rank(0), OK), Event::Alone]);
+    let orders = scene.tell([Event::StoreLost]);
+    assert_eq!(orders, [Order::StopFinishing, end(Verdict::Error, Parting::Nothing)]);
 }
 
 #[test]
