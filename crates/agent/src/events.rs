@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -26,8 +27,46 @@ pub(crate) struct Events {
 }
 
 enum Sink {
-    Console,
+    Console(Console),
     File(File),
+}
+
+/// Standard error, written by a thread of its own: who reads it may have stopped, and the agent must not.
+struct Console {
+    lines: Option<SyncSender<String>>,
+    ended: Receiver<()>,
+}
+
+/// Lines that wait to be written; with more, nobody reads.
+const MOST_LINES: usize = 1024;
+/// How long the end waits for the last of them.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+impl Console {
+    fn start() -> Console {
+        let (lines, waiting) = sync_channel::<String>(MOST_LINES);
+        let (end, ended) = sync_channel(1);
+        std::thread::spawn(move || {
+            for line in waiting {
+                // Nobody is left to tell.
+                let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            }
+            let _ = end.send(());
+        });
+        Console { lines: Some(lines), ended }
+    }
+
+    fn write(&self, line: String) -> std::io::Result<()> {
+        let lines = self.lines.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        lines.try_send(line).map_err(|_| std::io::Error::other("nobody reads standard error"))
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.lines = None;
+        let _ = self.ended.recv_timeout(LAST_LINES);
+    }
 }
 
 /// What is told of a worker.
@@ -43,7 +82,7 @@ impl Events {
     pub(crate) fn open(config: &LaunchConfig, start: Instant) -> Result<Events> {
         let sink = match &config.events {
             EventLog::None => None,
-            EventLog::Console => Some(Sink::Console),
+            EventLog::Console => Some(Sink::Console(Console::start())),
             EventLog::File(path) => {
                 let opened = File::options().create(true).append(true).open(path);
                 let failed =
@@ -95,7 +134,8 @@ impl Events {
         line.push('\n');
         let written = match &mut self.sink {
             Some(Sink::File(file)) => file.write_all(line.as_bytes()),
-            _ => std::io::stderr().lock().write_all(line.as_bytes()),
+            Some(Sink::Console(console)) => console.write(line),
+            None => Ok(()),
         };
         if let Err(error) = written {
             tracing::debug!("an event could not be written: {error}");

@@ -35,6 +35,7 @@ use rustix::process::{
 use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
 pub(crate) use keeper::keep;
+pub use outer::reaches_agent;
 
 use crate::logs::{random_letters, remove_unused};
 

@@ -42,7 +42,7 @@ pub use devices::count_devices;
 pub use entrance::enter;
 pub use error::{AgentError, Result};
 pub use error_file::{Cause, tell_error, tell_failure};
-pub use guard::{Guard, stand};
+pub use guard::{Guard, reaches_agent, stand};
 pub use host::{full_name, short_name};
 pub use logs::{Attempt, Folder, Logs, WorkerLogs, remove_unused};
 pub use outcome::{End, Outcome};

@@ -16,9 +16,11 @@ pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
     Ok(read)
 }
 
-/// The same; but `None` if whoever started this process wants it ignored, as `nohup` does.
+/// The same; but `None` if whoever started this process wants it ignored, as `nohup` does. A shell that has no terminal
+/// ignores these two for all that it starts in the background, whose users want to end it with them nevertheless.
 pub(crate) fn catch(signal: i32) -> io::Result<Option<UnixStream>> {
-    if is_ignored(signal) { Ok(None) } else { register(signal).map(Some) }
+    let anyway = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT].contains(&signal);
+    if is_ignored(signal) && !anyway { Ok(None) } else { register(signal).map(Some) }
 }
 
 /// The signals that this agent handles.

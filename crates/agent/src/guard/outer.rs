@@ -18,8 +18,8 @@ use super::{PATIENCE, descendants, folder, kill_all, starting};
 use crate::logs::remove_unused;
 use crate::signals;
 
-/// What would end this process and can be caught: the agent is to decide about it.
-const HANDED_ON: [Signal; 13] = [
+/// What would end this process and can be caught, and a little more: the agent is to decide about it.
+const HANDED_ON: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -33,7 +33,15 @@ const HANDED_ON: [Signal; 13] = [
     Signal::POWER,
     Signal::XCPU,
     Signal::XFSZ,
+    Signal::ABORT,
+    Signal::URG,
+    Signal::WINCH,
 ];
+
+/// Whether the agent gets this signal if it is sent to the process that the user has started.
+pub fn reaches_agent(signal: i32) -> bool {
+    HANDED_ON.iter().any(|handed_on| handed_on.as_raw() == signal)
+}
 
 /// Runs the next one to its end. `letters` are those of the folder for temporary files.
 pub(super) fn run(next: Command, letters: &str) -> ExitCode {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rallypoint_agent::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
-    check_workers, count_devices, signal_number,
+    check_workers, count_devices, reaches_agent, signal_number,
 };
 
 use super::arguments::RunArgs;
@@ -123,6 +123,12 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
         match signal_number(name) {
             Some(9 | 19) => {
                 return Err(Refused::value(format!("--signals-to-handle: nobody can handle {name}")));
+            }
+            Some(number) if !reaches_agent(number) => {
+                return Err(Refused::value(format!(
+                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or breaks the process that gets it \
+                     instead of asking it to end; leave it out, or send SIGTERM, SIGINT, SIGUSR1 or the like"
+                )));
             }
             Some(number) => numbers.push(number),
             None => {

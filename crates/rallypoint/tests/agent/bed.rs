@@ -97,8 +97,10 @@ impl Agent {
 
     fn spawn(arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-        command.arg("run").args(arguments).env(MARK, &mark);
+        // Whoever runs the tests in the background, or under `nohup`, has these ignored.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP,INT,QUIT", env!("CARGO_BIN_EXE_rallypoint"), "run"]);
+        command.args(arguments).env(MARK, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();

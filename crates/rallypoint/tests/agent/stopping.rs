@@ -1,8 +1,10 @@
 //! How workers are ended and started again on one node.
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bed::{Agent, until};
 
@@ -142,4 +144,54 @@ fn what_nohup_asks_to_be_ignored_is_ignored() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::HUP).unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "done");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn signals_beyond_the_usual_are_handled_if_they_are_asked_for() {
+    for signal in [Signal::ABORT, Signal::USR1, Signal::URG] {
+        let script =
+            r#"trap 'echo ended well; exit 0' ABRT USR1 URG; echo ready; while :; do sleep 0.05; done"#;
+        let names = "SIGABRT,SIGUSR1,SIGURG";
+        let agent = Agent::start(&standalone(&["--signals-to-handle", names], script));
+        agent.says("ready", 1);
+        agent.signal(signal);
+        let ended = agent.ended();
+        assert_eq!(ended.status.code(), Some(1), "{signal:?}: {}", ended.err);
+        assert!(ended.out.contains("ended well"), "{signal:?}: {}", ended.err);
+    }
+}
+
+/// As a shell without a terminal starts what is to run in the background.
+#[test]
+fn an_interrupt_ends_an_agent_that_was_started_with_it_ignored() {
+    let script = "trap '' INT QUIT; exec \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh", env!("CARGO_BIN_EXE_rallypoint"), "run"]);
+    shell.args(standalone(
+        &[],
+        "trap 'echo ended well; exit 0' INT; echo ready; while :; do sleep 0.05; done",
+    ));
+    let mut agent = shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(agent.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    kill_process(Pid::from_child(&agent), Signal::INT).unwrap();
+    assert_eq!(lines.next().as_deref(), Some("ended well"));
+    assert_eq!(agent.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn events_that_nobody_reads_stop_no_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let (unread, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'x'; 65_536]).unwrap();
+    let script = format!("echo start >> {}; exit 3", starts.display());
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    agent.arg("run").args(standalone(&["--event-log", "-", "--max-restarts", "2"], &script));
+    let mut agent = agent.stdout(Stdio::null()).stderr(full).spawn().unwrap();
+    until("it starts its worker three times", || {
+        std::fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() == 3)
+    });
+    drop(unread);
+    assert_eq!(agent.wait().unwrap().code(), Some(1));
 }

@@ -136,6 +136,8 @@ fn bad_usage_is_2_and_bad_values_are_1_as_torchrun_has_it() {
         ("--event-log-handler mine DIR/s.py", 1, "--event-log-handler mine"),
         ("--event-log DIR/no/such DIR/s.py", 1, "--event-log"),
         ("--signals-to-handle SIGTERM,SIGKILL DIR/s.py", 1, "SIGKILL"),
+        ("--signals-to-handle SIGTERM,SIGSEGV DIR/s.py", 1, "SIGSEGV can't be handled here"),
+        ("--signals-to-handle SIGTSTP DIR/s.py", 1, "SIGTSTP can't be handled here"),
         ("--signals-to-handle TERM DIR/s.py", 2, "\"TERM\""),
         ("--run-path --start-method fork DIR/s.py", 2, "--start-method fork"),
         ("--nnodes 2 --node-rank 2 DIR/s.py", 1, "the node rank 2"),
