@@ -124,7 +124,14 @@ fn a_hang_up_that_was_ignored_when_the_node_started_is_ignored() {
     node.signal(Signal::HUP);
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    let mut node = Node::run(plain);
+    // Also where the tests themselves run under `nohup`.
+    let mut usual = Command::new("env");
+    usual
+        .arg("--default-signal=HUP")
+        .arg(plain.get_program())
+        .args(plain.get_args())
+        .env_remove("RALLYPOINT_LOG");
+    let mut node = Node::run(usual);
     node.logs("1 of at least 2 nodes are here");
     node.signal(Signal::HUP);
     assert_eq!(node.ended().0, 129);
