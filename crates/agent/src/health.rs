@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -14,8 +14,10 @@ use crate::error::{AgentError, Result};
 
 /// How long the loop may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long somebody who asks may take.
+/// How long somebody who asks may take, all in all.
 const ASK: Duration = Duration::from_secs(2);
+/// So many are heard at a time: whoever is slow to ask holds up nobody. More than that wait.
+const AT_ONCE: usize = 16;
 /// A request is no longer than this; what is more is not read.
 const REQUEST: usize = 8 * 1024;
 
@@ -30,7 +32,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// `ask` hands the question to the loop.
-    pub(crate) fn start(at: SocketAddr, ask: impl Fn(Reply) + Send + 'static) -> Result<Health> {
+    pub(crate) fn start(at: SocketAddr, ask: impl Fn(Reply) + Clone + Send + 'static) -> Result<Health> {
         let failed =
             |source| AgentError::System { doing: format!("listen for health checks at {at}"), source };
         let listener = TcpListener::bind(at).map_err(failed)?;
@@ -41,12 +43,23 @@ impl Health {
         std::thread::Builder::new()
             .name("health".into())
             .spawn(move || {
+                // As many as may be heard; each is given back.
+                let (give_back, places) = channel();
+                (0..AT_ONCE).for_each(|_| {
+                    let _ = give_back.send(());
+                });
                 for stream in listener.incoming() {
                     if is_over.load(Ordering::SeqCst) {
                         return;
                     }
-                    // Who asks wrongly, or goes away, gets nothing.
-                    let _ = stream.and_then(|stream| answer(stream, &ask));
+                    let Ok(stream) = stream else { continue };
+                    let (ask, place) = (ask.clone(), Place(give_back.clone()));
+                    let _ = places.recv();
+                    // Who asks wrongly, or goes away, gets nothing; nor does anybody if there is no thread to be had.
+                    let _ = std::thread::Builder::new().name("health-answer".into()).spawn(move || {
+                        let _place = place;
+                        let _ = answer(stream, &ask);
+                    });
                 }
             })
             .map_err(failed)?;
@@ -62,12 +75,26 @@ impl Drop for Health {
     }
 }
 
+/// Given back when it is dropped.
+struct Place(Sender<()>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
 fn answer(mut stream: TcpStream, ask: &impl Fn(Reply)) -> io::Result<()> {
-    stream.set_read_timeout(Some(ASK))?;
     stream.set_write_timeout(Some(ASK))?;
+    let start = Instant::now();
     let mut request = Vec::new();
     let mut bytes = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST {
+        let left = ASK.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut bytes)? {
             0 => break,
             count => request.extend_from_slice(&bytes[..count]),
@@ -116,6 +143,18 @@ mod tests {
         );
         let text = get(health.address, "POST / HTTP/1.1\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
+    }
+
+    #[test]
+    fn who_is_slow_to_ask_holds_up_nobody() {
+        let answer = |reply: Reply| drop(reply.send(json!({"status": "running"})));
+        let health = Health::start("127.0.0.1:0".parse().unwrap(), answer).unwrap();
+        let silent: Vec<_> = (0..AT_ONCE - 1).map(|_| TcpStream::connect(health.address).unwrap()).collect();
+        let start = Instant::now();
+        let text = get(health.address, "GET / HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        assert!(start.elapsed() < ASK, "{:?}", start.elapsed());
+        drop(silent);
     }
 
     #[test]

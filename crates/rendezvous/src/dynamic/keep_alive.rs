@@ -23,8 +23,14 @@ impl KeepAlive {
             .name("rdzv-keep-alive".into())
             .spawn(move || {
                 let mut pause = driver.until_heartbeat();
+                let mut wrong = None;
                 while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
-                    beat(&driver);
+                    let now = beat(&driver).err();
+                    // What stays wrong is said once.
+                    if let Some(why) = now.as_ref().filter(|_| now != wrong) {
+                        tracing::warn!("{why}");
+                    }
+                    wrong = now;
                     // Whatever came of it, not at once again.
                     pause = driver.until_heartbeat().max(Duration::from_millis(100));
                 }
@@ -50,24 +56,24 @@ impl Drop for KeepAlive {
     }
 }
 
-/// One heartbeat. What goes wrong is said and tried again next time.
-fn beat(driver: &Driver) {
+/// One heartbeat, or why there was none. It is tried again next time.
+fn beat(driver: &Driver) -> Result<(), String> {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let deadline = driver.now().after(driver.settings.heartbeat_timeout);
+    let failed =
+        format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");
     match driver.pursue(Goal::KeepAlive, deadline) {
         Ok(End::Reached { reason: reason @ Reason::Dropped, .. }) => {
             if !driver.dropped.swap(true, Ordering::Relaxed) {
                 tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {reason}.");
             }
+            Ok(())
         }
-        Ok(End::Timeout(_)) => tracing::warn!(
-            "The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}' within {} s \
-             (heartbeat_timeout).",
-            driver.settings.heartbeat_timeout.as_secs_f64()
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(
-            "The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}': {error}"
-        ),
+        Ok(End::Timeout(_)) => {
+            let limit = driver.settings.heartbeat_timeout.as_secs_f64();
+            Err(format!("{failed} within {limit} s (heartbeat_timeout)."))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{failed}: {error}")),
     }
 }
