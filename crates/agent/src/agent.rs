@@ -104,6 +104,8 @@ struct Agent {
     retired: Vec<Attempt>,
     /// How many lines of those that are over were not shown.
     unshown: u64,
+    /// A signal has come, whatever came of it.
+    signalled: bool,
     formation: Option<Formation>,
     /// How many starts there were in this round before this one.
     epoch: u64,
@@ -161,6 +163,7 @@ impl Agent {
             attempt: None,
             retired: Vec::new(),
             unshown: 0,
+            signalled: false,
             formation: None,
             epoch: 0,
             placement: None,
@@ -262,6 +265,7 @@ impl Agent {
             self.read(letter);
         }
         for signal in self.signals.take(Instant::now()) {
+            self.signalled = true;
             if self.starts > 0 {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }

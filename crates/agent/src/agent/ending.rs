@@ -61,6 +61,8 @@ impl Agent {
     fn show_the_rest(&mut self, verdict: Verdict) {
         let patience = match verdict {
             Verdict::Signalled { .. } => SHOW_IN_HASTE,
+            // It may have come when all was over already.
+            _ if self.signalled => SHOW_IN_HASTE,
             _ => SHOW,
         };
         let (mut told, mut unshown) = (false, self.unshown);
