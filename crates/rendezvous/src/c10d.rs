@@ -42,9 +42,7 @@ impl C10dBackend {
             limits: Limits::default(),
             last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
         };
-        if !backend.store.check(&[&backend.key]).map_err(|source| backend.failed(source))? {
-            backend.plant()?;
-        }
+        backend.plant()?;
         Ok(backend)
     }
 
@@ -66,13 +64,13 @@ impl C10dBackend {
         }
     }
 
-    /// The state key is absent: puts back what was there last. Another node may be faster.
+    /// If the state key is absent, puts back what was there last. Another node may be faster.
     ///
     /// If nothing was, this is the beginning of a job, and what another of that name has left goes first.
     fn plant(&self) -> Result<()> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if last == cell::NULL {
-            self.sweep()?;
+            self.sweep();
         }
         self.store.compare_set(&self.key, b"", &last).map(drop).map_err(|source| self.failed(source))
     }
@@ -81,20 +79,21 @@ impl C10dBackend {
     /// rounds would be let into ours, and we would meet where its rank 0 was.
     ///
     /// All of that is older than the state is absent. Once there is a state again, the same names may be of the new job.
-    fn sweep(&self) -> Result<()> {
-        // Not every store can tell. Then the first round is all that can be known to be in the way.
-        let Ok(keys) = self.store.list_keys() else {
-            self.forget(0);
-            return Ok(());
-        };
+    fn sweep(&self) {
+        // A store that can't say is about to say why.
+        let is_absent = || matches!(self.store.check(&[&self.key]), Ok(false));
+        if !is_absent() {
+            return;
+        }
+        // Not every store can list its keys. Then the first round is all that can be known to be in the way.
+        let Ok(keys) = self.store.list_keys() else { return self.forget(0) };
         for key in keys.iter().filter(|key| keys::is_of_a_round(&self.run_id, key)) {
-            if self.store.check(&[&self.key]).map_err(|source| self.failed(source))? {
-                return Ok(());
+            if !is_absent() {
+                return;
             }
             // Not being able to tidy up hurts nobody.
             let _ = self.store.delete_key(key);
         }
-        Ok(())
     }
 
     fn failed(&self, source: StoreError) -> RendezvousError {
