@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use rallypoint_core::rendezvous::{NodeDesc, Settings};
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::dynamic::{Gathering, Observer};
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
+use crate::observer::{Gathering, Observer};
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 

@@ -35,6 +35,7 @@ mod fixed;
 mod handler;
 mod hosts;
 mod machine;
+mod observer;
 mod parameters;
 mod ranks;
 mod registry;
@@ -43,9 +44,7 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
-pub use dynamic::{
-    DynamicRendezvousHandler, Gathering, Observer, Waiting, WallClock, create_dynamic_handler,
-};
+pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
 pub use exit_barrier::{ExitBarrier, RoundEnd, count_as_idle};
@@ -53,6 +52,7 @@ pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
 pub use machine::is_this_machine;
+pub use observer::{Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };

@@ -101,15 +101,21 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
     }
 }
 
+/// One that hosts the store and works alone first, and another that comes to it; both work.
+fn one_and_another(port: &Port, more: &[&str]) -> (Agent, Agent) {
+    let script = format!("{TELL} exec sleep 600");
+    let first = node(port, "1:2", more, &script);
+    first.says("told 0/1", 1);
+    let second = node(port, "1:2", more, &script);
+    first.says("/2 ", 1);
+    second.says("/2 ", 1);
+    (first, second)
+}
+
 #[test]
 fn a_node_that_comes_is_let_in_and_one_that_leaves_is_not_waited_for() {
     let port = Port::free();
-    let script = format!("{TELL} exec sleep 600");
-    let first = node(&port, "1:2", &["--max-restarts", "0"], &script);
-    first.says("told 0/1", 1);
-    let second = node(&port, "1:2", &["--max-restarts", "0"], &script);
-    first.says("/2 ", 1);
-    second.says("/2 ", 1);
+    let (first, second) = one_and_another(&port, &["--max-restarts", "0"]);
     second.signal(Signal::TERM);
     assert_eq!(second.ended().status.code(), Some(1));
     first.says("told 0/1", 2);
@@ -120,12 +126,7 @@ fn a_node_that_comes_is_let_in_and_one_that_leaves_is_not_waited_for() {
 #[test]
 fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
     let port = Port::free();
-    let script = format!("{TELL} exec sleep 600");
-    let first = node(&port, "1:2", &[], &script);
-    first.says("told 0/1", 1);
-    let second = node(&port, "1:2", &[], &script);
-    first.says("/2 ", 1);
-    second.says("/2 ", 1);
+    let (first, second) = one_and_another(&port, &[]);
     kill_all_of(&second);
     first.says("told 0/1", 2);
 }
@@ -134,12 +135,7 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
 fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
     for _ in 0..2 {
         let port = Port::free();
-        let script = format!("{TELL} exec sleep 600");
-        let first = node(&port, "1:2", &["--max-restarts", "0"], &script);
-        first.says("told 0/1", 1);
-        let second = node(&port, "1:2", &["--max-restarts", "0"], &script);
-        first.says("/2 ", 1);
-        second.says("/2 ", 1);
+        let (first, second) = one_and_another(&port, &["--max-restarts", "0"]);
         second.signal(Signal::KILL);
         first.says("told 0/1", 2);
     }

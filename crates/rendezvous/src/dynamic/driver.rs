@@ -13,11 +13,12 @@ use rallypoint_core::rendezvous::{
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
-use super::{Flag, Observer, Waiting, WallClock};
+use super::{Flag, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
+use crate::observer::{Observer, Waiting};
 
 /// One node's way to its backend.
 pub(super) struct Driver {
