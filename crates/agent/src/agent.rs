@@ -26,7 +26,6 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
-use crate::lost::say_finished;
 use crate::news::Tiding;
 use crate::outcome::{End, Outcome};
 use crate::placement::Placement;
@@ -426,7 +425,7 @@ impl Agent {
         let is_wanted = Arc::clone(&wanted);
         std::thread::spawn(move || {
             let is_wanted = || is_wanted.load(Ordering::SeqCst);
-            if let Err(error) = say_finished(&*round.store, round.rank) {
+            if let Err(error) = rallypoint_rendezvous::say_that_it_ended(&*round.store, round.rank) {
                 tracing::debug!("could not say that this node has finished: {error}");
             }
             let end = crate::finishing::finish(&*handler, &round, most, is_wanted);

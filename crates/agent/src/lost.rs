@@ -1,16 +1,13 @@
 //! Who is gone from a round without having finished. Who has finished says so under its own name before it is counted;
 //! torch's agents are only counted, and while they wait for the others they send no heartbeats, so that they are taken for
 //! dead. As many of those who are gone as were counted and are not ours have therefore finished.
-//!
-//! The keys are those of `rallypoint join`, whose nodes may be among them.
 
-use rallypoint_rendezvous::{NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo};
+use rallypoint_rendezvous::{
+    NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo, has_said_that_it_ended, ours_that_ended,
+};
 use rallypoint_store::{Result, Store};
 
 use crate::finishing::finished;
-
-/// How many of ours have finished. Each also says so under its rank.
-const OURS: &str = "rallypoint.end/came";
 
 /// Nodes that are lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,16 +16,6 @@ pub(crate) struct Lost {
     pub(crate) count: u64,
     /// Who they are. Some of these may be agents of torch's that have finished, if there are more than that.
     pub(crate) among: Vec<NodeDesc>,
-}
-
-/// This node is about to be counted among those who have finished.
-pub(crate) fn say_finished(store: &dyn Store, rank: u64) -> Result<()> {
-    store.set(&of(rank), b"1")?;
-    store.add(OURS, 1).map(drop)
-}
-
-fn of(rank: u64) -> String {
-    format!("{OURS}/{rank}")
 }
 
 /// Who of this round is lost. What the store does not tell now, it tells when it is asked again.
@@ -52,13 +39,13 @@ fn unfinished(
 ) -> Result<Lost> {
     let mut among = Vec::new();
     for (node, rank) in participants.iter().zip(0..) {
-        if gone.contains(node) && !store.check(&[&of(rank)])? {
+        if gone.contains(node) && !has_said_that_it_ended(store, rank)? {
             among.push(node.clone());
         }
     }
     // In this order: who finishes between the two is taken for one of torch's until it is asked again. Who has said so and is
     // not counted yet makes one of torch's seem lost; whoever asks does not act on what is so for a moment only.
-    let ours = store.add(OURS, 0)?.max(0) as u64;
+    let ours = ours_that_ended(store)?.max(0) as u64;
     let torchs = finished()?.saturating_sub(ours);
     let count = (among.len() as u64).saturating_sub(torchs);
     Ok(if count == 0 { Lost::default() } else { Lost { count, among } })
@@ -66,6 +53,7 @@ fn unfinished(
 
 #[cfg(test)]
 mod tests {
+    use rallypoint_rendezvous::say_that_it_ended;
     use rallypoint_store::HashStore;
 
     use super::*;
@@ -82,7 +70,7 @@ mod tests {
         let finished = || store.add(COUNT, 0).map(|count| count as u64);
         let lost = |gone: &[NodeDesc]| unfinished(&store, &nodes, gone, finished).unwrap();
         assert_eq!(lost(&nodes[1..2]), Lost { count: 1, among: vec![nodes[1].clone()] });
-        say_finished(&store, 0).unwrap();
+        say_that_it_ended(&store, 0).unwrap();
         store.add(COUNT, 1).unwrap();
         assert_eq!(lost(&nodes[..1]), Lost::default());
         assert_eq!(lost(&nodes[1..2]).count, 1, "that another has finished is no excuse");
@@ -96,7 +84,7 @@ mod tests {
         store.add(COUNT, 1).unwrap();
         assert_eq!(lost(&nodes[2..]), Lost::default());
         assert_eq!(lost(&nodes[1..]), Lost { count: 1, among: nodes[1..].to_vec() }, "one of them");
-        say_finished(&store, 0).unwrap();
+        say_that_it_ended(&store, 0).unwrap();
         store.add(COUNT, 1).unwrap();
         assert_eq!(lost(&nodes[2..]), Lost::default());
         assert_eq!(lost(&nodes[1..]).count, 1);

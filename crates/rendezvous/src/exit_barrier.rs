@@ -16,6 +16,9 @@ const LAST: &str = "torchelastic/agent/terminal_state/last_member";
 const IDLE: &str = "rallypoint.end/idle";
 /// There if somebody's work has failed.
 const FAILED: &str = "rallypoint.end/failed";
+/// How many of ours are counted there. Each also says so under its rank, for those who ask after one that is gone: torch's
+/// agents are only counted.
+const OURS: &str = "rallypoint.end/came";
 /// How many of ours have heard that all have come, and that all have heard.
 const HEARD: &str = "rallypoint.end/heard";
 const ALL_HEARD: &str = "rallypoint.end/all_heard";
@@ -159,6 +162,26 @@ impl ExitBarrier {
             false => Ok(()),
         }
     }
+}
+
+/// This node, one of ours, has ended and is about to be counted as such.
+pub fn say_that_it_ended(store: &dyn Store, rank: u64) -> Result<()> {
+    store.set(&said_by(rank), b"1")?;
+    store.add(OURS, 1).map(drop)
+}
+
+/// Whether the node of that rank has said so.
+pub fn has_said_that_it_ended(store: &dyn Store, rank: u64) -> Result<bool> {
+    store.check(&[&said_by(rank)])
+}
+
+/// How many have said so.
+pub fn ours_that_ended(store: &dyn Store) -> Result<i64> {
+    store.add(OURS, 0)
+}
+
+fn said_by(rank: u64) -> String {
+    format!("{OURS}/{rank}")
 }
 
 /// This node has no workers, so nobody has to wait for them: it counts as one whose have ended.

@@ -47,7 +47,9 @@ pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_st
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
-pub use exit_barrier::{ExitBarrier, RoundEnd, count_as_idle};
+pub use exit_barrier::{
+    ExitBarrier, RoundEnd, count_as_idle, has_said_that_it_ended, ours_that_ended, say_that_it_ended,
+};
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;

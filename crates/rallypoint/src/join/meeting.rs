@@ -5,37 +5,25 @@ use std::time::Duration;
 
 use rallypoint_rendezvous::{
     ExitBarrier, NodeDesc, RendezvousHandler, RendezvousInfo, RoundEnd, count_as_idle,
+    has_said_that_it_ended, ours_that_ended, say_that_it_ended,
 };
 use rallypoint_store::{Result, Store, StoreError};
-
-/// How many of ours have come. Each also says so under its own name, for those who ask after one that is gone.
-const OURS: &str = "rallypoint.end/came";
 
 /// How long a node that has finished waits for the others, as torch's agents do.
 const MOST: Duration = Duration::from_secs(300);
 /// How long a node whose command has failed may take to say so.
 const SAY: Duration = Duration::from_secs(2);
 
-fn came(rank: u64) -> String {
-    format!("{OURS}/{rank}")
-}
-
-/// This node has come, or is about to be counted as such.
-fn say_that_it_comes(store: &dyn Store, rank: u64) -> Result<()> {
-    store.set(&came(rank), b"1")?;
-    store.add(OURS, 1).map(drop)
-}
-
 /// This node runs no command, so it has finished as it comes. To be said before it says how many workers it has: nobody
 /// has workers before all have said that, so the last to finish is one that has.
 pub(super) fn come_without_workers(store: &dyn Store, rank: u64) -> Result<()> {
-    say_that_it_comes(store, rank)?;
+    say_that_it_ended(store, rank)?;
     count_as_idle(store)
 }
 
 /// The command has failed here. The others need not wait for it; whether the job goes on is not theirs to say.
 pub(super) fn fail(round: &RendezvousInfo) {
-    let said = say_that_it_comes(&*round.store.with_timeout(SAY), round.rank);
+    let said = say_that_it_ended(&*round.store.with_timeout(SAY), round.rank);
     if let Err(error) = said.and_then(|()| ExitBarrier::of(round).with_timeout(SAY).fail()) {
         tracing::debug!("could not tell the others that the command has failed: {error}");
     }
@@ -49,7 +37,7 @@ pub(super) fn finish(
     round: &RendezvousInfo,
     is_told: impl Fn() -> bool,
 ) -> bool {
-    if let Err(error) = say_that_it_comes(&*round.store, round.rank) {
+    if let Err(error) = say_that_it_ended(&*round.store, round.rank) {
         tracing::info!("could not tell the others that the command has ended: {error}");
         // A store that is gone can't be told that this node leaves.
         return matches!(error, StoreError::Timeout { .. });
@@ -87,10 +75,10 @@ fn nobody_else_comes(
 /// that they are taken for dead; of those who are gone as many have come as were counted and are not ours.
 fn is_all_that_will_come(round: &RendezvousInfo, barrier: &ExitBarrier, gone: &[NodeDesc]) -> Result<bool> {
     let store = &*round.store;
-    let (all, ours) = (barrier.ended()?, store.add(OURS, 0)?);
+    let (all, ours) = (barrier.ended()?, ours_that_ended(store)?);
     let mut silent = 0;
     for (node, rank) in round.participants.iter().zip(0..) {
-        if gone.contains(node) && !store.check(&[&came(rank)])? {
+        if gone.contains(node) && !has_said_that_it_ended(store, rank)? {
             silent += 1;
         }
     }
