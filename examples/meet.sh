@@ -5,7 +5,7 @@
 #   cargo build --release
 #   target/release/rallypoint run --nproc-per-node 3 --max-restarts 1 --tee 3 --no-python examples/meet.sh
 set -eu
-rallypoint=$(command -v rallypoint || echo "$(dirname "$0")/../target/release/rallypoint")
+rallypoint=$(command -v rallypoint || echo "${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/release/rallypoint")
 store() { "$rallypoint" store --endpoint "$MASTER_ADDR:$MASTER_PORT" --timeout 30s "$@"; }
 
 start=$((TORCHELASTIC_RESTART_COUNT + 1))
