@@ -152,6 +152,58 @@ def test_the_stubs_say_what_the_module_has(tmp_path):
     assert ast.literal_eval(offered) == rallypoint.__all__
 
 
+# What a user writes who has everything checked.
+TYPED = """
+from datetime import timedelta
+
+import rallypoint
+from rallypoint import FileStore, HashStore, PrefixStore, Store, TCPStore
+from rallypoint.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
+from rallypoint.elastic.torchrun import create_handler
+from rallypoint.elastic.utils.distributed import create_c10d_store, get_socket_with_port
+from rallypoint.elastic.utils.store import barrier, get_all, store_timeout, synchronize
+from rallypoint.torch import TorchStore, as_torch_store
+
+
+class Mine(Store):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.held[key] = value if isinstance(value, bytes) else value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.held[key]
+
+
+store = TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=3))
+part: Store = PrefixStore("part", Mine())
+value: bytes = store.get("key")
+clone: TCPStore = store.clone()
+adapter: TorchStore = TorchStore(store)
+as_torch_store(store).set("key", "value")
+backend, below = create_backend(RendezvousParameters("c10d", "localhost:0", "job", 1, 1))
+info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1, 1)).next_rendezvous()
+rank: int = info.rank
+with store_timeout(store, 3.0), get_socket_with_port() as held:
+    all_of_them: list[bytes] = get_all(store, 0, "prefix", held.fileno())
+print(rallypoint.elastic.rendezvous, rallypoint.__version__, RendezvousTimeout().join)
+"""
+
+
+def test_a_program_that_is_strictly_typed_passes(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "typed.py").write_text(TYPED)
+    # Torch's own types are large, and not what this is about.
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = true\n")
+    command = [sys.executable, "-m", "mypy", "typed.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_stubs_and_help_tell_the_same():
     stub = ast.parse((pathlib.Path(rallypoint.__file__).parent / "_rallypoint.pyi").read_text())
     different = []

@@ -112,6 +112,16 @@ def test_what_is_no_base64_is_a_corrupt_state(lib):
     assert error.value.__cause__ is not None
 
 
+def test_what_is_no_state_is_refused_by_our_server_and_the_error_says_what_it_is():
+    backend = OURS.c10d.C10dRendezvousBackend(OURS.server(), "job")
+    with pytest.raises(OURS.api.RendezvousStateError) as error:
+        backend.set_state(b"x")
+    assert "first byte 0x78 does not begin a pickle" in str(error.value.__cause__)
+    # Nothing was written, and it goes on.
+    assert backend.get_state() is None
+    assert backend.set_state(state(1))[2]
+
+
 def test_a_store_that_fails_is_a_connection_error_with_its_own_error_inside(lib):
     class Failing(lib.dist.Store):
         fails = False

@@ -44,6 +44,29 @@ def test_values_that_are_there_are_got(lib):
     assert store.check(["data/finished/last_member"])
 
 
+def test_values_are_got_from_a_store_in_python_that_can_only_set_get_and_add(lib):
+    class Least(lib.dist.Store):
+        def __init__(self):
+            super().__init__()
+            self.held = {}
+
+        def set(self, key, value):
+            self.held[key] = value if isinstance(value, bytes) else value.encode()
+
+        def get(self, key):
+            return self.held[key]
+
+        def add(self, key, amount):
+            self.held[key] = str(int(self.held.get(key, 0)) + amount).encode()
+            return int(self.held[key])
+
+    store = Least()
+    for rank in range(2):
+        store.set(f"data{rank}", f"of {rank}")
+    for rank in (1, 0):
+        assert lib.store.get_all(store, rank, "data", 2) == [b"of 0", b"of 1"]
+
+
 def test_torchs_ranks_and_ours_meet():
     server = OURS.server()
     # One each: threads that share a client of torch's wait for each other.

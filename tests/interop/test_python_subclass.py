@@ -1,5 +1,8 @@
 """Stores written in Python, derived from `Store` or from one of the others. Torch's base and ours in turn."""
 
+import gc
+import weakref
+
 import pytest
 from clock import DEADLINE, ms, seconds
 from families import FAMILIES
@@ -141,6 +144,32 @@ def test_what_nobody_defines_is_not_implemented(module):
         for call in [lambda: store.queue_push("q", "v"), lambda: store.queue_len("q"), lambda: store.list_keys()]:
             with pytest.raises(NotImplementedError):
                 call()
+
+
+def test_a_circle_through_a_part_is_collected(module):
+    class Holding(module.HashStore):
+        pass
+
+    store = Holding()
+    store.part = module.PrefixStore("p", store)
+    store.part.set("k", "v")
+    gone = weakref.ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_part_that_is_still_used_keeps_its_store(module):
+    class Holding(module.HashStore):
+        pass
+
+    store = Holding()
+    store.part = module.PrefixStore("p", store)
+    above = module.PrefixStore("q", store.part)
+    del store
+    gc.collect()
+    above.set("k", "v")
+    assert above.get("k") == b"v"
 
 
 def test_what_it_raises_comes_out_as_it_was(module):

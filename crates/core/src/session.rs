@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::error::WireError;
 use crate::limits::Limits;
-use crate::wire::{Frame, Kept, MAGIC, Op, Request, RequestDecoder};
+use crate::wire::{Frame, Kept, MAGIC, Op, Recycler, Request, RequestDecoder};
 
 /// Why requests are held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// One whose large buffers come from there, and go there.
+    pub fn with_recycler(recycler: Recycler) -> Session {
+        Session { decoder: RequestDecoder::with_recycler(recycler), ..Session::default() }
+    }
+
     /// The next request for the engine: held back earlier, or taken off the front of `input`. `None` when there is
     /// nothing more to do; `input` is used up then.
     #[inline]

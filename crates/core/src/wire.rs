@@ -8,6 +8,7 @@ mod decoder;
 mod list;
 mod op;
 mod parse;
+mod recycling;
 mod reply;
 mod request;
 mod scan;
@@ -15,6 +16,7 @@ mod scan;
 pub use decoder::{Frame, Kept, ReplyDecoder, RequestDecoder};
 pub use list::{KeyList, PairList};
 pub use op::Op;
+pub use recycling::Recycler;
 pub use reply::{Reply, ReplyKind};
 pub use request::{Payload, Request};
 

@@ -11,7 +11,7 @@ use rallypoint_store::{Result, Store, StoreError};
 
 use crate::argument::Timeout;
 use crate::ending::{attached, watch_end};
-use crate::stores::{PyStore, overrides};
+use crate::stores::{PyStore, has_native, overrides};
 
 /// A Python object with a store's methods.
 pub(crate) struct Foreign {
@@ -23,6 +23,11 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
+    /// The object, for the collector of garbage.
+    pub(crate) fn object(&self) -> &Py<PyAny> {
+        &self.object
+    }
+
     pub(crate) fn new(object: Py<PyAny>) -> Foreign {
         // Without it the end is only less orderly.
         let _ = Python::attach(watch_end);
@@ -43,19 +48,26 @@ impl Foreign {
         attached(|py| call(self.object.bind(py))).unwrap_or_else(|| Err(ending())).map_err(foreign)
     }
 
-    /// The method of this name, if the object has one of its own.
+    /// Whether the object has a method of this name that does the work, of its own or from one of our classes.
     fn own(&self, name: &str) -> bool {
-        !self.fall_back && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
+        !self.fall_back && self.has(name).unwrap_or(false)
+    }
+
+    fn has(&self, name: &str) -> Result<bool> {
+        self.call(|store| Ok(overrides(store, name) || has_native(store)))
     }
 
     /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
     fn within(&self, key: &str) -> Result<()> {
         match self.timeout {
-            Some(timeout) if self.call(|store| Ok(overrides(store, "wait")))? => {
-                self.wait_for(&[key], timeout)
-            }
+            Some(timeout) if self.has("wait")? => self.wait_for(&[key], timeout),
             _ => Ok(()),
         }
+    }
+
+    /// Waits as a store does that can only get.
+    fn get_all(&self, keys: &[&str]) -> Result<()> {
+        keys.iter().try_for_each(|key| self.call(|store| store.call_method1("get", (key,)).map(drop)))
     }
 }
 
@@ -98,6 +110,9 @@ impl Store for Foreign {
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        if !self.has("wait")? {
+            return self.get_all(keys);
+        }
         self.call(|store| {
             let timeout = delta(store.py(), timeout)?;
             store.call_method1("wait", (keys.to_vec(), timeout)).map(drop)
@@ -107,6 +122,7 @@ impl Store for Foreign {
     fn wait(&self, keys: &[&str]) -> Result<()> {
         match self.timeout {
             Some(timeout) => self.wait_for(keys, timeout),
+            None if !self.has("wait")? => self.get_all(keys),
             None => self.call(|store| store.call_method1("wait", (keys.to_vec(),)).map(drop)),
         }
     }

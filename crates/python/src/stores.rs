@@ -9,7 +9,7 @@ mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use base::{PyStore, overrides, to_delta, to_rust};
+pub(crate) use base::{PyStore, has_native, overrides, to_delta, to_rust};
 pub(crate) use tcp::adopt;
 
 /// Adds the classes to the module.

@@ -9,12 +9,13 @@ mod signals;
 mod worker;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rallypoint_rendezvous::{
-    DynamicRendezvousHandler, RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters,
-    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
+    RendezvousParameters, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    role_infos,
 };
 use rallypoint_store::StoreError;
 use serde_json::json;
@@ -152,30 +153,40 @@ impl Node {
                 Ok(round) => round,
                 Err(code) => return code,
             };
-            // Nodes that run workers wait for everybody's numbers; this one has none.
-            let assigning = self.take_part(&round);
-            if let Err(code) = self.watch() {
+            let with_workers = self.take_part(&round);
+            if let Err(code) = self.watch(&with_workers) {
                 return code;
             }
-            // It ends with the round: what it waits for, if it does, will not come.
-            drop(assigning);
         }
     }
 
-    fn take_part(&self, round: &RendezvousInfo) -> std::thread::JoinHandle<()> {
-        let (store, rank, world_size) = (Arc::clone(&round.store), round.rank, round.world_size);
+    /// Nodes that run workers wait for everybody's numbers, and this one has none. Who has workers comes when all have said
+    /// how many. It ends with the round: what it waits for then will not come.
+    fn take_part(&self, round: &RendezvousInfo) -> Arc<OnceLock<Vec<NodeDesc>>> {
+        let with_workers = Arc::<OnceLock<_>>::default();
+        let (found, round) = (Arc::clone(&with_workers), round.clone());
         std::thread::spawn(move || {
+            let (store, rank) = (&*round.store, round.rank);
             let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
-            let taken = meeting::come_without_workers(&*store, rank);
-            if let Err(error) = taken.and_then(|()| assign_ranks(&*store, &mine, world_size)) {
-                tracing::debug!("ranks of workers were not assigned: {error}");
+            let taken = meeting::come_without_workers(store, rank);
+            let taken = taken.and_then(|()| assign_ranks(store, &mine, round.world_size));
+            match taken.and_then(|_| role_infos(store, round.world_size)) {
+                Ok(infos) => {
+                    let nodes = round.participants.into_iter().zip(infos);
+                    let nodes = nodes.filter(|(_, info)| info.local_world_size > 0).map(|(node, _)| node);
+                    let _ = found.set(nodes.collect());
+                }
+                Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
             }
-        })
+        });
+        with_workers
     }
 
-    /// Watches a round until it is to be started over.
-    fn watch(&self) -> Result<(), ExitCode> {
+    /// Watches a round until it is to be started over. Where others have workers in it that is theirs to decide: they would
+    /// lose them.
+    fn watch(&self, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
         let handler = self.handler();
+        let mut said = false;
         loop {
             handler.wait_for_change(Duration::from_secs(1));
             if self.signals.signalled.try_recv().is_ok() {
@@ -191,8 +202,21 @@ impl Node {
                     self.linger();
                     return Err(ExitCode::SUCCESS);
                 }
-                Ok((false, 0)) => {}
-                Ok((false, _)) => return Ok(()),
+                Ok((false, 0)) => said = false,
+                Ok((false, waiting)) => {
+                    let gone = handler.gone_from_round().unwrap_or_default();
+                    let mut with_workers = with_workers.get().into_iter().flatten();
+                    let would_lose = with_workers.any(|node| !gone.contains(node));
+                    if !would_lose || handler.is_round_over().unwrap_or(false) {
+                        return Ok(());
+                    }
+                    if !said {
+                        tracing::info!(
+                            "nodes wait for the next round ({waiting} now); it begins when those with a command end or start over"
+                        );
+                    }
+                    said = true;
+                }
                 Err(error) => return Err(complain(&error)),
             }
         }

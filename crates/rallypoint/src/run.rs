@@ -67,21 +67,23 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
         args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
     let level = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)));
     let Some(aside) = log::start_aside_as(level.as_deref(), args.log_format == "json") else {
-        return refuse(&Refused::usage(format!(
+        let text = format!(
             "--log-level {:?} is none of off, error, warn, info, debug, trace",
             level.unwrap_or_default()
-        )));
+        );
+        return refuse(&Refused::usage(text), Voice::Plain);
     };
+    let voice = if args.log_format == "json" { Voice::Log } else { Voice::Plain };
     let line: Vec<_> = std::env::args_os().collect();
     let code = match launch(&args, &line, &defaults) {
-        Err(refused) => refuse(&refused),
+        Err(refused) => refuse(&refused, voice),
         Ok(Launch { config, warnings }) => {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
             let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
             // What was logged comes before what is reported.
             aside.finish(LAST_LINES);
-            conclude(&config, &outcome)
+            conclude(&config, &outcome, voice)
         }
     };
     aside.finish(LAST_LINES);
@@ -99,28 +101,50 @@ fn python_level(level: &str) -> String {
     .into()
 }
 
+/// How this command speaks of what went wrong.
+#[derive(Clone, Copy)]
+enum Voice {
+    /// As text on standard error.
+    Plain,
+    /// In the log, because that is to be read by a program: no line of another form stands in between.
+    Log,
+}
+
+impl Voice {
+    fn say(self, text: &str) {
+        match self {
+            Voice::Log if tracing::enabled!(tracing::Level::ERROR) => tracing::error!("{}", text.trim()),
+            _ => output::complain_lines(text),
+        }
+    }
+
+    /// Each line of it, with the name of the command before it.
+    fn complain(self, text: &str) {
+        let lines: Vec<_> = text.lines().map(|line| format!("rallypoint run: {line}")).collect();
+        self.say(&lines.join("\n"));
+    }
+}
+
 /// Says what came of it, to everybody who wants to know.
-fn conclude(config: &LaunchConfig, outcome: &Outcome) -> ExitCode {
+fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode {
     match &outcome.end {
         End::Error(error) => {
-            error.to_string().lines().for_each(|line| output::complain(&format!("rallypoint run: {line}")));
+            voice.complain(&error.to_string());
             if let Some(hint) = hint(config, error) {
-                output::complain(&format!("hint: {hint}"));
+                voice.say(&format!("hint: {hint}"));
             }
         }
         End::Unhealthy if outcome.failures.is_empty() => {
-            output::complain(
-                "rallypoint run: a worker could not be interrupted for too long and was given up",
-            );
+            voice.complain("a worker could not be interrupted for too long and was given up");
         }
         End::FailedElsewhere if outcome.first_failure.is_none() && outcome.failures.is_empty() => {
-            output::complain("rallypoint run: the job was ended by another node, which has not said why");
+            voice.complain("the job was ended by another node, which has not said why");
         }
         End::Failed | End::FailedElsewhere | End::Unhealthy => {
             let title = entry_point_name(config);
             let first = outcome.first_failure.as_ref();
             let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
-            output::complain_lines(&report);
+            voice.say(&report);
         }
         End::Succeeded | End::Spare | End::Signalled(_) => {}
     }
@@ -131,17 +155,17 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome) -> ExitCode {
             (_, Some(failure)) => tell_failure(failure, path),
         }
     }
-    let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome));
+    let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome, voice));
     told.err().unwrap_or_else(|| ExitCode::from(outcome.exit_code()))
 }
 
-fn tell_end(to: &Path, config: &LaunchConfig, outcome: &Outcome) -> Result<(), ExitCode> {
+fn tell_end(to: &Path, config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> Result<(), ExitCode> {
     let report = format!("{}\n", end_report(config, outcome));
     if to == Path::new("-") {
         return output::say(report);
     }
     std::fs::write(to, report).map_err(|error| {
-        output::complain(&format!("rallypoint run: cannot write --end-report {}: {error}", to.display()));
+        voice.complain(&format!("cannot write --end-report {}: {error}", to.display()));
         ExitCode::FAILURE
     })
 }
@@ -164,10 +188,10 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
     })
 }
 
-fn refuse(refused: &Refused) -> ExitCode {
-    refused.text.lines().for_each(|line| output::complain(&format!("rallypoint run: {line}")));
+fn refuse(refused: &Refused, voice: Voice) -> ExitCode {
+    voice.complain(&refused.text);
     if refused.code == 2 {
-        output::complain("hint: `rallypoint run --help` shows the options with examples");
+        voice.say("hint: `rallypoint run --help` shows the options with examples");
     }
     ExitCode::from(refused.code)
 }
@@ -181,7 +205,7 @@ fn print_completion(shell: &str) -> ExitCode {
                 "--print-completion {other}: there is no script for it; `rallypoint completions` has bash, elvish, fish, \
                  powershell and zsh"
             );
-            return refuse(&Refused::usage(text));
+            return refuse(&Refused::usage(text), Voice::Plain);
         }
     };
     let mut script = Vec::new();

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -138,10 +139,6 @@ fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static
         waiting.close();
     });
     signals.forever().next().map_or(End::ByItself, End::Signal)
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Makes the system's allocator give back large memory when it is free, and take it in large pages.

@@ -195,6 +195,14 @@ fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
             .any(|line| line["level"] == "WARN"
                 && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
     );
+    // What went wrong is no exception.
+    let failed = place.workers("1", &["--log-format", "json"], "exit 3");
+    assert_eq!(failed.status.code(), Some(1));
+    let lines: Vec<Value> =
+        text(&failed.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let report = lines.last().unwrap();
+    assert_eq!(report["level"], "ERROR");
+    assert!(report["message"].as_str().unwrap().contains("Root Cause (first observed failure)"), "{report}");
     let silent = place.workers("2", &["--log-level", "error"], "true");
     assert_eq!(text(&silent.stderr), "");
     let wrong = place.workers("1", &["--log-level", "loud"], "true");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
-use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys};
+use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys, pickle};
 use rallypoint_store::{Exchange, Store, StoreError};
 
 use crate::backend::{RendezvousBackend, Signal, Token, Written};
@@ -168,6 +168,13 @@ impl RendezvousBackend for C10dBackend {
             Ok(Exchange::Absent) => {
                 self.plant()?;
                 Ok(Written { won: false, now: self.state()? })
+            }
+            // Our server lets nothing but states be written there, and ends the connection of who tries.
+            Err(source @ StoreError::Indeterminate { .. }) => {
+                Err(match pickle::decode(state, &self.limits) {
+                    Ok(_) => self.failed(source),
+                    Err(source) => RendezvousError::State { run_id: self.run_id.clone(), source },
+                })
             }
             Err(source) => Err(self.failed(source)),
         }

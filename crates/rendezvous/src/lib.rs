@@ -53,12 +53,12 @@ pub use exit_barrier::{
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
-pub use machine::is_this_machine;
+pub use machine::{is_address_of_another, is_loopback, is_this_machine};
 pub use observer::{Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };
 pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
-pub use ranks::{AssignedRanks, RoleInfo, assign_ranks};
+pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
 pub use store_info::RendezvousStoreInfo;

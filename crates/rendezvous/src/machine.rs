@@ -41,8 +41,22 @@ fn source_towards(address: IpAddr) -> Option<IpAddr> {
 }
 
 /// Whether `host` is this machine under a name that means it on every machine.
-pub(crate) fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+pub fn is_loopback(host: &str) -> bool {
+    let address = bare(host).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Whether `host` is an address, not a name, and one that this machine does not have. Of a name that can't be said: what it
+/// means may not be known here yet.
+pub fn is_address_of_another(host: &str) -> bool {
+    let address = bare(host).parse::<IpAddr>();
+    address.is_ok_and(|address| !address.is_unspecified() && !is_local(address.to_canonical()))
+}
+
+/// Without the brackets of an IPv6 address in an endpoint.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// Where to listen so that others reach this machine as `host`: exactly there, if it names addresses of this machine; on

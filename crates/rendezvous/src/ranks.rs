@@ -35,10 +35,7 @@ const MOST: u64 = 1 << 32;
 pub fn assign_ranks(store: &dyn Store, mine: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
     store.set(&format!("torchelastic/role_info/{}", mine.rank), mine.to_json().as_bytes())?;
     if mine.rank == 0 {
-        let keys: Vec<_> = (0..world_size).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
-        let infos = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let infos = infos.iter().zip(0..).map(|(json, rank)| RoleInfo::read(json, rank));
-        let infos: Vec<_> = infos.collect::<Result<_>>()?;
+        let infos = role_infos(store, world_size)?;
         let assigned: Vec<_> = (0..)
             .zip(count_through(&infos))
             .map(|(rank, ranks): (u64, _)| (format!("torchelastic/assigned_ranks/{rank}"), ranks.to_json()))
@@ -47,6 +44,13 @@ pub fn assign_ranks(store: &dyn Store, mine: &RoleInfo, world_size: u64) -> Resu
         store.multi_set(&pairs)?;
     }
     AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", mine.rank))?)
+}
+
+/// What every node contributes, in the order of their ranks. Waits for them as long as the store does.
+pub fn role_infos(store: &dyn Store, world_size: u64) -> Result<Vec<RoleInfo>> {
+    let keys: Vec<_> = (0..world_size).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
+    let infos = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
+    infos.iter().zip(0..).map(|(json, rank)| RoleInfo::read(json, rank)).collect()
 }
 
 /// The ranks of every node, in the order of the nodes.

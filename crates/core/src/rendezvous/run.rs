@@ -37,6 +37,8 @@ pub struct Run {
     first_announced: Option<MonoTime>,
     /// The round in which it has let others go first, and how often.
     deferred: (u64, u32),
+    /// Whether it has stood by as a spare, also if it was called since.
+    stood_by: bool,
 }
 
 /// How often to look while waiting: as often as torch's nodes.
@@ -71,6 +73,7 @@ impl Run {
             announcing: now,
             first_announced: None,
             deferred: (0, 0),
+            stood_by: false,
         }
     }
 
@@ -210,6 +213,7 @@ impl Run {
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
         if let Some(state) = &cell.state {
             member.watch.observe(state, now, &member.settings);
+            self.stood_by |= self.goal == Goal::Join && state.redundancy_list.contains(&member.me);
             // Whoever let it in, or out of the round before, has written a heartbeat for it, some time after it asked.
             let let_in =
                 member.announcement == Some(state.round) && state.participants.contains_key(&member.me);
@@ -252,6 +256,8 @@ impl Run {
             Decision::Finish => {
                 Step::End(End::Reached { state: cell.state.clone().unwrap_or_default(), reason })
             }
+            // A spare that was called, but the job was over before anybody began with it.
+            Decision::FailClosed if self.stood_by => Step::End(End::Graceful(reason)),
             Decision::FailClosed => Step::End(End::Closed(reason)),
             Decision::EndGracefully => Step::End(End::Graceful(reason)),
             Decision::FailTimeout => Step::End(End::Timeout(self.late.take().unwrap_or(reason))),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::op::Op;
 use super::parse::{length_at_front, string_at_front};
+use super::recycling::{LARGE, Recycler};
 use super::reply::{Reply, ReplyKind};
 use super::request::Request;
 use super::scan::{Progress, Scan};
@@ -84,9 +85,6 @@ impl Kept {
     }
 }
 
-/// From here on a message is large.
-const LARGE: usize = 1 << 20;
-
 /// A message that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
@@ -96,7 +94,7 @@ struct Partial {
 
 impl Partial {
     /// Takes from `input` what belongs to this message. True once it is whole.
-    fn fill(&mut self, input: &mut &[u8]) -> Result<bool, WireError> {
+    fn fill(&mut self, input: &mut &[u8], recycler: Option<&Recycler>) -> Result<bool, WireError> {
         let all = *input;
         let mut taken = 0;
         loop {
@@ -120,7 +118,7 @@ impl Partial {
                         *input = &[];
                         return Ok(false);
                     }
-                    self.make_room(more, exact.then_some(len));
+                    self.make_room(more, exact.then_some(len), recycler);
                     self.bytes.extend_from_slice(&all[taken..taken + more]);
                     taken += more;
                 }
@@ -129,10 +127,15 @@ impl Partial {
     }
 
     /// Doubling, so that no byte is moved more than about once, but never past a known end. What is large grows in
-    /// longer steps: moving it costs more than room that nobody has written to.
-    fn make_room(&mut self, more: usize, end: Option<usize>) {
+    /// longer steps: moving it costs more than room that nobody has written to. Room that is there already costs nothing.
+    fn make_room(&mut self, more: usize, end: Option<usize>, recycler: Option<&Recycler>) {
         let needed = self.bytes.len() + more;
         if needed > self.bytes.capacity() {
+            if let Some(mut buffer) = end.filter(|end| *end >= LARGE).and_then(|end| recycler?.take(end)) {
+                buffer.extend_from_slice(&self.bytes);
+                self.bytes = buffer;
+                return;
+            }
             let step = if self.bytes.len() < LARGE { 2 } else { 8 };
             let room = (self.bytes.capacity() * step).max(needed).max(64);
             let room = end.map_or(room, |end| room.min(end)).max(needed);
@@ -141,14 +144,25 @@ impl Partial {
     }
 }
 
+/// Whether another message may come that fits as well: one long value, and not many short ones, whose end nobody knows.
+fn is_worth_keeping(message: &Vec<u8>) -> bool {
+    message.capacity() >= LARGE && message.capacity() - message.len() <= message.len() / 8
+}
+
 /// Requests out of a stream of bytes, wherever it is cut.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     partial: Option<Box<Partial>>,
     begun: u64,
+    recycler: Option<Recycler>,
 }
 
 impl RequestDecoder {
+    /// One whose large buffers come from there, and go there.
+    pub fn with_recycler(recycler: Recycler) -> RequestDecoder {
+        RequestDecoder { recycler: Some(recycler), ..RequestDecoder::default() }
+    }
+
     /// The next whole request, taken off the front of `input`; `None` when `input` is used up.
     ///
     /// After an error the stream has no meaning any more and must be closed.
@@ -194,11 +208,15 @@ impl RequestDecoder {
         limits: &Limits,
     ) -> Result<Option<Frame<'a>>, WireError> {
         if let Some(partial) = &mut self.partial {
-            if !partial.fill(input)? {
+            if !partial.fill(input, self.recycler.as_ref())? {
                 return Ok(None);
             }
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-            return Ok(Some(Frame(Repr::Pieced(Box::new(Bytes::from(whole))))));
+            let whole = match &self.recycler {
+                Some(recycler) if is_worth_keeping(&whole) => recycler.lend(whole),
+                _ => Bytes::from(whole),
+            };
+            return Ok(Some(Frame(Repr::Pieced(Box::new(whole)))));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
@@ -248,7 +266,7 @@ impl ReplyDecoder {
         limits: &Limits,
     ) -> Result<Option<Reply>, WireError> {
         if let Some(partial) = &mut self.partial {
-            if !partial.fill(input)? {
+            if !partial.fill(input, None)? {
                 return Ok(None);
             }
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();

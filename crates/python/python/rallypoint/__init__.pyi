@@ -1,5 +1,7 @@
 """Torch's distributed stores and elastic rendezvous, in Rust."""
 
+from rallypoint import elastic as elastic
+
 from rallypoint._exceptions import (
     DistBackendError as DistBackendError,
     DistError as DistError,

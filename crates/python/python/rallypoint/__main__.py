@@ -6,14 +6,14 @@ import sys
 import sysconfig
 
 
-def command():
+def command() -> "str | None":
     """Where the command is: with this environment's scripts, or the user's."""
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"))
     return shutil.which("rallypoint", path=os.pathsep.join(places))
 
 
-def main():
+def main() -> None:
     """Becomes the command."""
     found = command()
     if found is None:

@@ -1,6 +1,6 @@
 """The native half of the package. Import `rallypoint` instead."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from os import PathLike
 from typing import SupportsIndex, final
@@ -15,29 +15,29 @@ class Store:
     """
 
     def __init__(self) -> None: ...
-    def set(self, key: str | bytes, value: str | bytes) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         """Stores value under key, whatever was there."""
 
-    def get(self, key: str | bytes) -> bytes:
+    def get(self, key: str) -> bytes:
         """The value of key as bytes, waiting until there is one, at most for the store's time-out."""
 
-    def add(self, key: str | bytes, amount: SupportsIndex) -> int:
+    def add(self, key: str, amount: SupportsIndex) -> int:
         """Adds amount to the number that key holds (0 if there is none) and returns the sum."""
 
-    def check(self, keys: Iterable[str | bytes]) -> bool:
+    def check(self, keys: Sequence[str]) -> bool:
         """Whether all these keys are there. Never waits."""
 
-    def compare_set(self, key: str | bytes, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         """Stores desired_value if key holds expected_value, or if it is absent and expected_value is empty. Returns the value
         held afterwards; expected_value if the key is absent and nothing was stored."""
 
-    def delete_key(self, key: str | bytes) -> bool:
+    def delete_key(self, key: str) -> bool:
         """Removes key; whether it was there (a FileStore always says yes)."""
 
     def num_keys(self) -> int:
         """How many keys the whole store holds, its own bookkeeping included."""
 
-    def wait(self, keys: Iterable[str | bytes], timeout: timedelta | float | None = None) -> None:
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
         """Waits until all these keys are there, at most for timeout; for the store's own if none is given."""
 
     @property
@@ -47,32 +47,32 @@ class Store:
     def set_timeout(self, timeout: timedelta | float) -> None:
         """Sets how long the store waits from now on."""
 
-    def append(self, key: str | bytes, value: str | bytes) -> None:
+    def append(self, key: str, value: str | bytes) -> None:
         """Puts value after what key holds."""
 
-    def multi_get(self, keys: Iterable[str | bytes]) -> list[bytes]:
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of these keys, waiting until all are there, at most for the store's time-out."""
 
-    def multi_set(self, keys: Iterable[str | bytes], values: Iterable[str | bytes]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Stores each of values under the key at its place in keys."""
 
     def has_extended_api(self) -> bool:
         """Whether append, multi_get and multi_set are single operations here rather than loops."""
 
-    def queue_push(self, key: str | bytes, value: str | bytes) -> None:
+    def queue_push(self, key: str, value: str | bytes) -> None:
         """Puts value at the end of the queue key."""
 
-    def queue_pop(self, key: str | bytes, block: bool = True) -> bytes:
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Takes the value at the head of the queue key. Waits for one at most for the store's time-out; with block=False it
         raises QueueEmptyError instead."""
 
-    def queue_len(self, key: str | bytes) -> int:
+    def queue_len(self, key: str) -> int:
         """How many values the queue key holds."""
 
     def list_keys(self) -> list[str]:
         """The names of all keys, in no order."""
 
-    def barrier(self, key: str | bytes, world_size: SupportsIndex, timeout: timedelta | float | None = None) -> None:
+    def barrier(self, key: str, world_size: SupportsIndex, timeout: timedelta | float | None = None) -> None:
         """Waits until world_size callers have come to the barrier key, at most for timeout; for the store's own if none is
         given."""
 

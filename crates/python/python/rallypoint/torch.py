@@ -10,7 +10,15 @@
 This module imports torch; the rest of the package does not.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import SupportsIndex, Union
+
 import torch.distributed as dist
+
+from ._rallypoint import Store
 
 __all__ = ["TorchStore", "as_torch_store"]
 
@@ -18,14 +26,14 @@ __all__ = ["TorchStore", "as_torch_store"]
 class TorchStore(dist.Store):
     """A torch store that passes every call on to `store`."""
 
-    def __init__(self, store):
+    def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
         self._timeout = store.timeout
         super().set_timeout(self._timeout)
 
     @property
-    def store(self):
+    def store(self) -> Store:
         """The store that calls are passed on to."""
         # A torch.distributed.PrefixStore around this one sets the time-out without calling anything here.
         timeout = super().timeout
@@ -34,84 +42,84 @@ class TorchStore(dist.Store):
             self._store.set_timeout(timeout)
         return self._store
 
-    def set(self, key, value):
+    def set(self, key: str, value: Union[str, bytes]) -> None:
         self.store.set(key, value)
 
-    def get(self, key):
+    def get(self, key: str) -> bytes:
         return self.store.get(key)
 
-    def add(self, key, amount):
+    def add(self, key: str, amount: SupportsIndex) -> int:
         return self.store.add(key, amount)
 
-    def check(self, keys):
+    def check(self, keys: Sequence[str]) -> bool:
         return self.store.check(keys)
 
-    def compare_set(self, key, expected_value, desired_value):
+    def compare_set(self, key: str, expected_value: Union[str, bytes], desired_value: Union[str, bytes]) -> bytes:
         return self.store.compare_set(key, expected_value, desired_value)
 
-    def delete_key(self, key):
+    def delete_key(self, key: str) -> bool:
         return self.store.delete_key(key)
 
-    def num_keys(self):
+    def num_keys(self) -> int:
         return self.store.num_keys()
 
     # From C++ these two are called by their names there.
     deleteKey = delete_key
     getNumKeys = num_keys
 
-    def wait(self, keys, timeout=None):
+    def wait(self, keys: Sequence[str], timeout: Union[timedelta, None] = None) -> None:
         if timeout is None:
             self.store.wait(keys)
         else:
             self.store.wait(keys, timeout)
 
-    def set_timeout(self, timeout):
+    def set_timeout(self, timeout: timedelta) -> None:
         super().set_timeout(timeout)
         self._timeout = super().timeout
         self._store.set_timeout(timeout)
 
-    def append(self, key, value):
+    def append(self, key: str, value: Union[str, bytes]) -> None:
         self.store.append(key, value)
 
-    def multi_get(self, keys):
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self.store.multi_get(keys)
 
-    def multi_set(self, keys, values):
+    def multi_set(self, keys: Sequence[str], values: Sequence[Union[str, bytes]]) -> None:
         self.store.multi_set(keys, values)
 
-    def has_extended_api(self):
+    def has_extended_api(self) -> bool:
         return self.store.has_extended_api()
 
-    def queue_push(self, key, value):
+    def queue_push(self, key: str, value: Union[str, bytes]) -> None:
         self.store.queue_push(key, value)
 
-    def queue_pop(self, key, block=True):
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
         return self.store.queue_pop(key, block)
 
-    def queue_len(self, key):
+    def queue_len(self, key: str) -> int:
         return self.store.queue_len(key)
 
-    def list_keys(self):
+    def list_keys(self) -> list[str]:
         return self.store.list_keys()
 
-    def barrier(self, key, world_size, timeout=None):
+    def barrier(self, key: str, world_size: int, timeout: Union[timedelta, None] = None) -> None:
         if timeout is None:
             self.store.barrier(key, world_size)
         else:
             self.store.barrier(key, world_size, timeout)
 
-    def clone(self):
+    def clone(self) -> dist.Store:
         return as_torch_store(self.store.clone())
 
-    def release(self):
+    def release(self) -> None:
         """Says that torch uses it no more: it, and the connections of its store, go when nobody else holds them."""
         _kept.pop(id(self._store), None)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"TorchStore({self._store!r})"
 
 
-def as_torch_store(store):
+def as_torch_store(store: Union[Store, dist.Store]) -> dist.Store:
     """`store` as a `torch.distributed.Store`, for `init_process_group(store=...)` and whatever else wants one.
 
     One of torch's own is returned as it is. Asked again for the same store, it returns the same. It is kept until its
@@ -125,4 +133,4 @@ def as_torch_store(store):
 
 
 # By what they are around, which they keep alive, so that no other object has its number.
-_kept = {}
+_kept: dict[int, TorchStore] = {}

@@ -92,14 +92,28 @@ impl Drop for PyStore {
 
 /// The store that does an object's work, as Rust sees it: itself, or the object if it is, or derives, one in Python.
 pub(crate) fn to_rust(object: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Store>> {
+    Ok(match below(object)? {
+        Below::Native(store) => store,
+        Below::Python(store) => store,
+    })
+}
+
+/// What does an object's work.
+pub(super) enum Below {
+    Native(Arc<dyn Store>),
+    /// The object itself, which this holds.
+    Python(Arc<Foreign>),
+}
+
+pub(super) fn below(object: &Bound<'_, PyAny>) -> PyResult<Below> {
     if let Ok(store) = object.cast::<PyStore>() {
         match store.get().native() {
-            Some(native) if is_plain(object) => return Ok(Arc::clone(native)),
+            Some(native) if is_plain(object) => return Ok(Below::Native(Arc::clone(native))),
             None if is_unfinished(object) => return Err(unfinished(object)),
             _ => {}
         }
     }
-    Ok(Arc::new(Foreign::new(object.clone().unbind())))
+    Ok(Below::Python(Arc::new(Foreign::new(object.clone().unbind()))))
 }
 
 /// Whether it is of one of our own classes, and not of one that derives from them and may do otherwise.
@@ -140,6 +154,11 @@ pub(crate) fn overrides(object: &Bound<'_, PyAny>, name: &str) -> bool {
         Ok(inherited) => !own.is(&inherited),
         Err(_) => true,
     }
+}
+
+/// Whether it derives from one of our own classes, so that what it does not define is there nevertheless.
+pub(crate) fn has_native(object: &Bound<'_, PyAny>) -> bool {
+    object.cast::<PyStore>().is_ok_and(|store| store.get().native().is_some())
 }
 
 /// A `timedelta`.

@@ -4,7 +4,9 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use rallypoint_rendezvous::{RendezvousError, RendezvousParameters, read_rendezvous_config};
+use rallypoint_rendezvous::{
+    RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
+};
 
 /// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
 ///
@@ -77,6 +79,9 @@ impl JoinArgs {
             wrong.push(why);
             (1, 1)
         });
+        if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
+            wrong.push(format!("--local-addr {address}: this machine does not have that address"));
+        }
         let lines = |error: RendezvousError| error.to_string().lines().map(String::from).collect::<Vec<_>>();
         let make = |min, max| {
             RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
@@ -97,7 +102,9 @@ impl JoinArgs {
                 }
             }
             Err(error) => {
-                wrong.extend(lines(error));
+                let mut more = lines(error);
+                more.retain(|line| !wrong.contains(line));
+                wrong.extend(more);
                 Err(RendezvousError::Parameters(wrong))
             }
         }

@@ -3,10 +3,8 @@
 
 mod contradictions;
 
-use std::net::IpAddr;
-
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_this_machine, parse_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_address_of_another, parse_rendezvous_config,
     rendezvous_handler_registry,
 };
 
@@ -184,14 +182,11 @@ fn host_of(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host)
 }
 
-/// That an address which is to be this machine's is. A name is believed: what it means may not be known here yet.
+/// That an address which is to be this machine's is. A name is believed.
 fn check_ours(flag: &str, host: &str) -> Result<(), Refused> {
-    let literal = host.trim_start_matches('[').trim_end_matches(']');
-    match literal.parse::<IpAddr>() {
-        Ok(address) if !address.is_unspecified() && !is_this_machine(literal) => {
-            Err(Refused::value(format!("{flag} {host}: this machine does not have that address")))
-        }
-        _ => Ok(()),
+    match is_address_of_another(host) {
+        true => Err(Refused::value(format!("{flag} {host}: this machine does not have that address"))),
+        false => Ok(()),
     }
 }
 

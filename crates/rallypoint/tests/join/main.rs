@@ -266,6 +266,8 @@ fn everything_that_is_wrong_is_said_at_once() {
         "join_timout=1,last_call_timeout=0",
         "--node-rank",
         "1",
+        "--local-addr",
+        "192.0.2.1",
     ]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
@@ -275,6 +277,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         "The last_call timeout (0:00:00) must be positive.",
         "The hostname of the rendezvous endpoint 'a b:1'",
         "--node-rank is for --rdzv-backend static",
+        "--local-addr 192.0.2.1: this machine does not have that address",
         "--help",
     ] {
         assert!(said.contains(part), "{part}: {said}");

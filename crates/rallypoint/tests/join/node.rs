@@ -1,7 +1,7 @@
 //! A node that runs, as a user starts it, with what it says.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) struct Node {
     pub(crate) child: Child,
     lines: Receiver<String>,
-    log: Option<BufReader<ChildStderr>>,
+    log: Receiver<String>,
 }
 
 impl Node {
@@ -60,10 +60,7 @@ impl Node {
     pub(crate) fn run(mut command: Command) -> Node {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().unwrap();
-        let (send, lines) = channel();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let log = child.stderr.take().map(BufReader::new);
+        let (lines, log) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
         Node { child, lines, log }
     }
 
@@ -89,21 +86,31 @@ impl Node {
             std::thread::sleep(Duration::from_millis(5));
         };
         let mut log = String::new();
-        self.log.take().unwrap().read_to_string(&mut log).unwrap();
+        while let Ok(line) = self.log.recv_timeout(SOON) {
+            log += &(line + "\n");
+        }
         (status.code().unwrap_or(-1), log)
     }
 
     /// Reads the log up to a line with this.
     pub(crate) fn logs(&mut self, what: &str) -> String {
-        let mut line = String::new();
+        let deadline = Instant::now() + SOON;
         loop {
-            line.clear();
-            assert_ne!(self.log.as_mut().unwrap().read_line(&mut line).unwrap(), 0, "it never says {what:?}");
-            if line.contains(what) {
-                return line;
+            let line = self.log.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            match line.unwrap_or_else(|_| panic!("it never says {what:?}")) {
+                line if line.contains(what) => return line,
+                _ => {}
             }
         }
     }
+}
+
+/// What comes from there, line by line.
+fn read(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = channel();
+    let from = BufReader::new(from);
+    std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+    lines
 }
 
 impl Drop for Node {

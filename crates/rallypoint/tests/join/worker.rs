@@ -86,6 +86,47 @@ fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
 }
 
+/// Nor does a node of the round without a command start over for a newcomer where another has one.
+#[test]
+fn a_command_goes_on_beside_a_node_without_one_when_somebody_waits() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done", go.display());
+    let conf = ["--rdzv-conf", "last_call_timeout=1"];
+    let working = Node::start(&server, "2:3", &[&conf[..], &["--", "sh", "-c", &script]].concat());
+    let mut plain = Node::start(&server, "2:3", &conf);
+    assert_eq!(plain.joined()["world_size"], 2);
+    working.joined();
+    assert_eq!(working.line(), "ready");
+    let late = Node::start(&server, "2:3", &conf);
+    plain.logs("it begins when those with a command end or start over");
+    std::fs::write(go, "").unwrap();
+    assert_eq!(working.ended().0, 0);
+    assert_eq!(plain.ended().0, 0);
+    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+}
+
+/// Its command fails, so that nobody is left who would lose something.
+#[test]
+fn nodes_without_a_command_start_over_when_the_last_command_is_gone() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 7", go.display());
+    let conf = ["--rdzv-conf", "last_call_timeout=1"];
+    let working = Node::start(&server, "2:3", &[&conf[..], &["--", "sh", "-c", &script]].concat());
+    let mut plain = Node::start(&server, "2:3", &conf);
+    plain.joined();
+    working.joined();
+    let late = Node::start(&server, "2:3", &conf);
+    plain.logs("it begins when those with a command end or start over");
+    std::fs::write(go, "").unwrap();
+    assert_eq!(working.ended().0, 7);
+    assert_eq!(late.joined()["world_size"], 2);
+    assert_eq!(plain.joined()["world_size"], 2);
+}
+
 #[test]
 fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
     let server = server();

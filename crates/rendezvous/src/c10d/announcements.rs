@@ -70,6 +70,13 @@ mod tests {
     }
 
     #[test]
+    fn who_was_never_here_is_not_remembered_for_being_taken_back() {
+        let mut text: String = (0..100_000).map(|pid| format!("- {pid} 0 a\n")).collect();
+        text += "+ 100000 0 a\n+ 7 0 a\n";
+        assert_eq!(read(text.as_bytes(), &Limits::default()), [NodeDesc::new("a", 100_000, 0)]);
+    }
+
+    #[test]
     fn a_list_or_an_address_beyond_the_limits_is_cut() {
         let mut limits = Limits::default();
         (limits.state_nodes, limits.host_len) = (2, 5);

@@ -67,6 +67,12 @@ pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStor
                         std::process::id(),
                         Endpoint { host: endpoint.host.clone(), port: store.port() }
                     );
+                    if parameters.max_nodes > 1 && is_loopback(&endpoint.host) {
+                        tracing::info!(
+                            "only nodes on this machine reach it there; for others, name an address of this machine in the \
+                             endpoint of every node"
+                        );
+                    }
                     return Ok(TcpC10dStore { store, is_host: true, reachable_as: name_of_host(&endpoint) });
                 }
                 Err(source) if told == Some(true) => return Err(failed(source)),

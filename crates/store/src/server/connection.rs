@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use rallypoint_core::store::ClientId;
+use rallypoint_core::wire::Recycler;
 use rallypoint_core::{Limits, Session};
 
 use super::outbox::Outbox;
@@ -53,12 +54,18 @@ pub(super) struct Arriving {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr, client: ClientId, now: Instant) -> Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        peer: SocketAddr,
+        client: ClientId,
+        recycler: Recycler,
+        now: Instant,
+    ) -> Connection {
         Connection {
             stream,
             peer,
             client,
-            session: Session::default(),
+            session: Session::with_recycler(recycler),
             outbox: Outbox::default(),
             accepted: now,
             doomed: false,

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::wire::Recycler;
 use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
 
@@ -73,6 +74,7 @@ pub(super) struct EventLoop {
     offences: Offences,
     scratch: Vec<u8>,
     buffers: Buffers,
+    recycler: Recycler,
     /// Connections with work left that no event will tell of.
     ready: VecDeque<usize>,
     /// Connections that have had a turn, and are to be sent what they got from it.
@@ -125,6 +127,7 @@ impl EventLoop {
             counters,
             scratch: vec![0; SCRATCH],
             buffers: Buffers::default(),
+            recycler: Recycler::default(),
             ready: VecDeque::new(),
             served: VecDeque::new(),
             served_bytes: 0,
@@ -214,7 +217,10 @@ impl EventLoop {
 
     /// How long to wait for sockets: not at all with work left, for ever with no clock running.
     fn patience(&self) -> Option<Duration> {
-        let clocks = !(self.unvalidated.is_empty() && self.arriving.is_empty() && self.stalled.is_empty());
+        let clocks = !(self.unvalidated.is_empty()
+            && self.arriving.is_empty()
+            && self.stalled.is_empty()
+            && self.recycler.is_empty());
         match (self.ready.is_empty(), clocks) {
             (false, _) => Some(Duration::ZERO),
             (true, true) => Some(self.sweep_every),

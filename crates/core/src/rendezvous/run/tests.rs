@@ -222,6 +222,23 @@ fn a_spare_looks_once_a_second_however_late_it_is() {
 }
 
 #[test]
+fn a_spare_that_was_called_ends_well_if_the_job_is_over_before_it_is_in() {
+    let closed = |mut state: State| {
+        state.closed = true;
+        state
+    };
+    let mut way = Way::to(Goal::Join);
+    way.member.beat = Some(way.now);
+    way.read(&complete(&["a", "c", "d"]).spare("b"));
+    way.read(&complete(&["a", "c"]).waiting("b"));
+    assert!(matches!(way.read(&closed(complete(&["a", "c"]).waiting("b"))), Step::End(End::Graceful(_))));
+    let mut way = Way::to(Goal::Join);
+    way.member.beat = Some(way.now);
+    way.read(&complete(&["a", "c"]).waiting("b"));
+    assert!(matches!(way.read(&closed(complete(&["a", "c"]).waiting("b"))), Step::End(End::Closed(_))));
+}
+
+#[test]
 fn who_leaves_takes_its_announcement_back_first_and_knows_of_it_until_its_write_is_won() {
     let mut way = Way::to(Goal::Join);
     way.read(&open(&["a"]));

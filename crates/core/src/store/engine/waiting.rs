@@ -1,6 +1,6 @@
 //! What waiting does: who is blocked in what, who has seen what, and whom a write wakes.
 
-use super::{Engine, Keepsake, State};
+use super::{Engine, Keepsake, LATCH_KEEP, State};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
 use crate::store::waiters::{ClientIndex, Places, Seen, WAIT_OVERHEAD, Waiters};
@@ -12,6 +12,8 @@ impl Engine {
     pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Option<Reply>, Refusal> {
         let mut keepsake = self.spare.take().unwrap_or_default();
         let latch = &mut keepsake.latch;
+        // All at once: many keys in steps would be moved again and again.
+        latch.reserve_exact(keys.len());
         let mut bytes = 0;
         let mut absent = Vec::new();
         for key in keys.iter() {
@@ -26,6 +28,9 @@ impl Engine {
                 None if self.is_present_otherwise(key) => {}
                 None => absent.push(key),
             }
+        }
+        if latch.len() < latch.capacity() / 2 {
+            latch.shrink_to(LATCH_KEEP);
         }
         for (held, limit) in
             [(0, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)]

@@ -5,9 +5,7 @@
 //! stands in many launch scripts and does no harm; that is warned of either way: `--node-rank`, and a master beside an
 //! endpoint, for a rendezvous that gives ranks itself; and the address of the one node that there is.
 
-use std::net::IpAddr;
-
-use rallypoint_rendezvous::{ConfigValue, parse_rendezvous_config, parse_rendezvous_endpoint};
+use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
 
 use super::{Kind, Meeting};
 use crate::run::Refused;
@@ -162,12 +160,6 @@ impl Meeting {
 
 fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = bare(host).parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost")
-        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Whether two names mean one machine, as far as they tell.

@@ -63,7 +63,7 @@ impl EventLoop {
         if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + index), interest).is_err() {
             return count(&self.counters.refused);
         }
-        slot.insert(Connection::new(stream, peer, client, now)).unread = true;
+        slot.insert(Connection::new(stream, peer, client, self.recycler.clone(), now)).unread = true;
         self.unvalidated.push_back(client);
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         // The handshake is usually there already.

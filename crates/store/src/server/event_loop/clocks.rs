@@ -18,6 +18,7 @@ impl EventLoop {
         self.sweep_arriving(now);
         self.sweep_stalled(now);
         self.offences.forget_old(now);
+        self.recycler.tidy();
         self.settle();
     }
 

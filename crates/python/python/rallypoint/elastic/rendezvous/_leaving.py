@@ -7,11 +7,11 @@ import weakref
 
 from ... import _rallypoint
 
-_nodes: weakref.WeakSet = weakref.WeakSet()
-_process = None
+_nodes: weakref.WeakSet[_rallypoint.RendezvousNode] = weakref.WeakSet()
+_process: int | None = None
 
 
-def watch(node) -> None:
+def watch(node: _rallypoint.RendezvousNode) -> None:
     """Stops this node's heartbeats at the end of the process."""
     global _nodes, _process
     if _process != os.getpid():

@@ -375,7 +375,7 @@ def get_method_name(depth: int = 2) -> str:
     return stack[depth].function if len(stack) > depth else "no_method_name"
 
 
-def _native(backend):
+def _native(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
     """What Rust can use without calling Python: our own backend, unless somebody has put other methods in its place."""
     from .c10d_rendezvous_backend import C10dRendezvousBackend
 
@@ -387,7 +387,7 @@ def _native(backend):
     return backend._state
 
 
-def _part_of(store, prefix):
+def _part_of(store: Any, prefix: str) -> Any:
     """A part of the store: of the store's own kind, so that one of torch's stays one of torch's."""
     if isinstance(store, Store):
         return PrefixStore(prefix, store)

@@ -12,7 +12,7 @@ from ..._exceptions import raised
 class RendezvousError(Exception):
     """A rendezvous failed. The others derive from it."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         # By the public class: the one that also derives from torch's has no name to find it by.
         public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
         return public, self.args
