@@ -63,8 +63,10 @@ def test_values_are_got_from_a_store_in_python_that_can_only_set_get_and_add(lib
     store = Least()
     for rank in range(2):
         store.set(f"data{rank}", f"of {rank}")
-    for rank in (1, 0):
-        assert lib.store.get_all(store, rank, "data", 2) == [b"of 0", b"of 1"]
+    assert lib.store.get_all(store, 1, "data", 2) == [b"of 0", b"of 1"]
+    # Rank 0 waits for the others, which torch's can't without a wait().
+    if lib is OURS:
+        assert lib.store.get_all(store, 0, "data", 2) == [b"of 0", b"of 1"]
 
 
 def test_torchs_ranks_and_ours_meet():
