@@ -24,7 +24,7 @@ use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
-use bootstrap::{Bootstrap, Standing};
+use bootstrap::{Bootstrap, Looks, Standing};
 use driver::Driver;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
@@ -209,7 +209,7 @@ impl DynamicRendezvousHandler {
              {world_size}.",
             state.round
         );
-        let standing = || self.standing(state.round, &participants[0]);
+        let standing = |looks| self.standing(state.round, &participants[0], looks);
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let serve = self.use_agent_store();
         let Some(bootstrap_store_info) =
@@ -229,9 +229,12 @@ impl DynamicRendezvousHandler {
 
     /// What has become of a round that this node is in, as far as it waits for its rank 0. Looking at it is also how this
     /// node finds out, in time, that rank 0 is dead.
-    fn standing(&self, round: u64, rank_0: &NodeDesc) -> Standing {
+    fn standing(&self, round: u64, rank_0: &NodeDesc, looks: Looks) -> Standing {
         if self.driver.interrupted.load(Ordering::SeqCst) {
             return Standing::Interrupted;
+        }
+        if looks == Looks::Up {
+            return Standing::Stands;
         }
         // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
         let Ok(state) = self.look() else { return Standing::Stands };

@@ -19,8 +19,10 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How long, if it did not do so last time.
 const HARDLY: Duration = Duration::from_millis(200);
 
-/// How long it waits before it looks whether somebody wants it to stop.
+/// How long it waits before it looks up, at first and later.
 const SLICE: Duration = Duration::from_millis(200);
+/// So long rank 0 may take before anybody asks what has become of it: of a thousand nodes all would, and that takes longer.
+const USUAL: Duration = Duration::from_secs(1);
 
 /// What a node remembers from round to round.
 #[derive(Default)]
@@ -44,6 +46,15 @@ pub(super) enum Standing {
     Interrupted,
 }
 
+/// What a node that waits for rank 0 wants to know now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looks {
+    /// Whether somebody wants it to stop.
+    Up,
+    /// And what has become of the round.
+    AtTheState,
+}
+
 impl Bootstrap {
     /// Publishes it, as rank 0, or reads it, as long as the round stands; `None` if it came to nothing. With `serve` rank 0
     /// has a server running there.
@@ -54,7 +65,7 @@ impl Bootstrap {
         participants: &[NodeDesc],
         store: &dyn Store,
         serve: bool,
-        standing: impl Fn() -> Standing,
+        standing: impl Fn(Looks) -> Standing,
     ) -> Result<Option<RendezvousStoreInfo>> {
         let first = &participants[0];
         let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
@@ -78,11 +89,14 @@ impl Bootstrap {
         };
         let left = || patience.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
+        let mut slice = SLICE;
         // What goes wrong here, other than that nothing has come yet, goes wrong below as well.
         while start.elapsed() < patience
-            && matches!(store.wait_for(&keys, SLICE.min(left())), Err(StoreError::Timeout { .. }))
+            && matches!(store.wait_for(&keys, slice.min(left())), Err(StoreError::Timeout { .. }))
         {
-            match standing() {
+            slice = (slice * 2).min(USUAL);
+            let looks = if start.elapsed() < USUAL { Looks::Up } else { Looks::AtTheState };
+            match standing(looks) {
                 Standing::Stands => {}
                 // It may have said so and gone since, all done.
                 Standing::Void if store.check(&keys).is_ok_and(|said| said) => break,
