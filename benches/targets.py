@@ -35,10 +35,8 @@ GATHERING = "many clients, once"
 VALUE = "8 MiB values, 64 connections"
 
 WORKLOADS = [
-    *(
-        Workload(name, ONE, 1.1, limit=0.9, p99=True, turns=5)
-        for name in ("add", "get", "set", "check", "wait", "compare_set")
-    ),
+    *(Workload(name, ONE, 1.1, limit=0.9, p99=True, turns=5) for name in ("add", "get", "set", "check", "compare_set")),
+    Workload("wait", ONE, None, limit=0.9, p99=True, turns=5),
     Workload("add", MANY, 10, in_flight=32, limit=0.5, redis="incr"),
     Workload("get", MANY, 10, in_flight=32, limit=0.5, redis="get"),
     Workload("check", MANY, 10, in_flight=32, limit=0.5),
@@ -46,7 +44,7 @@ WORKLOADS = [
     Workload("compare_set", MANY, 10, in_flight=32, limit=0.5),
     Workload("set", MANY, 1.5, in_flight=32, limit=0.5, redis="set", turns=5),
     Workload("multi_get-10000", LARGE, 30),
-    Workload("wait-10000", LARGE, 30),
+    Workload("wait-10000", LARGE, 30, turns=3),
     Workload("multi_set-10000", LARGE, 100),
     Workload("cancel-2000", GATHERING, 100),
     Workload("connect-10000", GATHERING, None),
@@ -54,7 +52,7 @@ WORKLOADS = [
     Workload("bootstrap-1024", GATHERING, 2.5),
     Workload("barrier-10000", GATHERING, 1.0, turns=5),
     Workload("get-8MiB", VALUE, 1.0),
-    Workload("set-8MiB", VALUE, 1.0),
+    Workload("set-8MiB", VALUE, 1.0, turns=3),
 ]
 
 REST_MIB = 10

@@ -128,6 +128,8 @@ struct Agent {
     _health: Option<Health>,
     host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
+    /// When it last began to join.
+    joins_since: Instant,
     start: Instant,
 }
 
@@ -181,6 +183,7 @@ impl Agent {
             _health: health,
             host: starting::host_name(),
             starts: 0,
+            joins_since: Instant::now(),
             start,
             config,
         })
@@ -318,6 +321,7 @@ impl Agent {
                     AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => Obstacle::Interrupted,
                     _ => Obstacle::Failed,
                 };
+                self.events.took("RENDEZVOUS", self.joins_since.elapsed());
                 self.error = Some(error);
                 Event::NotFormed(obstacle)
             }

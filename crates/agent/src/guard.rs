@@ -114,6 +114,22 @@ impl Above {
     }
 }
 
+/// Removes what an agent with this folder for temporary files may have left.
+fn clear_up(folder: &Path) {
+    remove_unused(folder);
+    let _ = std::fs::remove_file(pipe_beside(folder));
+}
+
+fn pipe_beside(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    folder.with_file_name(name.replacen("torchelastic_", "watchdog_timer_", 1))
+}
+
+/// The pipe for timers that goes with this agent, however it ends.
+pub(crate) fn timer_pipe() -> Option<PathBuf> {
+    temporary_folder().map(pipe_beside)
+}
+
 /// The folder for temporary files with these letters, as torch names it.
 fn folder(letters: &str) -> PathBuf {
     std::env::temp_dir().join(format!("torchelastic_{letters}"))
@@ -131,7 +147,7 @@ fn end_with(above: &OwnedFd) -> ! {
     let last = starting();
     kill_all(PATIENCE, &[]);
     if let Some(folder) = temporary_folder() {
-        remove_unused(folder);
+        clear_up(folder);
     }
     std::mem::forget(last);
     std::process::exit(1)

@@ -16,7 +16,7 @@ use rustix::process::{Signal, getpid};
 use serde::Deserialize;
 
 use crate::error::{AgentError, Result};
-use crate::guard::{descendants, send};
+use crate::guard::{descendants, send, timer_pipe};
 
 /// How often timers are looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -41,10 +41,8 @@ impl Timers {
     pub(crate) fn new(path: Option<&Path>) -> Timers {
         use std::hash::{BuildHasher, Hasher, RandomState};
         let random = || RandomState::new().build_hasher().finish();
-        let path = path.map_or_else(
-            || std::env::temp_dir().join(format!("watchdog_timer_{:016x}{:016x}", random(), random())),
-            Path::to_owned,
-        );
+        let own = || std::env::temp_dir().join(format!("watchdog_timer_{:016x}{:016x}", random(), random()));
+        let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(own);
         Timers { path, wanted: None }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
@@ -48,26 +48,35 @@ impl Foreign {
         attached(|py| call(self.object.bind(py))).unwrap_or_else(|| Err(ending())).map_err(foreign)
     }
 
-    /// Whether the object has a method of this name that does the work, of its own or from one of our classes.
+    /// Whether the object has a method of this name of its own.
     fn own(&self, name: &str) -> bool {
-        !self.fall_back && self.has(name).unwrap_or(false)
+        !self.fall_back && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
     }
 
-    fn has(&self, name: &str) -> Result<bool> {
-        self.call(|store| Ok(overrides(store, name) || has_native(store)))
+    /// Whether it can wait, by a method of its own or of one of our classes.
+    fn can_wait(&self) -> Result<bool> {
+        self.call(|store| Ok(overrides(store, "wait") || has_native(store)))
     }
 
     /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
     fn within(&self, key: &str) -> Result<()> {
         match self.timeout {
-            Some(timeout) if self.has("wait")? => self.wait_for(&[key], timeout),
+            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout),
             _ => Ok(()),
         }
     }
 
-    /// Waits as a store does that can only get.
-    fn get_all(&self, keys: &[&str]) -> Result<()> {
-        keys.iter().try_for_each(|key| self.call(|store| store.call_method1("get", (key,)).map(drop)))
+    /// Waits as a store does that can only get: it takes its own time for each, but no further one is begun after this.
+    fn get_all(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let start = std::time::Instant::now();
+        for (n, key) in keys.iter().enumerate() {
+            if start.elapsed() > timeout {
+                let late = format!("get() took longer than {timeout:?} for {n} of {} keys", keys.len());
+                return Err(foreign(PyTimeoutError::new_err(late)));
+            }
+            self.call(|store| store.call_method1("get", (key,)).map(drop))?;
+        }
+        Ok(())
     }
 }
 
@@ -110,8 +119,8 @@ impl Store for Foreign {
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        if !self.has("wait")? {
-            return self.get_all(keys);
+        if !self.can_wait()? {
+            return self.get_all(keys, timeout);
         }
         self.call(|store| {
             let timeout = delta(store.py(), timeout)?;
@@ -122,7 +131,7 @@ impl Store for Foreign {
     fn wait(&self, keys: &[&str]) -> Result<()> {
         match self.timeout {
             Some(timeout) => self.wait_for(keys, timeout),
-            None if !self.has("wait")? => self.get_all(keys),
+            None if !self.can_wait()? => self.get_all(keys, Duration::MAX),
             None => self.call(|store| store.call_method1("wait", (keys.to_vec(),)).map(drop)),
         }
     }

@@ -10,7 +10,7 @@ mod worker;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
     DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
@@ -31,6 +31,8 @@ use crate::waiting::Waiting;
 
 /// How long the host of the store stays when the rendezvous was closed: the others look once a second.
 const LINGER: Duration = Duration::from_millis(1500);
+/// So long after a round has formed its nodes may take to say who has workers. Some never do.
+const SAYING: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let parameters = match args.parameters() {
@@ -154,7 +156,7 @@ impl Node {
                 Err(code) => return code,
             };
             let with_workers = self.take_part(&round);
-            if let Err(code) = self.watch(&with_workers) {
+            if let Err(code) = self.watch(&round, &with_workers) {
                 return code;
             }
         }
@@ -183,10 +185,11 @@ impl Node {
     }
 
     /// Watches a round until it is to be started over. Where others have workers in it that is theirs to decide: they would
-    /// lose them.
-    fn watch(&self, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
+    /// lose them. A node that was dropped from it has nothing to wait for.
+    fn watch(&self, round: &RendezvousInfo, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
         let handler = self.handler();
-        let mut said = false;
+        let (joined, mut said) = (Instant::now(), false);
+        let me = round.participants.get(round.rank as usize);
         loop {
             handler.wait_for_change(Duration::from_secs(1));
             if self.signals.signalled.try_recv().is_ok() {
@@ -205,17 +208,21 @@ impl Node {
                 Ok((false, 0)) => said = false,
                 Ok((false, waiting)) => {
                     let gone = handler.gone_from_round().unwrap_or_default();
-                    let mut with_workers = with_workers.get().into_iter().flatten();
-                    let would_lose = with_workers.any(|node| !gone.contains(node));
-                    if !would_lose || handler.is_round_over().unwrap_or(false) {
+                    let is_out = me.is_some_and(|me| gone.contains(me));
+                    let would_lose = match with_workers.get() {
+                        Some(nodes) => nodes.iter().any(|node| !gone.contains(node)),
+                        // They may be about to say so.
+                        None => joined.elapsed() < SAYING,
+                    };
+                    if is_out || !would_lose || handler.is_round_over().unwrap_or(false) {
                         return Ok(());
                     }
-                    if !said {
+                    if !said && with_workers.get().is_some() {
                         tracing::info!(
                             "nodes wait for the next round ({waiting} now); it begins when those with a command end or start over"
                         );
                     }
-                    said = true;
+                    said = with_workers.get().is_some();
                 }
                 Err(error) => return Err(complain(&error)),
             }

@@ -59,7 +59,7 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
             ("rallypoint_store", LevelFilter::WARN),
         ]),
     };
-    let aside = Aside::to(io::stderr());
+    let aside = Aside::with_notice(io::stderr(), if json { notice_as_json } else { notice });
     let lines = aside.clone();
     let log = tracing_subscriber::fmt::layer()
         .with_writer(move || lines.clone())
@@ -68,6 +68,13 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
     let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
     tracing_subscriber::registry().with(log.with_filter(levels)).init();
     Some(aside)
+}
+
+/// Writes a line as a log in JSON has it, at once.
+pub(crate) fn say_as_json(text: &str) {
+    let format = tracing_subscriber::fmt().json().flatten_event(true).with_target(false);
+    let line = format.with_writer(io::stderr).log_internal_errors(MISHAPS).finish();
+    tracing::subscriber::with_default(line, || tracing::error!("{text}"));
 }
 
 /// As much as is asked for; a word that is none is told, and taken for the usual.
@@ -96,6 +103,14 @@ fn level_named(name: &str) -> Option<LevelFilter> {
     })
 }
 
+fn notice(dropped: u64) -> String {
+    format!("{dropped} lines of the log were dropped: nobody read them")
+}
+
+fn notice_as_json(dropped: u64) -> String {
+    serde_json::json!({"level": "WARN", "message": notice(dropped)}).to_string()
+}
+
 /// Lines on their way to a thread that writes them. Writing here never waits.
 #[derive(Clone)]
 pub(crate) struct Aside(Arc<Queue>);
@@ -115,10 +130,14 @@ struct Lines {
 }
 
 impl Aside {
-    fn to(mut out: impl Write + Send + 'static) -> Aside {
+    fn to(out: impl Write + Send + 'static) -> Aside {
+        Aside::with_notice(out, notice)
+    }
+
+    fn with_notice(mut out: impl Write + Send + 'static, notice: fn(u64) -> String) -> Aside {
         let aside = Aside(Arc::default());
         let queue = Arc::clone(&aside.0);
-        std::thread::spawn(move || queue.write_to(&mut out));
+        std::thread::spawn(move || queue.write_to(&mut out, notice));
         aside
     }
 
@@ -153,7 +172,7 @@ impl Queue {
     }
 
     /// Writes what comes, for as long as the process lives. The lock is not held while it does.
-    fn write_to(&self, out: &mut impl Write) {
+    fn write_to(&self, out: &mut impl Write, notice: fn(u64) -> String) {
         loop {
             let mut lines = self.lock();
             lines.writing = false;
@@ -168,7 +187,7 @@ impl Queue {
                 let _ = out.write_all(&line);
             }
             if dropped > 0 {
-                let _ = writeln!(out, "{dropped} lines of the log were dropped: nobody read them");
+                let _ = writeln!(out, "{}", notice(dropped));
             }
         }
     }

@@ -111,10 +111,11 @@ enum Voice {
 }
 
 impl Voice {
+    /// Waits for whoever reads: it is the last that is said, and not to be lost.
     fn say(self, text: &str) {
         match self {
-            Voice::Log if tracing::enabled!(tracing::Level::ERROR) => tracing::error!("{}", text.trim()),
-            _ => output::complain_lines(text),
+            Voice::Log => log::say_as_json(text.trim()),
+            Voice::Plain => output::complain_lines(text),
         }
     }
 

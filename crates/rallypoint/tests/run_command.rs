@@ -223,6 +223,14 @@ fn events_go_where_they_are_wanted() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
+    // Also of a rendezvous that came to nothing, as torch's agents do.
+    let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
+    let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
+    assert_eq!(place.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
+    let events = fs::read_to_string(place.path("late")).unwrap();
+    let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!(event["name"], "torchelastic.worker.status.RENDEZVOUS", "{events}");
+    assert!(event["metadata"]["duration_ms"].as_f64().unwrap() >= 1000.0, "{events}");
 }
 
 #[test]
@@ -238,6 +246,9 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
         (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "there are c10d and static"),
         (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
         (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
+        (&["--event-log", "no/where", "--no-python", "true"], 1, "--event-log"),
+        (&["--event-log", "events", "absent.py"], 1, "there is no script \"absent.py\""),
+        (&["--event-log", "events", "--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
         (&["--bogus", "--no-python", "true"], 2, "--bogus"),
         (
             &["--standalone", "--rdzv-endpoint", "node0:1", "--no-python", "true"],

@@ -96,6 +96,16 @@ impl C10dBackend {
         }
     }
 
+    /// Our server lets nothing but states be written there, and ends the connection of who tries: it is there, these bytes
+    /// are no state, and they are not there.
+    fn refused(&self, state: &[u8], source: &StoreError) -> Option<RendezvousError> {
+        let StoreError::Indeterminate { .. } = source else { return None };
+        let source = pickle::decode(state, &self.limits).err()?;
+        let held = self.state().ok()?;
+        let is_there = held.is_some_and(|(held, _)| held == state);
+        (!is_there).then(|| RendezvousError::State { run_id: self.run_id.clone(), source })
+    }
+
     fn failed(&self, source: StoreError) -> RendezvousError {
         RendezvousError::Connection { run_id: self.run_id.clone(), source }
     }
@@ -169,14 +179,7 @@ impl RendezvousBackend for C10dBackend {
                 self.plant()?;
                 Ok(Written { won: false, now: self.state()? })
             }
-            // Our server lets nothing but states be written there, and ends the connection of who tries.
-            Err(source @ StoreError::Indeterminate { .. }) => {
-                Err(match pickle::decode(state, &self.limits) {
-                    Ok(_) => self.failed(source),
-                    Err(source) => RendezvousError::State { run_id: self.run_id.clone(), source },
-                })
-            }
-            Err(source) => Err(self.failed(source)),
+            Err(source) => Err(self.refused(state, &source).unwrap_or_else(|| self.failed(source))),
         }
     }
 

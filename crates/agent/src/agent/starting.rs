@@ -1,7 +1,7 @@
 //! Beginning a round: joining it, starting its workers, and taking down how they end.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
 use serde_json::{Value, json};
@@ -54,6 +54,7 @@ impl Agent {
         if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
             crate::finishing::take_back(&formation.round);
         }
+        self.joins_since = Instant::now();
         let (joining, post) = (Arc::clone(&self.joining), self.post.clone());
         let failed_in = match reason {
             Reason::WorkerFailed { .. } => self.formation.clone(),

@@ -14,8 +14,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, descendants, folder, kill_all, starting};
-use crate::logs::remove_unused;
+use super::{PATIENCE, clear_up, descendants, folder, kill_all, starting};
 use crate::signals;
 
 /// What would end this process and can be caught, and a little more: the agent is to decide about it.
@@ -53,7 +52,7 @@ pub(super) fn run(next: Command, letters: &str) -> ExitCode {
             if !kill_all(PATIENCE, &others) {
                 complain("some processes of the workers could not be killed");
             }
-            remove_unused(&folder(letters));
+            clear_up(&folder(letters));
             status.map_or(ExitCode::FAILURE, end_as)
         }
         Err(error) => {

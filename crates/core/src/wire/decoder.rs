@@ -90,6 +90,8 @@ impl Kept {
 struct Partial {
     scan: Scan,
     bytes: Vec<u8>,
+    /// What it lies in was used before: all of it takes room, not only what has come.
+    recycled: bool,
 }
 
 impl Partial {
@@ -131,9 +133,11 @@ impl Partial {
     fn make_room(&mut self, more: usize, end: Option<usize>, recycler: Option<&Recycler>) {
         let needed = self.bytes.len() + more;
         if needed > self.bytes.capacity() {
-            if let Some(mut buffer) = end.filter(|end| *end >= LARGE).and_then(|end| recycler?.take(end)) {
+            // Not before it has shown that it is large.
+            let used = end.filter(|_| needed >= LARGE).and_then(|end| recycler?.take(end));
+            if let Some(mut buffer) = used {
                 buffer.extend_from_slice(&self.bytes);
-                self.bytes = buffer;
+                (self.bytes, self.recycled) = (buffer, true);
                 return;
             }
             let step = if self.bytes.len() < LARGE { 2 } else { 8 };
@@ -230,7 +234,7 @@ impl RequestDecoder {
             Progress::Need { .. } => {
                 // The scan goes on over the copy just where it stopped over the original.
                 self.begun += 1;
-                self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec() }));
+                self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec(), recycled: false }));
                 *input = &[];
                 Ok(None)
             }
@@ -242,9 +246,12 @@ impl RequestDecoder {
         self.begun
     }
 
-    /// Bytes held of a request that has begun to arrive; `None` between requests.
+    /// Bytes held for a request that has begun to arrive; `None` between requests.
     pub fn held(&self) -> Option<usize> {
-        self.partial.as_ref().map(|partial| partial.bytes.len())
+        self.partial.as_ref().map(|partial| match partial.recycled {
+            true => partial.bytes.capacity(),
+            false => partial.bytes.len(),
+        })
     }
 }
 
@@ -288,7 +295,7 @@ impl ReplyDecoder {
             }
             Progress::Need { .. } => {
                 if !input.is_empty() {
-                    self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec() }));
+                    self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec(), recycled: false }));
                     *input = &[];
                 }
                 Ok(None)

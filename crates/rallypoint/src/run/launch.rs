@@ -75,9 +75,20 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
     check_command(&config, defaults)?;
-    if let Some(file) = config.report.as_ref().filter(|file| file.as_os_str() != "-") {
-        let opened = std::fs::File::options().create(true).append(true).open(file);
-        opened.map_err(|error| Refused::value(format!("--end-report {file:?} can't be written: {error}")))?;
+    // Last, so that a run that is refused leaves nothing.
+    let events = match &config.events {
+        EventLog::File(file) => Some(("--event-log", file)),
+        EventLog::None | EventLog::Console => None,
+    };
+    let report = config.report.as_ref().filter(|file| file.as_os_str() != "-");
+    let mut made = Vec::new();
+    for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
+        let was_there = file.exists();
+        if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
+            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
+        }
+        made.extend((!was_there).then_some(file));
     }
     Ok(Launch { config, warnings })
 }
@@ -282,12 +293,7 @@ fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> 
         // What torchrun would take for a shortened --event-log-handler means what it means there.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),
-        (Some(file), _) => {
-            let opened = std::fs::File::options().create(true).append(true).open(file);
-            opened
-                .map_err(|error| Refused::value(format!("--event-log {file:?} can't be written: {error}")))?;
-            Ok(EventLog::File(file.into()))
-        }
+        (Some(file), _) => Ok(EventLog::File(file.into())),
     }
 }
 

@@ -23,7 +23,8 @@ fn starting_and_killing_leaves_no_file_process_port_or_memory() {
         // At a port that the system chooses, or at one of ours.
         let place: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
-        let mut agent = Agent::start_with(&[place, &workers].concat(), &[("TMPDIR", dir.path())]);
+        let environment = [("TMPDIR", dir.path()), ("TORCHELASTIC_ENABLE_FILE_TIMER", Path::new("1"))];
+        let mut agent = Agent::start_with(&[place, &workers].concat(), &environment);
         std::thread::sleep(Duration::from_micros(random() % 20_000));
         processes.extend(relatives(&agent.mark()).iter().map(|(pid, _)| pid.as_raw_nonzero().to_string()));
         let signal = if round % 4 < 2 { Signal::TERM } else { Signal::KILL };

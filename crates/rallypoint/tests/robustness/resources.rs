@@ -1,4 +1,3 @@
-// They do nothing; so long the others are watched.
 //! Rows R01–R03, R07 and R13: connections and files that peers try to use up. (R12 is a matter of `serve`'s flags.)
 
 use std::process::{Command, Stdio};
@@ -24,6 +23,7 @@ fn r01_ten_thousand_idle_connections_cost_little_and_delay_nobody() {
     let memory = server.process().memory();
     println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.growth() / count);
     assert!(memory < 100 * MIB, "{memory}");
+    // They do nothing; so long the others are watched.
     assert_undisturbed(&server, Duration::from_millis(1), || std::thread::sleep(Duration::from_millis(500)));
     drop(idle);
     eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);

@@ -94,8 +94,9 @@ impl Bootstrap {
         while start.elapsed() < patience
             && matches!(store.wait_for(&keys, slice.min(left())), Err(StoreError::Timeout { .. }))
         {
-            slice = (slice * 2).min(USUAL);
-            let looks = if start.elapsed() < USUAL { Looks::Up } else { Looks::AtTheState };
+            slice = 2 * SLICE;
+            let soon = start.elapsed() < USUAL.min(patience);
+            let looks = if soon { Looks::Up } else { Looks::AtTheState };
             match standing(looks) {
                 Standing::Stands => {}
                 // It may have said so and gone since, all done.
