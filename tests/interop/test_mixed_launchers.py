@@ -149,3 +149,36 @@ def test_one_of_ours_that_has_finished_starts_over_without_a_torchrun_that_was_k
             assert successor.ended() == 0, ours.text + successor.text
             assert ours.ended() == 0, ours.text
         assert ours.text.count("begun") == 2, ours.text
+
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_RANK")
+
+
+@pytest.mark.parametrize("host", ["ours", "torchrun"])
+def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(port, tmp_path, host):
+    script = "echo " + " ".join(f"${name}" for name in NAMES) + f" > {tmp_path}/$RANK.$$"
+    nodes = {"ours": (3, "trainer"), "torchrun": (1, "reader")}
+
+    def node(kind, hosts):
+        workers, role = nodes[kind]
+        return Launcher(
+            kind,
+            *("--nnodes", 2, "--nproc-per-node", workers, "--role", role),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+            *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind]),
+            # Both launchers make one dollar sign of two.
+            *("--no-python", "sh", "-c", script.replace("$", "$$")),
+        )
+
+    other = {"ours": "torchrun", "torchrun": "ours"}[host]
+    with node(host, True) as first, node(other, False) as second:
+        assert first.ended() == 0, first.text + second.text
+        assert second.ended() == 0, first.text + second.text
+    told = sorted(path.read_text().split() for path in tmp_path.iterdir())
+    # Ours has the lower address, so its three workers come first; roles are counted by themselves.
+    assert told == [
+        ["0", "4", "0", "3", "trainer", "0", "3", "0"],
+        ["1", "4", "1", "3", "trainer", "1", "3", "0"],
+        ["2", "4", "2", "3", "trainer", "2", "3", "0"],
+        ["3", "4", "0", "1", "reader", "0", "1", "1"],
+    ]

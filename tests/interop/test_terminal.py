@@ -1,4 +1,4 @@
-"""`rallypoint join` at a terminal: its live line, and a command that reads what is typed."""
+"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads what is typed."""
 
 import contextlib
 import os
@@ -73,6 +73,17 @@ def test_a_node_that_waits_shows_a_live_line(endpoint):
         node.shows("gives up in 59")  # of 600 s, and moving
         node.types("\x03")
         assert node.ended() == 128 + signal.SIGINT
+
+
+def test_an_agent_shows_what_it_waits_for_and_then_its_world(endpoint):
+    flags = ("run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--rdzv-conf", "is_host=0")
+    flags += ("--nnodes", "2", "--nproc-per-node", "2", "--local-addr", "127.0.0.1", "--no-python", "true")
+    with Terminal(*flags) as first:
+        first.shows("1 of at least 2 nodes are here, 1 missing")
+        with Terminal(*flags) as second:
+            for node in (first, second):
+                node.shows("4 workers on 2 nodes, this is node")
+                assert node.ended() == 0, node.seen
 
 
 def test_a_static_node_that_waits_shows_a_live_line(endpoint):

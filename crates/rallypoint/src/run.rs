@@ -173,20 +173,26 @@ fn tell_end(to: &Path, config: &LaunchConfig, outcome: &Outcome, voice: Voice) -
 
 /// What may be the matter, where the error itself can't know.
 fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
-    let AgentError::Rendezvous(rallypoint_rendezvous::RendezvousError::Connection { .. }) = error else {
-        return None;
+    let held = |port: u16| {
+        let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
+        Some(format!("port {port} of this machine is held by process {pid} ({name})"))
     };
-    let (host, port) =
-        config.rendezvous.endpoint.rsplit_once(':').unwrap_or((&config.rendezvous.endpoint, "29400"));
-    let port = port.parse().ok()?;
-    let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
-    let owner = is_ours.then(|| port_owner(port)).flatten();
-    Some(match owner {
-        Some((pid, name)) if pid != std::process::id() => {
-            format!("port {port} of this machine is held by process {pid} ({name})")
+    match error {
+        AgentError::Rendezvous(rallypoint_rendezvous::RendezvousError::Connection { .. }) => {
+            let endpoint = &config.rendezvous.endpoint;
+            let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
+            let port = port.parse().ok()?;
+            let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
+            let owner = is_ours.then(|| held(port)).flatten();
+            Some(owner.unwrap_or_else(|| {
+                "is the node of the endpoint up, and do all nodes name the same endpoint?".into()
+            }))
         }
-        _ => "is the node of the endpoint up, and do all nodes name the same endpoint?".into(),
-    })
+        AgentError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            held(config.watch.health_check?.port())
+        }
+        _ => None,
+    }
 }
 
 fn refuse(refused: &Refused, voice: Voice) -> ExitCode {

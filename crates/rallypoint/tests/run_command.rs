@@ -272,15 +272,22 @@ fn a_port_in_use_is_told_with_who_has_it() {
     let place = Place::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
-    let done = place.workers("1", &flags, "echo it ran");
-    let told = text(&done.stderr);
-    assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{told}");
-    assert!(told.contains("already in use"), "{told}");
-    assert!(
-        told.contains(&format!("port {port} of this machine is held by process {}", std::process::id())),
-        "{told}"
-    );
+    let endpoint = format!("127.0.0.1:{port}");
+    let fixed = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
+    let c10d = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];
+    let health = ["--standalone", "--health-check", &endpoint];
+    for (flags, what) in [
+        (&fixed[..], "already in use"),
+        (&[&c10d[..], &["--rdzv-conf", "read_timeout=2"]].concat(), "does not answer as a store does"),
+        (&health, "listen for health checks"),
+    ] {
+        let done = place.workers("1", flags, "echo it ran");
+        let told = text(&done.stderr);
+        assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{told}");
+        assert!(told.contains(what), "{flags:?}: {told}");
+        let holder = format!("port {port} of this machine is held by process {}", std::process::id());
+        assert!(told.contains(&holder), "{flags:?}: {told}");
+    }
 }
 
 #[test]

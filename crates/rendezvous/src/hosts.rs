@@ -26,9 +26,9 @@ pub(crate) struct ExpectedHosts {
 pub struct MissingHosts {
     /// Those of whom it is known.
     pub names: Vec<String>,
-    /// How many more there are of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which
-    /// only the address is.
-    pub untold: usize,
+    /// Those of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which only the
+    /// address is.
+    pub untold: Vec<String>,
 }
 
 /// More than this many are no list of hosts but a mistake, or an attack.
@@ -37,18 +37,16 @@ const MOST: usize = 100_000;
 impl MissingHosts {
     /// `; not here: a, b`, naming at most so many; nothing if nobody is missing.
     pub fn describe(&self, most: usize) -> String {
-        let mut text = match self.names.as_slice() {
-            [] => String::new(),
-            names if names.len() > most => {
-                format!("; not here: {} and {} more", names[..most].join(", "), names.len() - most)
-            }
-            names => format!("; not here: {}", names.join(", ")),
+        let list = |names: &[String]| match names.len() > most {
+            true => format!("{} and {} more", names[..most].join(", "), names.len() - most),
+            false => names.join(", "),
         };
-        if self.untold > 0 {
-            text.push_str(&format!(
-                "; whether {} of the expected hosts are here can't be told, their addresses are not known",
-                self.untold
-            ));
+        let mut text = String::new();
+        if !self.names.is_empty() {
+            text += &format!("; not here: {}", list(&self.names));
+        }
+        if !self.untold.is_empty() {
+            text += &format!("; perhaps not here: {} (addresses not known)", list(&self.untold));
         }
         text
     }
@@ -93,7 +91,7 @@ impl ExpectedHosts {
         let known = strangers.clone();
         strangers.retain(|address| !named.contains(address));
         if strangers.is_empty() {
-            return MissingHosts { names: missing, untold: 0 };
+            return MissingHosts { names: missing, untold: Vec::new() };
         }
         self.addresses.look_up(&missing);
         let mut unknown = HashSet::new();
@@ -112,10 +110,9 @@ impl ExpectedHosts {
             }
         });
         // If it is known of all nodes whose they are, those of whom nothing is known are not among them.
-        if !strangers.is_empty() {
-            missing.retain(|host| !unknown.contains(host));
-        }
-        MissingHosts { names: missing, untold: if strangers.is_empty() { 0 } else { unknown.len() } }
+        let is_told = |host: &String| strangers.is_empty() || !unknown.contains(host);
+        let (names, untold) = missing.into_iter().partition(is_told);
+        MissingHosts { names, untold }
     }
 }
 
@@ -216,7 +213,7 @@ mod tests {
         loop {
             let missing = expected.missing(here.iter());
             assert!(many.iter().all(|host| !missing.names.contains(host)), "{missing:?}");
-            if missing.names == ["127.0.1.1"] && missing.untold == 200 {
+            if missing.names == ["127.0.1.1"] && missing.untold.len() == 200 {
                 break;
             }
             assert!(std::time::Instant::now() < deadline, "{missing:?}");
@@ -231,13 +228,12 @@ mod tests {
 
     #[test]
     fn a_crowd_of_missing_hosts_is_counted() {
-        let of = |names: &[&str], untold| MissingHosts {
-            names: names.iter().map(|name| name.to_string()).collect(),
-            untold,
-        };
-        assert_eq!(of(&[], 0).describe(2), "");
-        assert_eq!(of(&["a", "b"], 0).describe(2), "; not here: a, b");
-        assert_eq!(of(&["a", "b", "c", "d"], 0).describe(2), "; not here: a, b and 2 more");
-        assert!(of(&[], 7).describe(2).contains("7 of the expected hosts"));
+        let all = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let of = |names: &[&str], untold: &[&str]| MissingHosts { names: all(names), untold: all(untold) };
+        assert_eq!(of(&[], &[]).describe(2), "");
+        assert_eq!(of(&["a", "b"], &[]).describe(2), "; not here: a, b");
+        assert_eq!(of(&["a", "b", "c", "d"], &[]).describe(2), "; not here: a, b and 2 more");
+        let untold = "; not here: a; perhaps not here: b, c and 1 more (addresses not known)";
+        assert_eq!(of(&["a"], &["b", "c", "d"]).describe(2), untold);
     }
 }

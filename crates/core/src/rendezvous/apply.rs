@@ -71,7 +71,7 @@ pub fn apply(
         next.last_heartbeats.insert(me.clone(), stamp);
     }
     next.keep_newest(state.newest());
-    next.keep_world(state);
+    next.keep_world(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),

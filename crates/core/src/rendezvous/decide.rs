@@ -134,7 +134,11 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if state.complete && in_round {
         // Where it can't be told how large it was, it had at least the least. Where it can, it may have fewer than this node
         // wants: somebody with other numbers has completed it. To leave it, and come again, would go on for ever.
-        let least = if state.written_world().is_some() { 0 } else { settings.min_nodes };
+        let least = match state.written_world() {
+            Some(_) => 0,
+            // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
+            None => settings.min_nodes.max(state.largest_world(settings.max_nodes)),
+        };
         let (round, of) = (state.round, state.world_size().max(least));
         return match of == have {
             true => (Decision::Finish, Reason::InRound { round, world_size: have }),

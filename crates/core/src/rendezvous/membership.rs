@@ -94,11 +94,17 @@ impl State {
     }
 
     /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
-    /// highest rank has left, nothing else tells.
-    pub(super) fn keep_world(&mut self, before: &State) {
+    /// highest rank has left, nothing else tells. Whoever waits may have been in it, unless it is full; rather too large,
+    /// so that nobody enters it any more, than too small. Since somebody waits, all start over anyway.
+    pub(super) fn keep_world(&mut self, before: &State, max_nodes: u64) {
         if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
-            self.write_down_world(before.world_size());
+            self.write_down_world(before.world_size().max(before.largest_world(max_nodes)));
         }
+    }
+
+    /// How many nodes the complete round may have had, if those who wait were in it.
+    pub(super) fn largest_world(&self, max_nodes: u64) -> u64 {
+        ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
     }
 
     pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {

@@ -76,6 +76,23 @@ fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
 }
 
+/// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
+#[test]
+fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
+    let scene = Scene { settings: Settings::new("job", 2, 4), ..Scene::new() };
+    let mut round = complete(&["a", "b", "c"]);
+    round.extra.clear();
+    let left = round.without(&nodes(["c"]), 2).waiting("c");
+    let (decision, _) = decide(Goal::Join, &left, &scene.view());
+    assert_eq!(decision, Decision::Write(Change::Withdraw));
+    // Nobody waits; or it is full, so that nobody has left; or it is written down.
+    assert_eq!(join(&scene, &round.without(&nodes(["c"]), 2)), Decision::Finish);
+    let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
+    full.extra.clear();
+    assert_eq!(join(&scene, &full), Decision::Finish);
+    assert_eq!(join(&scene, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
+}
+
 /// Torch has no announcements.
 #[test]
 fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {

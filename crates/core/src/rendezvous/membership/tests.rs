@@ -44,12 +44,12 @@ fn the_size_of_a_round_that_torch_completed_is_written_down_while_it_is_known() 
     let mut state = complete(&["a", "b", "c"]);
     state.extra.clear();
     let mut left = state.without(&nodes(["c"]), 2);
-    left.keep_world(&state);
+    left.keep_world(&state, 3);
     assert_eq!(left.world_size(), 3);
     let fewer = left.without(&nodes(["b"]), 2);
     assert_eq!(fewer.world_size(), 3);
     let mut open = open(&["a"]);
-    open.keep_world(&open.clone());
+    open.keep_world(&open.clone(), 3);
     assert!(open.extra.is_empty(), "a round that is open has no size yet");
 }
 
@@ -58,6 +58,20 @@ fn the_size_of_another_round_counts_for_nothing() {
     let state = complete(&["a", "b", "c"]).without(&nodes(["a", "b", "c"]), 1);
     let later = State { complete: true, participants: [(node("a"), 0)].into(), ..state };
     assert_eq!(later.world_size(), 1);
+}
+
+#[test]
+fn the_size_of_a_round_of_torchs_is_written_down_and_rather_too_large_than_too_small() {
+    let mut before = complete(&["a", "b"]);
+    before.extra.clear();
+    let written = |before: &State| {
+        let mut next = before.clone();
+        next.keep_world(before, 3);
+        next.written_world()
+    };
+    assert_eq!(written(&before), Some(2));
+    assert_eq!(written(&before.clone().waiting("c")), Some(3), "c may have been in it");
+    assert_eq!(written(&before.waiting("c").waiting("d")), Some(3), "but there were no four");
 }
 
 #[test]
