@@ -25,10 +25,10 @@ pub(crate) struct ExpectedHosts {
 #[non_exhaustive]
 pub struct MissingHosts {
     /// Those of whom it is known.
-    pub names: Vec<String>,
+    pub names: Box<[String]>,
     /// Those of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which only the
     /// address is.
-    pub untold: Vec<String>,
+    pub untold: Box<[String]>,
 }
 
 /// More than this many are no list of hosts but a mistake, or an attack.
@@ -91,7 +91,7 @@ impl ExpectedHosts {
         let known = strangers.clone();
         strangers.retain(|address| !named.contains(address));
         if strangers.is_empty() {
-            return MissingHosts { names: missing, untold: Vec::new() };
+            return MissingHosts { names: missing.into(), untold: Box::default() };
         }
         self.addresses.look_up(&missing);
         let mut unknown = HashSet::new();
@@ -111,8 +111,8 @@ impl ExpectedHosts {
         });
         // If it is known of all nodes whose they are, those of whom nothing is known are not among them.
         let is_told = |host: &String| strangers.is_empty() || !unknown.contains(host);
-        let (names, untold) = missing.into_iter().partition(is_told);
-        MissingHosts { names, untold }
+        let (names, untold): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_told);
+        MissingHosts { names: names.into(), untold: untold.into() }
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while expected.missing(here.iter()).names != ["node3", "127.0.0.7"] {
+        while *expected.missing(here.iter()).names != ["node3", "127.0.0.7"] {
             // A slow name server holds nobody up, so it may take a second look.
             assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here.iter()));
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -213,7 +213,7 @@ mod tests {
         loop {
             let missing = expected.missing(here.iter());
             assert!(many.iter().all(|host| !missing.names.contains(host)), "{missing:?}");
-            if missing.names == ["127.0.1.1"] && missing.untold.len() == 200 {
+            if *missing.names == ["127.0.1.1"] && missing.untold.len() == 200 {
                 break;
             }
             assert!(std::time::Instant::now() < deadline, "{missing:?}");
