@@ -68,40 +68,64 @@ fn a_command_that_has_ended_well_although_it_was_told_to_end_is_a_success() {
     assert_eq!(node.ended().0, 0);
 }
 
+/// A command that runs until it is let go, and then ends with this code.
+struct Held {
+    folder: tempfile::TempDir,
+    script: String,
+}
+
+impl Held {
+    fn new(code: u8) -> Held {
+        let folder = tempfile::tempdir().unwrap();
+        let go = folder.path().join("go");
+        let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done; exit {code}", go.display());
+        Held { folder, script }
+    }
+
+    /// A node of the job that runs it.
+    fn node(&self, server: &TcpStoreServer, nodes: &str) -> Node {
+        Node::start(server, nodes, &[&SOON_FORMED[..], &["--", "sh", "-c", &self.script]].concat())
+    }
+
+    fn let_go(&self) {
+        std::fs::write(self.folder.path().join("go"), "").unwrap();
+    }
+}
+
+const SOON_FORMED: [&str; 2] = ["--rdzv-conf", "last_call_timeout=1"];
+
 /// A newcomer alone is no reason to end anything: nobody of the round has left it.
 #[test]
 fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
-    let server = server();
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done", go.display());
-    let conf = ["--rdzv-conf", "last_call_timeout=1", "--", "sh", "-c", &script];
-    let mut node = Node::start(&server, "1:2", &conf);
+    let (server, command) = (server(), Held::new(0));
+    let mut node = command.node(&server, "1:2");
     node.joined();
     assert_eq!(node.line(), "ready");
     let late = Node::start(&server, "1:2", &[]);
     node.logs("nodes wait for the next round (1 now); this node goes on until its command has ended");
-    std::fs::write(go, "").unwrap();
+    command.let_go();
     assert_eq!(node.ended().0, 0);
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+}
+
+/// A node with this command and one without, in a round; and one that waits for the next.
+fn with_and_without(server: &TcpStoreServer, command: &Held) -> [Node; 3] {
+    let working = command.node(server, "2:3");
+    let mut plain = Node::start(server, "2:3", &SOON_FORMED);
+    assert_eq!(plain.joined()["world_size"], 2);
+    working.joined();
+    assert_eq!(working.line(), "ready");
+    let late = Node::start(server, "2:3", &SOON_FORMED);
+    plain.logs("it begins when those with a command end or start over");
+    [working, plain, late]
 }
 
 /// Nor does a node of the round without a command start over for a newcomer where another has one.
 #[test]
 fn a_command_goes_on_beside_a_node_without_one_when_somebody_waits() {
-    let server = server();
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done", go.display());
-    let conf = ["--rdzv-conf", "last_call_timeout=1"];
-    let working = Node::start(&server, "2:3", &[&conf[..], &["--", "sh", "-c", &script]].concat());
-    let mut plain = Node::start(&server, "2:3", &conf);
-    assert_eq!(plain.joined()["world_size"], 2);
-    working.joined();
-    assert_eq!(working.line(), "ready");
-    let late = Node::start(&server, "2:3", &conf);
-    plain.logs("it begins when those with a command end or start over");
-    std::fs::write(go, "").unwrap();
+    let (server, command) = (server(), Held::new(0));
+    let [working, plain, late] = with_and_without(&server, &command);
+    command.let_go();
     assert_eq!(working.ended().0, 0);
     assert_eq!(plain.ended().0, 0);
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
@@ -110,18 +134,9 @@ fn a_command_goes_on_beside_a_node_without_one_when_somebody_waits() {
 /// Its command fails, so that nobody is left who would lose something.
 #[test]
 fn nodes_without_a_command_start_over_when_the_last_command_is_gone() {
-    let server = server();
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 7", go.display());
-    let conf = ["--rdzv-conf", "last_call_timeout=1"];
-    let working = Node::start(&server, "2:3", &[&conf[..], &["--", "sh", "-c", &script]].concat());
-    let mut plain = Node::start(&server, "2:3", &conf);
-    plain.joined();
-    working.joined();
-    let late = Node::start(&server, "2:3", &conf);
-    plain.logs("it begins when those with a command end or start over");
-    std::fs::write(go, "").unwrap();
+    let (server, command) = (server(), Held::new(7));
+    let [working, plain, late] = with_and_without(&server, &command);
+    command.let_go();
     assert_eq!(working.ended().0, 7);
     assert_eq!(late.joined()["world_size"], 2);
     assert_eq!(plain.joined()["world_size"], 2);
