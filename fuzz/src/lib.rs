@@ -54,7 +54,6 @@ fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Ve
                 Ok(Some(frame)) => {
                     let mut again = Vec::new();
                     frame.request().encode(&mut again);
-                    assert_eq!(frame.bytes(), again, "encoding undoes decoding");
                     assert!(again.len() <= limits.frame_len.max(limits.key_len + 17));
                     taken += again.len();
                     frames.push(again);

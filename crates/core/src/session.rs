@@ -21,7 +21,7 @@ pub enum Hold {
 }
 
 /// What holding back a request costs beyond its bytes, roughly: its place in the line, and its own allocation.
-const DEFERRED_OVERHEAD: usize = 64;
+const DEFERRED_OVERHEAD: usize = 80;
 
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl Session {
                 Hold::No => return Ok(Some(frame)),
                 Hold::Blocked if frame.op() == Op::CancelWait => return Ok(Some(frame)),
                 Hold::Blocked | Hold::Congested => {
-                    self.deferred_bytes += frame.bytes().len() + DEFERRED_OVERHEAD;
+                    self.deferred_bytes += frame.len() + DEFERRED_OVERHEAD;
                     self.cancels += usize::from(frame.op() == Op::CancelWait);
                     self.deferred.push_back(frame.keep());
                 }

@@ -5,12 +5,13 @@
 
 use bytes::Bytes;
 
+use super::list::Apart;
 use super::op::Op;
 use super::parse::{length_at_front, string_at_front};
 use super::recycling::{LARGE, Recycler};
 use super::reply::{Reply, ReplyKind};
 use super::request::Request;
-use super::scan::{Progress, Scan};
+use super::scan::{APART_FROM, Progress, Scan};
 use crate::error::WireError;
 use crate::limits::Limits;
 
@@ -22,7 +23,15 @@ pub struct Frame<'a>(Repr<'a>);
 enum Repr<'a> {
     There(&'a [u8]),
     /// Boxed, so that a frame is small: it is handed on for every request, and nearly none is in pieces.
-    Pieced(Box<Bytes>),
+    Pieced(Box<Pieced>),
+}
+
+/// A request put together from pieces.
+#[derive(Debug)]
+struct Pieced {
+    bytes: Bytes,
+    /// Large values of a list, each in a buffer of its own.
+    apart: Box<[Apart]>,
 }
 
 impl Frame<'static> {
@@ -33,11 +42,19 @@ impl Frame<'static> {
 }
 
 impl Frame<'_> {
-    /// The bytes, operation code first.
-    pub fn bytes(&self) -> &[u8] {
+    /// The bytes, operation code first, save what lies apart.
+    fn bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::There(bytes) => bytes,
-            Repr::Pieced(bytes) => bytes,
+            Repr::Pieced(pieced) => &pieced.bytes,
+        }
+    }
+
+    /// How long it is in all.
+    pub(crate) fn len(&self) -> usize {
+        match &self.0 {
+            Repr::There(bytes) => bytes.len(),
+            Repr::Pieced(pieced) => pieced.len(),
         }
     }
 
@@ -50,23 +67,29 @@ impl Frame<'_> {
     #[inline]
     pub fn request(&self) -> Request<'_> {
         match &self.0 {
-            Repr::There(bytes) => Request::parse(bytes, None),
-            Repr::Pieced(bytes) => Request::parse(bytes, Some(bytes)),
+            Repr::There(bytes) => Request::parse(bytes, None, &[]),
+            Repr::Pieced(pieced) => Request::parse(&pieced.bytes, Some(&pieced.bytes), &pieced.apart),
         }
     }
 
     /// The request to keep, apart from the bytes it came in.
     pub fn keep(self) -> Kept {
         Kept(match self.0 {
-            Repr::There(bytes) => Bytes::copy_from_slice(bytes),
-            Repr::Pieced(bytes) => *bytes,
+            Repr::There(bytes) => Pieced { bytes: Bytes::copy_from_slice(bytes), apart: Box::default() },
+            Repr::Pieced(pieced) => *pieced,
         })
+    }
+}
+
+impl Pieced {
+    fn len(&self) -> usize {
+        self.bytes.len() + self.apart.iter().map(|value| value.bytes.len()).sum::<usize>()
     }
 }
 
 /// A whole request put by for later.
 #[derive(Debug)]
-pub struct Kept(Bytes);
+pub struct Kept(Pieced);
 
 impl Kept {
     /// Its length in bytes.
@@ -76,7 +99,7 @@ impl Kept {
 
     /// Whether it is a CANCEL_WAIT.
     pub(crate) fn is_cancel(&self) -> bool {
-        self.0.first() == Some(&(Op::CancelWait as u8))
+        self.0.bytes.first() == Some(&(Op::CancelWait as u8))
     }
 
     /// As a frame again.
@@ -85,47 +108,101 @@ impl Kept {
     }
 }
 
+/// So much of a message is taken at a time while its end is not known.
+const BITE: usize = APART_FROM / 2;
+
 /// A message that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
     scan: Scan,
-    bytes: Vec<u8>,
-    /// What it lies in was used before: all of it takes room, not only what has come.
-    recycled: bool,
+    /// The message, save what lies apart.
+    main: Growing,
+    apart: Vec<Apart>,
+    /// The value that is arriving apart, and its length.
+    arriving: Option<(Growing, usize)>,
 }
 
 impl Partial {
+    fn new(scan: Scan, begin: &[u8]) -> Box<Partial> {
+        Box::new(Partial { scan, main: Growing::new(begin.to_vec()), apart: Vec::new(), arriving: None })
+    }
+
     /// Takes from `input` what belongs to this message. True once it is whole.
     fn fill(&mut self, input: &mut &[u8], recycler: Option<&Recycler>) -> Result<bool, WireError> {
         let all = *input;
         let mut taken = 0;
         loop {
-            match self.scan.advance(&self.bytes)? {
+            if let Some((value, len)) = &mut self.arriving {
+                let more = (all.len() - taken).min(*len - value.bytes.len());
+                value.extend(&all[taken..taken + more], Some(*len), recycler);
+                taken += more;
+                if value.bytes.len() < *len {
+                    *input = &[];
+                    return Ok(false);
+                }
+                self.scan.pass_apart(*len);
+                let bytes = std::mem::take(&mut value.bytes);
+                self.apart.push(Apart { at: self.main.bytes.len(), bytes: finished(bytes, recycler) });
+                self.arriving = None;
+            }
+            match self.scan.advance(&self.main.bytes)? {
                 Progress::Whole(len) => {
-                    let follows = self.bytes.len() - len;
+                    let main = &mut self.main.bytes;
+                    let follows = main.len() - len;
                     *input = &all[taken - follows..];
-                    self.bytes.truncate(len);
+                    main.truncate(len);
                     if follows > len {
                         // A value that keeps its message must not keep the room of others.
-                        self.bytes.shrink_to_fit();
+                        main.shrink_to_fit();
                     }
                     return Ok(true);
                 }
+                Progress::Apart { start, len } => {
+                    self.arriving = Some((Growing::new(self.main.bytes.split_off(start)), len));
+                }
                 Progress::Need { len, exact } => {
-                    // Up to its end if that is known. Else all there is, so that long lists are not copied string by
-                    // string; what turns out to follow the message is given back.
-                    let left = all.len() - taken;
-                    let more = if exact { left.min(len - self.bytes.len()) } else { left };
+                    // Up to its end if that is known. Else a bite, so that long lists are not copied string by
+                    // string, and a value that is to lie apart is not there before its length is seen; what turns
+                    // out to follow the message is given back.
+                    let most = if exact { len - self.main.bytes.len() } else { BITE };
+                    let more = most.min(all.len() - taken);
                     if more == 0 {
                         *input = &[];
                         return Ok(false);
                     }
-                    self.make_room(more, exact.then_some(len), recycler);
-                    self.bytes.extend_from_slice(&all[taken..taken + more]);
+                    self.main.extend(&all[taken..taken + more], exact.then_some(len), recycler);
                     taken += more;
                 }
             }
         }
+    }
+
+    /// Bytes held.
+    fn held(&self) -> usize {
+        self.main.held() + self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.held())
+    }
+}
+
+/// Bytes that are arriving.
+#[derive(Debug)]
+struct Growing {
+    bytes: Vec<u8>,
+    /// What they lie in was used before: all of it takes room, not only what has come.
+    recycled: bool,
+}
+
+impl Growing {
+    fn new(bytes: Vec<u8>) -> Growing {
+        Growing { bytes, recycled: false }
+    }
+
+    fn held(&self) -> usize {
+        if self.recycled { self.bytes.capacity() } else { self.bytes.len() }
+    }
+
+    fn extend(&mut self, more: &[u8], end: Option<usize>, recycler: Option<&Recycler>) {
+        self.make_room(more.len(), end, recycler);
+        self.bytes.extend_from_slice(more);
     }
 
     /// Doubling, so that no byte is moved more than about once, but never past a known end. What is large grows in
@@ -145,6 +222,14 @@ impl Partial {
             let room = end.map_or(room, |end| room.min(end)).max(needed);
             self.bytes.reserve_exact(room - self.bytes.len());
         }
+    }
+}
+
+/// These bytes for others to hold; their buffer is used again if another message may come that fits it as well.
+fn finished(bytes: Vec<u8>, recycler: Option<&Recycler>) -> Bytes {
+    match recycler {
+        Some(recycler) if is_worth_keeping(&bytes) => recycler.lend(bytes),
+        _ => Bytes::from(bytes),
     }
 }
 
@@ -215,12 +300,10 @@ impl RequestDecoder {
             if !partial.fill(input, self.recycler.as_ref())? {
                 return Ok(None);
             }
-            let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-            let whole = match &self.recycler {
-                Some(recycler) if is_worth_keeping(&whole) => recycler.lend(whole),
-                _ => Bytes::from(whole),
-            };
-            return Ok(Some(Frame(Repr::Pieced(Box::new(whole)))));
+            return Ok(self.partial.take().map(|partial| {
+                let bytes = finished(partial.main.bytes, self.recycler.as_ref());
+                Frame(Repr::Pieced(Box::new(Pieced { bytes, apart: partial.apart.into() })))
+            }));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
@@ -231,10 +314,10 @@ impl RequestDecoder {
                 *input = rest;
                 Ok(Some(Frame(Repr::There(bytes))))
             }
-            Progress::Need { .. } => {
+            Progress::Need { .. } | Progress::Apart { .. } => {
                 // The scan goes on over the copy just where it stopped over the original.
                 self.begun += 1;
-                self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec(), recycled: false }));
+                self.partial = Some(Partial::new(scan, input));
                 *input = &[];
                 Ok(None)
             }
@@ -248,10 +331,7 @@ impl RequestDecoder {
 
     /// Bytes held for a request that has begun to arrive; `None` between requests.
     pub fn held(&self) -> Option<usize> {
-        self.partial.as_ref().map(|partial| match partial.recycled {
-            true => partial.bytes.capacity(),
-            false => partial.bytes.len(),
-        })
+        self.partial.as_ref().map(|partial| partial.held())
     }
 }
 
@@ -276,7 +356,7 @@ impl ReplyDecoder {
             if !partial.fill(input, None)? {
                 return Ok(None);
             }
-            let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
+            let whole = self.partial.take().map(|partial| partial.main.bytes).unwrap_or_default();
             return match kind {
                 // Most of what is large is one value: it keeps the bytes it came in.
                 ReplyKind::Value => {
@@ -293,9 +373,9 @@ impl ReplyDecoder {
                 *input = rest;
                 Reply::parse(kind, whole)
             }
-            Progress::Need { .. } => {
+            Progress::Need { .. } | Progress::Apart { .. } => {
                 if !input.is_empty() {
-                    self.partial = Some(Box::new(Partial { scan, bytes: input.to_vec(), recycled: false }));
+                    self.partial = Some(Partial::new(scan, input));
                     *input = &[];
                 }
                 Ok(None)

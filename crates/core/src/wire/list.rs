@@ -2,6 +2,9 @@
 //!
 //! Nothing is collected. A list from the wire has been checked by the decoder before it gets here.
 
+use bytes::Bytes;
+
+use super::request::Payload;
 use super::scan::read_u64;
 
 /// The keys of a CHECK, WAIT or MULTI_GET.
@@ -14,13 +17,25 @@ pub struct PairList<'a>(Repr<'a, (&'a [u8], &'a [u8])>);
 
 #[derive(Clone, Copy)]
 enum Repr<'a, T> {
-    /// Strings as they travel, without the count in front.
+    /// Strings as they travel, without the count in front, save the values that lie apart.
     Wire {
         count: usize,
         bytes: &'a [u8],
+        apart: &'a [Apart],
     },
     Slice(&'a [T]),
 }
+
+/// A value that lies apart from its message.
+#[derive(Debug)]
+pub(super) struct Apart {
+    /// How many bytes of the message are in front of it.
+    pub(super) at: usize,
+    pub(super) bytes: Bytes,
+}
+
+/// What is in front of the list in a message: the operation code and the count.
+const FRONT: usize = 9;
 
 /// Takes one string off the front of `bytes`.
 fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -37,7 +52,7 @@ impl<'a> KeyList<'a> {
     }
 
     pub(super) fn from_wire(count: usize, bytes: &'a [u8]) -> Self {
-        KeyList(Repr::Wire { count, bytes })
+        KeyList(Repr::Wire { count, bytes, apart: &[] })
     }
 
     /// How many keys.
@@ -69,8 +84,8 @@ impl<'a> PairList<'a> {
         PairList(Repr::Slice(pairs))
     }
 
-    pub(super) fn from_wire(count: usize, bytes: &'a [u8]) -> Self {
-        PairList(Repr::Wire { count, bytes })
+    pub(super) fn from_wire(count: usize, bytes: &'a [u8], apart: &'a [Apart]) -> Self {
+        PairList(Repr::Wire { count, bytes, apart })
     }
 
     /// How many pairs.
@@ -87,14 +102,23 @@ impl<'a> PairList<'a> {
     }
 
     /// The pairs in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        let (mut wire, mut slice) = match self.0 {
-            Repr::Wire { bytes, .. } => (bytes, [].iter()),
-            Repr::Slice(pairs) => (&[][..], pairs.iter()),
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], Payload<'a>)> + use<'a> {
+        let (all, mut apart, mut slice) = match self.0 {
+            Repr::Wire { bytes, apart, .. } => (bytes, apart, [].iter()),
+            Repr::Slice(pairs) => (&[][..], &[][..], pairs.iter()),
         };
-        std::iter::from_fn(move || match take(&mut wire) {
-            Some(key) => Some((key, take(&mut wire)?)),
-            None => slice.next().copied(),
+        let mut wire = all;
+        std::iter::from_fn(move || {
+            let Some(key) = take(&mut wire) else {
+                return slice.next().map(|&(key, value)| (key, value.into()));
+            };
+            if let Some((first, others)) = apart.split_first()
+                && first.at == FRONT + all.len() - wire.len() + 8
+            {
+                (apart, wire) = (others, &wire[8..]);
+                return Some((key, Payload::within(&first.bytes, Some(&first.bytes))));
+            }
+            Some((key, take(&mut wire)?.into()))
         })
     }
 }
@@ -122,7 +146,9 @@ impl std::fmt::Debug for KeyList<'_> {
 
 impl std::fmt::Debug for PairList<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(self.iter().map(|(k, v)| (crate::error::printable(k), v.len()))).finish()
+        f.debug_map()
+            .entries(self.iter().map(|(k, v)| (crate::error::printable(k), v.bytes().len())))
+            .finish()
     }
 }
 
@@ -141,8 +167,9 @@ mod tests {
 
     #[test]
     fn pairs_on_the_wire_are_walked_in_order() {
-        let pairs = PairList::from_wire(2, WIRE);
-        assert_eq!(pairs.iter().collect::<Vec<_>>(), [(&b"/a"[..], &b""[..]), (b"\xff", b"b")]);
+        let pairs = PairList::from_wire(2, WIRE, &[]);
+        let found: Vec<_> = pairs.iter().map(|(key, value)| (key, value.bytes())).collect();
+        assert_eq!(found, [(&b"/a"[..], &b""[..]), (b"\xff", b"b")]);
         assert_eq!(pairs.len(), 2);
     }
 
@@ -150,8 +177,8 @@ mod tests {
     fn a_list_on_the_wire_equals_one_in_a_slice_that_names_the_same() {
         assert_eq!(KeyList::from_wire(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff", b"b"]));
         assert_ne!(KeyList::from_wire(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff"]));
-        assert_eq!(PairList::from_wire(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"b")]));
-        assert_ne!(PairList::from_wire(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"c")]));
+        assert_eq!(PairList::from_wire(2, WIRE, &[]), PairList::new(&[(b"/a", b""), (b"\xff", b"b")]));
+        assert_ne!(PairList::from_wire(2, WIRE, &[]), PairList::new(&[(b"/a", b""), (b"\xff", b"c")]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::list::{KeyList, PairList};
+use super::list::{Apart, KeyList, PairList};
 use super::op::Op;
 use super::request::{Payload, Request};
 use super::scan::{read_u32, read_u64};
@@ -50,11 +50,11 @@ pub(super) fn string_at_front(bytes: &[u8], most: usize) -> Option<(&[u8], &[u8]
 
 impl<'a> Request<'a> {
     /// Reads a whole request; that `bytes` are one, the decoder has made sure. `owner` is the message around it, where
-    /// that is ours to keep a part of.
+    /// that is ours to keep a part of, `apart` the values that lie elsewhere.
     ///
     /// Always inline: a request that goes through memory costs more than reading it.
     #[inline(always)]
-    pub(super) fn parse(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Request<'a> {
+    pub(super) fn parse(bytes: &'a [u8], owner: Option<&'a Bytes>, apart: &'a [Apart]) -> Request<'a> {
         let mut walk = Walk { bytes, at: 1 };
         match Op::from_code(bytes[0]).expect("the decoder hands out known operations only") {
             Op::Validate => Request::Validate { magic: walk.short_number() },
@@ -81,7 +81,7 @@ impl<'a> Request<'a> {
             Op::Wait => Request::Wait { keys: walk.keys() },
             Op::MultiGet => Request::MultiGet { keys: walk.keys() },
             Op::MultiSet => {
-                Request::MultiSet { pairs: PairList::from_wire(walk.number() as usize, &bytes[9..]) }
+                Request::MultiSet { pairs: PairList::from_wire(walk.number() as usize, &bytes[9..], apart) }
             }
             Op::NumKeys => Request::NumKeys,
             Op::CancelWait => Request::CancelWait,

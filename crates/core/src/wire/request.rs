@@ -27,12 +27,15 @@ impl<'a> Payload<'a> {
 
     /// The bytes to keep. A large value that is most of its message is not copied: it keeps the message.
     pub fn to_value(&self) -> Value {
-        match self.owner {
-            Some(owner) if self.bytes.len() >= Value::SHARED_FROM && self.bytes.len() * 2 > owner.len() => {
-                Value::shared(owner.slice_ref(self.bytes))
-            }
-            _ => Value::copied(self.bytes),
-        }
+        self.to_shared().unwrap_or_else(|| Value::copied(self.bytes))
+    }
+
+    /// The bytes to keep, if they need no copy.
+    pub(crate) fn to_shared(self) -> Option<Value> {
+        let owner = self
+            .owner
+            .filter(|owner| self.bytes.len() >= Value::SHARED_FROM && self.bytes.len() * 2 > owner.len())?;
+        Some(Value::shared(owner.slice_ref(self.bytes)))
     }
 }
 
@@ -142,7 +145,7 @@ impl<'a> Request<'a> {
                 out.extend_from_slice(&(pairs.len() as u64).to_le_bytes());
                 for (key, value) in pairs.iter() {
                     put(out, key);
-                    put(out, value);
+                    put(out, value.bytes);
                 }
             }
             Request::NumKeys | Request::CancelWait | Request::ListKeys => {}

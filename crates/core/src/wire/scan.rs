@@ -6,6 +6,7 @@ use super::op::Op;
 use super::reply::ReplyKind;
 use crate::error::{WireError, printable};
 use crate::limits::Limits;
+use crate::value::Value;
 
 /// One field of a message, as far as finding its end needs to know it.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +39,14 @@ pub(super) struct Scan {
     pos: usize,
     /// Where the last key lies, for what there is to say of its value.
     key: Option<(usize, usize)>,
+    /// Bytes of values that lie apart from the message.
+    apart: usize,
     bounds: Bounds,
 }
+
+/// From here on a value in a list lies apart from its message, in a buffer that it can keep: copying many of them at
+/// once, when the last one is there, would make others wait.
+pub(super) const APART_FROM: usize = Value::SHARED_FROM;
 
 /// The limits that hold for one message.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +64,8 @@ pub(super) enum Progress {
     Whole(usize),
     /// It is at least this long; more bytes are needed. `exact` if it is known to be just that long.
     Need { len: usize, exact: bool },
+    /// A value of this length begins here and is to lie apart: [`Scan::pass_apart`] goes past it.
+    Apart { start: usize, len: usize },
 }
 
 impl Scan {
@@ -79,7 +88,7 @@ impl Scan {
             count: limits.keys_per_request,
             frame: limits.frame_len,
         };
-        Scan { fields, at: 0, left: None, pos: 1, key: None, bounds }
+        Scan { fields, at: 0, left: None, pos: 1, key: None, apart: 0, bounds }
     }
 
     /// A walk through a reply of this kind.
@@ -97,7 +106,7 @@ impl Scan {
         // Whatever a server may hold may come back, so the whole reply's limit is the one that counts.
         let most = limits.reply_len;
         let bounds = Bounds { key: most, value: most, count: usize::MAX, frame: most };
-        Scan { fields: [Some(field), None, None], at: 0, left: None, pos: 0, key: None, bounds }
+        Scan { fields: [Some(field), None, None], at: 0, left: None, pos: 0, key: None, apart: 0, bounds }
     }
 
     /// Walks on through `bytes`, which are the message from its start.
@@ -150,8 +159,9 @@ impl Scan {
         }
         // Saturating here and below: a limit may be set as high as the number goes.
         let end = start.saturating_add(len as usize);
-        if end > self.bounds.frame {
-            return Err(WireError::FrameTooLong { len: end as u64, limit: self.bounds.frame });
+        let whole = end.saturating_add(self.apart);
+        if whole > self.bounds.frame {
+            return Err(WireError::FrameTooLong { len: whole as u64, limit: self.bounds.frame });
         }
         if bytes.len() < end {
             return Ok(Some(Progress::Need { len: end, exact: last }));
@@ -202,13 +212,27 @@ impl Scan {
                 continue;
             }
             let need = self.string(bytes, key, left == 1)?;
-            if need.is_some() {
+            if let Some(Progress::Need { len: end, .. }) = need {
                 self.left = Some(left);
-                return Ok(need);
+                let start = self.pos + 8;
+                let is_apart = matches!(field, Field::Pairs) && !key && end - start >= APART_FROM;
+                return Ok(if is_apart { Some(Progress::Apart { start, len: end - start }) } else { need });
             }
             left -= 1;
         }
         Ok(None)
+    }
+
+    /// Goes past a value whose length is in the message and whose bytes are not.
+    pub(super) fn pass_apart(&mut self, len: usize) {
+        self.pos += 8;
+        self.apart += len;
+        self.left = self.left.map(|left| left - 1);
+    }
+
+    /// How many bytes lie apart.
+    pub(super) fn apart(&self) -> usize {
+        self.apart
     }
 
     /// Goes past a string that is all there and within the limits, without saying what is wrong if it isn't.
@@ -216,7 +240,7 @@ impl Scan {
         let limit = if key { self.bounds.key } else { self.bounds.value };
         let Some(len) = read_u64(bytes, self.pos).filter(|&len| len <= limit as u64) else { return false };
         let end = (self.pos + 8).saturating_add(len as usize);
-        let fits = end <= bytes.len().min(self.bounds.frame);
+        let fits = end <= bytes.len().min(self.bounds.frame.saturating_sub(self.apart));
         if fits {
             if key {
                 self.key = Some((self.pos + 8, end));

@@ -156,8 +156,8 @@ impl Engine {
         let mut added = 0;
         for (key, value) in pairs.iter() {
             self.writable(Op::MultiSet, key)?;
-            self.harmless(Op::MultiSet, key, value)?;
-            added += cost(key.len(), value.len());
+            self.harmless(Op::MultiSet, key, value.bytes())?;
+            added += cost(key.len(), value.bytes().len());
         }
         let limit = self.limits.store_bytes;
         let tight = self.bytes() + added > limit || self.map.len() + pairs.len() > self.limits.keys;
@@ -165,7 +165,10 @@ impl Engine {
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
-            self.map.set_copy(key, value);
+            match value.to_shared() {
+                Some(value) => self.map.set(key, value),
+                None => self.map.set_copy(key, value.bytes()),
+            }
         }
         if self.waiters.len() > 0 {
             self.wake_for_pairs(pairs);
@@ -175,7 +178,8 @@ impl Engine {
 
     /// The exact form of the check, for a store that is nearly full: all of it fits or none is stored.
     pub(super) fn permit_exactly(&self, pairs: PairList<'_>) -> Result<(), Refusal> {
-        let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
+        let last: BTreeMap<&[u8], usize> =
+            pairs.iter().map(|(key, value)| (key, value.bytes().len())).collect();
         let (mut bytes, mut keys) = (self.bytes(), self.map.len());
         for (key, len) in &last {
             match self.map.get(key) {

@@ -1,6 +1,7 @@
 //! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
 
 use super::*;
+use crate::wire::request::Payload;
 use crate::wire::{KeyList, MAGIC, PairList};
 use crate::{Key, Value};
 
@@ -57,7 +58,8 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
     for piece in pieces {
         let mut input = *piece;
         while let Some(frame) = decoder.next(&mut input, limits)? {
-            frames.push(frame.bytes().to_vec());
+            assert_eq!(frame.len(), encoded(&frame.request()).len());
+            frames.push(encoded(&frame.request()));
         }
         assert!(input.is_empty(), "`None` means that the input is used up");
     }
@@ -300,7 +302,7 @@ fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
     for piece in bytes.chunks(100) {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
-    let room = decoder.partial.as_ref().unwrap().bytes.capacity();
+    let room = decoder.partial.as_ref().unwrap().main.bytes.capacity();
     assert!(room <= 2 * bytes.len(), "room for {room} bytes after {}", bytes.len());
 }
 
@@ -312,7 +314,7 @@ fn a_value_of_known_length_gets_no_room_past_its_end() {
     for piece in bytes[..bytes.len() - 1].chunks(1000) {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
-    assert_eq!(decoder.partial.as_ref().unwrap().bytes.capacity(), bytes.len());
+    assert_eq!(decoder.partial.as_ref().unwrap().main.bytes.capacity(), bytes.len());
 }
 
 #[test]
@@ -326,9 +328,110 @@ fn what_has_been_walked_through_is_not_walked_through_again() {
     // Were these lengths read a second time, the request would be refused.
     let partial = decoder.partial.as_mut().unwrap();
     let walked = half - 100;
-    partial.bytes[1..walked].fill(0xff);
+    partial.main.bytes[1..walked].fill(0xff);
     let frame = decoder.next(&mut &bytes[half..], &Limits::default()).unwrap().unwrap();
     assert_eq!(frame.bytes()[walked..], bytes[walked..]);
+}
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A MULTI_SET of large and small values, how it travels, and where each value begins.
+fn large_pairs() -> (Pairs, Vec<u8>, Vec<usize>) {
+    let lens = [10, APART_FROM, 0, APART_FROM - 1, APART_FROM + 7, 3 * APART_FROM, 5];
+    let pair = |(at, len)| (format!("/{at}").into_bytes(), vec![b'a' + at as u8; len]);
+    let pairs: Vec<_> = lens.into_iter().enumerate().map(pair).collect();
+    let wire: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&wire) });
+    let mut at = 9;
+    let begins = wire.iter().map(|(key, value)| {
+        at += 8 + key.len() + 8 + value.len();
+        at - value.len()
+    });
+    let begins = begins.collect();
+    (pairs, bytes, begins)
+}
+
+/// What `check` finds in the MULTI_SET that comes in these pieces.
+fn multi_set_in_pieces(pieces: impl Iterator<Item = Vec<u8>>, check: impl Fn(&[(&[u8], Payload<'_>)])) {
+    let mut decoder = RequestDecoder::default();
+    let mut fed = 0;
+    for piece in pieces {
+        let mut input = &piece[..];
+        fed += piece.len();
+        let Some(frame) = decoder.next(&mut input, &Limits::default()).unwrap() else {
+            assert_eq!(decoder.held(), Some(fed), "every byte is held");
+            continue;
+        };
+        assert!(input.is_empty());
+        assert_eq!(frame.len(), fed);
+        let kept = frame.keep().into_frame();
+        let Request::MultiSet { pairs } = kept.request() else { panic!("{kept:?}") };
+        return check(&pairs.iter().collect::<Vec<_>>());
+    }
+    panic!("it has not become whole");
+}
+
+#[test]
+fn large_values_of_a_list_are_read_wherever_it_is_cut() {
+    let (pairs, bytes, begins) = large_pairs();
+    let mut cuts: Vec<Vec<usize>> = Vec::new();
+    for &begin in &begins {
+        cuts.extend([begin - 9, begin - 8, begin - 1, begin, begin + 1].map(|cut| vec![cut]));
+        cuts.push(vec![begin, begin + 1, begin + 2]);
+    }
+    cuts.extend([97, 1000, 256 * 1024].map(|step| (step..bytes.len()).step_by(step).collect()));
+    cuts.push(vec![bytes.len() - 1]);
+    for cuts in cuts {
+        let from = [0].into_iter().chain(cuts.iter().copied());
+        let to = cuts.iter().copied().chain([bytes.len()]);
+        let pieces = from.zip(to).map(|(from, to)| bytes[from..to].to_vec());
+        multi_set_in_pieces(pieces, |found| {
+            let expected: Vec<_> = pairs.iter().map(|(key, value)| (&**key, (&**value).into())).collect();
+            assert!(found == expected, "cut at {:?}", cuts.first());
+        });
+    }
+}
+
+#[test]
+fn large_values_of_a_list_are_kept_without_a_copy_and_without_each_other() {
+    let (_, bytes, _) = large_pairs();
+    multi_set_in_pieces(bytes.chunks(BITE).map(<[u8]>::to_vec), |found| {
+        for (_, value) in found {
+            let kept = value.to_value();
+            let is_same = kept.as_ptr() == value.bytes().as_ptr();
+            assert_eq!(is_same, value.bytes().len() >= APART_FROM, "{} bytes", value.bytes().len());
+        }
+    });
+}
+
+#[test]
+fn values_that_lie_apart_count_towards_the_length_of_their_message() {
+    let (_, bytes, _) = large_pairs();
+    for (frame_len, fits) in [(bytes.len(), true), (bytes.len() - 1, false)] {
+        let limits = Limits { frame_len, ..Limits::default() };
+        let mut pieces = bytes.chunks(100_000);
+        let mut decoder = RequestDecoder::default();
+        let end = pieces.find_map(|mut piece| decoder.next(&mut piece, &limits).transpose());
+        match end.expect("it ends") {
+            Ok(_) => assert!(fits),
+            Err(error) => {
+                assert_eq!(error, WireError::FrameTooLong { len: bytes.len() as u64, limit: frame_len });
+                assert!(!fits);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_room_is_set_aside_for_a_value_that_is_merely_announced() {
+    let (_, bytes, begins) = large_pairs();
+    let mut decoder = RequestDecoder::default();
+    for piece in [&bytes[..begins[5]], &bytes[begins[5]..begins[5] + 1000]] {
+        assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
+    }
+    let (value, len) = decoder.partial.as_ref().unwrap().arriving.as_ref().unwrap();
+    assert_eq!(*len, 3 * APART_FROM);
+    assert!(value.bytes.capacity() <= 2000, "room for {}", value.bytes.capacity());
 }
 
 #[test]
@@ -479,7 +582,7 @@ fn room_is_not_made_for_what_a_reply_announces() {
     let announced = u64::to_le_bytes(60 << 20);
     assert_eq!(decoder.next(ReplyKind::Value, &mut &announced[..], &Limits::default()), Ok(None));
     assert_eq!(decoder.next(ReplyKind::Value, &mut &[1; 100][..], &Limits::default()), Ok(None));
-    assert!(decoder.partial.as_ref().unwrap().bytes.capacity() <= 256);
+    assert!(decoder.partial.as_ref().unwrap().main.bytes.capacity() <= 256);
 }
 
 #[test]
