@@ -147,7 +147,11 @@ impl Agent {
         let events = Events::open(&config, start)?;
         let asks = post.clone();
         let ask = move |reply| asks.send(Letter::HowAreYou(reply));
-        let health = config.watch.health_check.map(|at| Health::start(at, ask)).transpose()?;
+        let health = config
+            .watch
+            .health_check
+            .map(|at| Health::start(at, ask).map_err(system(&format!("listen for health checks at {at}"))));
+        let health = health.transpose()?;
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
         let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());
         Ok(Agent {

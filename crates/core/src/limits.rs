@@ -116,6 +116,7 @@ pub struct Limits {
     pub latched_bytes: usize = 256 * MIB; server bytes,
 
     // ---- connections (enforced by the server) ----
+    // Before VALIDATE nothing is taken but the five bytes of it, and nothing is answered: that needs no limit.
     /// Time from accept to a whole VALIDATE. Torch: none, silent connections are kept for ever.
     pub handshake: Duration = Duration::from_secs(10); server time,
     /// An unvalidated connection older than this counts as stale. A correct client sends VALIDATE at once, so ten

@@ -1,12 +1,15 @@
 //! `rallypoint serve`: the store server as a process of its own.
 
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use rallypoint_agent::{Health, Reply};
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -23,6 +26,7 @@ use crate::{log, output};
   rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
   rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
+  rallypoint serve --health-check 0.0.0.0:8080      `curl HOST:8080/healthz` tells how it is doing
 
 Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
 pub(crate) struct ServeArgs {
@@ -32,6 +36,9 @@ pub(crate) struct ServeArgs {
     /// Changes a limit; --list-limits shows them all
     #[arg(long, value_name = "NAME=VALUE")]
     limit: Vec<String>,
+    /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
+    health_check: Option<SocketAddr>,
     /// Prints every limit with its default and meaning, and ends
     #[arg(long)]
     list_limits: bool,
@@ -90,6 +97,16 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let health = args.health_check.map(|at| (at, answer_health_checks(at, &server)));
+    let _health = match health {
+        Some((at, Err(error))) => {
+            output::complain(&format!("rallypoint serve: cannot listen for health checks at {at}: {error}"));
+            output::complain("hint: choose another address with --health-check [ADDRESS:]PORT");
+            return ExitCode::FAILURE;
+        }
+        Some((_, Ok(health))) => Some(health),
+        None => None,
+    };
     let mut out = std::io::stdout().lock();
     for address in server.addresses() {
         // Nobody reading our output is no reason to stop serving.
@@ -111,6 +128,40 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
+}
+
+/// Where health checks are answered: a port of this machine only, unless an address is given.
+fn health_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse().map(|port: u16| (Ipv4Addr::LOCALHOST, port).into());
+    port.or_else(|_| text.parse()).map_err(|_| "neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)".into())
+}
+
+/// Answers how the server is doing: 200 with its figures, or 503 if its loop is silent.
+fn answer_health_checks(at: SocketAddr, server: &TcpStoreServer) -> std::io::Result<Health> {
+    let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
+    Health::start(at, move |reply: Reply| {
+        let Some(stats) = inquire(Duration::from_secs(3)) else { return };
+        let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
+        // Who asks may have gone.
+        let _ = reply.send(json!({
+            "status": if is_full { "full" } else { "serving" },
+            "instance": instance,
+            "seconds": start.elapsed().as_secs_f64(),
+            "connections": stats.connections,
+            "most_connections": stats.most_connections,
+            "out_of_files": stats.out_of_files > 0,
+            "accepted": stats.accepted,
+            "refused": stats.refused,
+            "bad_magic": stats.bad_magic,
+            "protocol_errors": stats.protocol_errors,
+            "refusals": stats.refusals,
+            "no_handshake": stats.no_handshake,
+            "slow_input": stats.slow_input,
+            "slow_output": stats.slow_output,
+            "keys": stats.keys,
+            "bytes": stats.bytes,
+        }));
+    })
 }
 
 /// How serving ends.

@@ -171,6 +171,18 @@ fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
 }
 
 #[test]
+fn a_taken_port_for_health_checks_is_named_and_nothing_is_served() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for at in [address.to_string(), address.port().to_string()] {
+        let output = run(&["--listen", "127.0.0.1:0", "--health-check", &at]);
+        let log = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()), "{log}");
+        assert!(log.contains(&address.to_string()) && log.contains("--health-check"), "{log}");
+    }
+}
+
+#[test]
 fn of_several_addresses_one_that_is_taken_is_enough_to_refuse() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -286,6 +298,8 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
         (&["--limit", "value_len=much"], "8MiB"),
         (&["--limit", "handshake=soon"], "10s"),
         (&["--limit", "state_nodes=5"], "there is no limit"),
+        (&["--health-check", "somewhere"], "0.0.0.0:8080"),
+        (&["--health-check", "70000"], "neither PORT nor ADDRESS:PORT"),
     ] {
         let output = run(args);
         let log = text(&output.stderr);

@@ -338,3 +338,20 @@ fn a_server_that_never_answers_takes_no_longer_than_the_time() {
     assert_eq!(output.status.code(), Some(5), "{}", error(&output));
     assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
 }
+
+#[test]
+fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_what_to_do() {
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for (endpoint, code, told) in [
+        ("nowhere", 2, &["nowhere", "there is no port"][..]),
+        ("::1:29400", 2, &["::1:29400", "brackets"]),
+        ("no-such-host.invalid:29400", 5, &["no-such-host.invalid", "hint: check the spelling"]),
+        (&dead, 5, &[&dead, "refused", "hint: is the server running", "--listen"]),
+    ] {
+        let output = store(&["--endpoint", endpoint, "--timeout", "500ms", "get", "k"]).output().unwrap();
+        let error = error(&output);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(told.iter().all(|part| error.contains(part)), "{endpoint}: {error}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -13,7 +13,9 @@ mod stats;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mio::Waker;
 use rallypoint_core::Limits;
@@ -117,6 +119,18 @@ impl TcpStoreServer {
     pub fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
         let counters = Arc::clone(&self.counters);
         move || !counters.has_ended()
+    }
+
+    /// A question that any thread may ask: how is it doing? The loop that serves answers itself; `None` if it doesn't
+    /// within that time.
+    pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
+        let (counters, waker) = (Arc::clone(&self.counters), Arc::clone(&self.waker));
+        move |patience| {
+            let (reply, replied) = channel();
+            counters.ask(reply);
+            waker.wake().ok()?;
+            replied.recv_timeout(patience).ok()
+        }
     }
 
     /// Stops it: nobody is answered any more once this returns.

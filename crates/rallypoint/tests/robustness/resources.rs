@@ -112,6 +112,13 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
         assert!(served.len() >= 60 && served.len() < 128, "{} served", served.len());
         assert_eq!(served.len() + refused, 200);
         served.iter_mut().for_each(Client::ping);
+        // Files spared for that are what a health check needs.
+        if limit == "spare_files=64" {
+            let health = server.health();
+            assert_eq!((&health["status"], &health["connections"]), (&"full".into(), &served.len().into()));
+            assert_eq!(health["most_connections"], health["connections"], "{health}");
+            assert!(health["refused"].as_u64() >= Some(refused as u64), "{health}");
+        }
         // Whoever goes makes room for another, again and again.
         for _ in 0..20 {
             drop(served.pop());
@@ -124,6 +131,7 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
         }
         assert!(server.offences()[0].contains("refused"), "{:?}", server.offences());
         drop(served);
+        eventually(Duration::from_secs(5), "there is room again", || server.health()["status"] == "serving");
         server.assert_unharmed();
     }
 }

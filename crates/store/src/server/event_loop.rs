@@ -110,6 +110,7 @@ impl EventLoop {
         }
         let files = raise_file_limit();
         let most_connections = limits.connections.min(files.saturating_sub(limits.spare_files).max(1));
+        counters.most_connections.store(most_connections as u64, Ordering::Relaxed);
         let shortest =
             limits.handshake.min(limits.partial_grace).min(limits.output_stall).min(limits.stale_after);
         Ok(EventLoop {
@@ -163,7 +164,7 @@ impl EventLoop {
             }
             for event in &events {
                 match event.token() {
-                    WAKE => {}
+                    WAKE => self.answer(),
                     Token(listener) if listener < FIRST_CONNECTION => self.accept(listener - 1),
                     Token(token) => {
                         let index = token - FIRST_CONNECTION;
@@ -226,6 +227,12 @@ impl EventLoop {
             (true, true) => Some(self.sweep_every),
             (true, false) => None,
         }
+    }
+
+    /// Tells who has asked how it is doing.
+    fn answer(&mut self) {
+        self.note_room();
+        self.counters.answer();
     }
 
     /// Lets a connection have a turn of which no event will tell.
@@ -309,6 +316,7 @@ impl EventLoop {
         let _ = connection.outbox.send(&mut connection.stream, &mut self.buffers);
         self.input_held -= connection.held;
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
+        self.counters.out_of_files.store(0, Ordering::Relaxed);
         self.engine.handle_disconnect(connection.client);
         drop(connection);
         if self.starved {

@@ -1,6 +1,8 @@
 //! Figures that the server's thread writes and anybody may read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -13,6 +15,7 @@ macro_rules! counters {
         pub(super) struct Counters {
             stop: AtomicBool,
             ended: AtomicBool,
+            questions: Mutex<Vec<Sender<ServerStats>>>,
             $(pub(super) $name: AtomicU64,)*
         }
 
@@ -43,8 +46,14 @@ counters! {
     slow_input,
     /// Connections closed because they did not take their replies.
     slow_output,
-    /// Keys held, as of the last sweep or change of connections.
+    /// Connections there may be at a time, as far as limits and files allow.
+    most_connections,
+    /// 1 from when there was no file for another connection until one is closed.
+    out_of_files,
+    /// Keys held, as of the last sweep or question.
     keys,
+    /// Bytes held in keys, values and queues, as of the last sweep or question.
+    bytes,
 }
 
 impl Counters {
@@ -58,6 +67,19 @@ impl Counters {
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Leaves a question for the loop.
+    pub(super) fn ask(&self, reply: Sender<ServerStats>) {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
+    }
+
+    /// Answers what was asked.
+    pub(super) fn answer(&self) {
+        for reply in std::mem::take(&mut *self.questions.lock().unwrap_or_else(PoisonError::into_inner)) {
+            // Who asked may have gone.
+            let _ = reply.send(self.read());
+        }
     }
 
     pub(super) fn stop_requested(&self) -> bool {

@@ -203,3 +203,19 @@ fn tenants_that_come_at_once_start_one_server() {
     }
     assert_eq!(tenants[0].get("n").unwrap(), b"8");
 }
+
+#[test]
+fn a_server_tells_how_it_is_doing_until_it_is_stopped() {
+    let mut server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let inquire = server.inquiry();
+    let before = inquire(SOON).unwrap();
+    assert_eq!((before.connections, before.keys, before.bytes), (0, 0, 0));
+    assert!(before.most_connections > 0 && before.out_of_files == 0);
+    let store = TcpStore::open(TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))).unwrap();
+    store.set("key", &[7; 1000]).unwrap();
+    let after = inquire(SOON).unwrap();
+    assert_eq!((after.connections, after.keys), (1, 1));
+    assert!((1000..2000).contains(&after.bytes), "{after:?}");
+    server.stop();
+    assert_eq!(inquire(Duration::from_millis(100)), None);
+}

@@ -1,8 +1,8 @@
 //! The server as a user starts it, in a process of its own, gone with the test.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,10 +28,10 @@ impl Server {
 
     /// With limits of its own, as `--limit` takes them.
     pub(crate) fn with(limits: &[&str]) -> Server {
-        Server::launch(Command::new(env!("CARGO_BIN_EXE_rallypoint")), "127.0.0.1:0", limits)
+        Server::listening_on("127.0.0.1:0", limits)
     }
 
-    /// In a shell that allows it so many files.
+    /// In a shell that allows it so many files, answering health checks.
     pub(crate) fn with_files(files: usize, limits: &[&str]) -> Server {
         let mut shell = Command::new("sh");
         shell.args([
@@ -40,17 +40,35 @@ impl Server {
             "sh",
             env!("CARGO_BIN_EXE_rallypoint"),
         ]);
+        shell.args(["serve", "--health-check", "0"]);
         Server::launch(shell, "127.0.0.1:0", limits)
     }
 
+    /// What a health check says.
+    pub(crate) fn health(&self) -> serde_json::Value {
+        let log = self.log();
+        let at = log.iter().find_map(|line| line.split_once("health checks are answered at http://"));
+        let (_, at) = at.unwrap_or_else(|| panic!("{log:?}"));
+        let mut stream = TcpStream::connect(at.trim_end_matches('/')).expect("health checks are answered");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it takes a question");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        serde_json::from_str(body).expect("JSON")
+    }
+
     pub(crate) fn listening_on(listen: &str, limits: &[&str]) -> Server {
-        Server::launch(Command::new(env!("CARGO_BIN_EXE_rallypoint")), listen, limits)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+        command.arg("serve");
+        Server::launch(command, listen, limits)
     }
 
     fn launch(mut command: Command, listen: &str, limits: &[&str]) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the log");
         let log = folder.path().join("log");
-        command.args(["serve", "--listen", listen]);
+        command.args(["--listen", listen]);
         for limit in limits {
             command.args(["--limit", limit]);
         }

@@ -28,6 +28,7 @@ impl EventLoop {
                 Ok((stream, peer)) => self.admit(stream, peer, now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_out_of_files(&error) => {
+                    self.counters.out_of_files.store(1, Ordering::Relaxed);
                     if !self.accept_to_close(listener, now, &error) {
                         self.starved = true;
                         return;

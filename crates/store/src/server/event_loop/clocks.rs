@@ -13,13 +13,20 @@ use super::{EventLoop, GLANCE};
 impl EventLoop {
     pub(super) fn sweep(&mut self, now: Instant) {
         self.swept = now;
-        self.counters.keys.store(self.engine.snapshot().keys as u64, Ordering::Relaxed);
+        self.note_room();
         self.sweep_unvalidated(now);
         self.sweep_arriving(now);
         self.sweep_stalled(now);
         self.offences.forget_old(now);
         self.recycler.tidy();
         self.settle();
+    }
+
+    /// Notes how full it is.
+    pub(super) fn note_room(&self) {
+        let held = self.engine.snapshot();
+        self.counters.keys.store(held.keys as u64, Ordering::Relaxed);
+        self.counters.bytes.store(held.bytes as u64, Ordering::Relaxed);
     }
 
     fn sweep_unvalidated(&mut self, now: Instant) {
