@@ -53,20 +53,21 @@ fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
             client.send(&[&message(Request::Validate { magic: MAGIC }), &frame[..frame.len() - 1]].concat());
             if round % 2 == 0 { client.tear() } else { drop(client) }
         }
-        eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(30), "all are gone", || server.connections() == 0);
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
-    // What a moment's crowd needs is kept for the next; what leaks shows in every stretch.
-    let stretches = [(); 4].map(|()| cut_off(rounds / 4));
+    // What a moment's crowd needs is kept for the next, and a busy machine makes larger crowds; what leaks shows in every
+    // stretch.
+    let stretches = [(); 8].map(|()| cut_off(rounds / 4));
     let leaks: Vec<usize> = std::iter::once(before)
         .chain(stretches)
         .zip(stretches)
         .map(|(before, after)| after.saturating_sub(before))
         .collect();
-    let leak = leaks.iter().min().expect("four stretches") * 4 / rounds;
-    println!("{leaks:?} B over {rounds} frames");
-    assert!(leak < 1, "{leaks:?} B over {rounds} frames");
+    let leak = leaks.iter().min().expect("eight stretches") * 4 / rounds;
+    println!("{leaks:?} B, each over {} frames", rounds / 4);
+    assert!(leak < 1, "{leaks:?} B, each over {} frames", rounds / 4);
     server.assert_unharmed();
 }
 
