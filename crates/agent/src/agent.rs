@@ -6,6 +6,7 @@ mod letter;
 mod starting;
 mod world;
 
+use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -147,11 +148,14 @@ impl Agent {
         let events = Events::open(&config, start)?;
         let asks = post.clone();
         let ask = move |reply| asks.send(Letter::HowAreYou(reply));
-        let health = config
-            .watch
-            .health_check
-            .map(|at| Health::start(at, ask).map_err(system(&format!("listen for health checks at {at}"))));
+        let health = config.watch.health_check.map(|at| {
+            let health = TcpListener::bind(at).and_then(|listener| Health::start(listener, ask));
+            health.map_err(system(&format!("listen for health checks at {at}")))
+        });
         let health = health.transpose()?;
+        if let Some(health) = &health {
+            tracing::info!("health checks are answered at http://{}/", health.address());
+        }
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
         let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());
         Ok(Agent {

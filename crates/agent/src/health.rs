@@ -1,11 +1,12 @@
 //! Whether an agent or a server lives, over HTTP: any GET is answered with what its loop says of itself, or with 503 if
 //! the loop doesn't answer. Nothing can be changed through it.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long somebody who asks may take, all in all.
 const ASK: Duration = Duration::from_secs(2);
-/// So many are heard at a time: whoever is slow to ask holds up nobody. More than that wait.
+/// So many are heard at a time: whoever is slow to ask holds up nobody.
 const AT_ONCE: usize = 16;
 /// How long to wait when nobody can be let in.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -33,19 +34,13 @@ pub struct Health {
 
 impl Health {
     /// Answers there; `ask` hands the question to the loop.
-    pub fn start(at: SocketAddr, ask: impl Fn(Reply) + Clone + Send + 'static) -> io::Result<Health> {
-        let listener = TcpListener::bind(at)?;
+    pub fn start(listener: TcpListener, ask: impl Fn(Reply) + Clone + Send + 'static) -> io::Result<Health> {
         let address = listener.local_addr()?;
-        tracing::info!("health checks are answered at http://{address}/");
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ended);
         std::thread::Builder::new().name("health".into()).spawn(move || {
-            // As many as may be heard; each is given back.
-            let (give_back, places) = channel();
-            (0..AT_ONCE).for_each(|_| {
-                let _ = give_back.send(());
-            });
-            for stream in listener.incoming() {
+            let guests = Arc::<Guests>::default();
+            for (number, stream) in listener.incoming().enumerate() {
                 if is_over.load(Ordering::SeqCst) {
                     return;
                 }
@@ -54,12 +49,12 @@ impl Health {
                     std::thread::sleep(PAUSE);
                     continue;
                 };
-                let (ask, place) = (ask.clone(), Place(give_back.clone()));
-                let _ = places.recv();
+                let stream = guests.admit(number, stream);
+                let (ask, guests) = (ask.clone(), Arc::clone(&guests));
                 // Who asks wrongly, or goes away, gets nothing; nor does anybody if there is no thread to be had.
                 let _ = std::thread::Builder::new().name("health-answer".into()).spawn(move || {
-                    let _place = place;
-                    let _ = answer(stream, &ask);
+                    let _ = answer(&stream, &ask);
+                    guests.dismiss(number);
                 });
             }
         })?;
@@ -80,16 +75,30 @@ impl Drop for Health {
     }
 }
 
-/// Given back when it is dropped.
-struct Place(Sender<()>);
+/// Who is being heard, the one who came first in front.
+#[derive(Debug, Default)]
+struct Guests(Mutex<VecDeque<(usize, Arc<TcpStream>)>>);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = self.0.send(());
+impl Guests {
+    /// Hears one more. If there are too many, who came first has had the most time, and goes.
+    fn admit(&self, number: usize, stream: TcpStream) -> Arc<TcpStream> {
+        let stream = Arc::new(stream);
+        let mut guests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if guests.len() >= AT_ONCE
+            && let Some((_, first)) = guests.pop_front()
+        {
+            let _ = first.shutdown(Shutdown::Both);
+        }
+        guests.push_back((number, Arc::clone(&stream)));
+        stream
+    }
+
+    fn dismiss(&self, number: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != number);
     }
 }
 
-fn answer(mut stream: TcpStream, ask: &impl Fn(Reply)) -> io::Result<()> {
+fn answer(mut stream: &TcpStream, ask: &impl Fn(Reply)) -> io::Result<()> {
     stream.set_write_timeout(Some(ASK))?;
     let start = Instant::now();
     let mut request = Vec::new();
@@ -105,24 +114,32 @@ fn answer(mut stream: TcpStream, ask: &impl Fn(Reply)) -> io::Result<()> {
             count => request.extend_from_slice(&bytes[..count]),
         }
     }
-    if !request.starts_with(b"GET ") && !request.starts_with(b"HEAD ") {
-        return respond(stream, "405 Method Not Allowed", &json!({"status": "only GET is answered"}));
-    }
-    let (reply, replied) = channel();
-    ask(reply);
-    match replied.recv_timeout(ANSWER) {
-        Ok(state) => respond(stream, "200 OK", &state),
-        Err(_) => respond(stream, "503 Service Unavailable", &json!({"status": "no answer"})),
-    }
-}
-
-fn respond(mut stream: TcpStream, status: &str, body: &Value) -> io::Result<()> {
+    let (status, body) = if !request.starts_with(b"GET ") && !request.starts_with(b"HEAD ") {
+        ("405 Method Not Allowed", json!({"status": "only GET is answered"}))
+    } else {
+        let (reply, replied) = channel();
+        ask(reply);
+        match replied.recv_timeout(ANSWER) {
+            Ok(state) => ("200 OK", state),
+            Err(_) => ("503 Service Unavailable", json!({"status": "no answer"})),
+        }
+    };
     let body = format!("{body}\n");
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(format!("{head}{body}").as_bytes())
+    let body = if request.starts_with(b"HEAD ") { "" } else { &body };
+    stream.write_all(format!("{head}{body}").as_bytes())?;
+    // What is left unread would take the answer along when this closes.
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(PAUSE))?;
+    for _ in 0..REQUEST / bytes.len() {
+        if stream.read(&mut bytes)? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -137,37 +154,45 @@ mod tests {
         text
     }
 
+    fn start(ask: impl Fn(Reply) + Clone + Send + 'static) -> Health {
+        Health::start(TcpListener::bind("127.0.0.1:0").unwrap(), ask).unwrap()
+    }
+
+    fn running(reply: Reply) {
+        let _ = reply.send(json!({"status": "running"}));
+    }
+
     #[test]
     fn who_asks_is_told_and_who_wants_something_else_is_not() {
-        let answer = |reply: Reply| drop(reply.send(json!({"status": "running"})));
-        let health = Health::start("127.0.0.1:0".parse().unwrap(), answer).unwrap();
+        let health = start(running);
         let text = get(health.address, "GET / HTTP/1.1\r\n\r\n");
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("{\"status\":\"running\"}\n"),
             "{text}"
         );
+        let text = get(health.address, "HEAD / HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\n"), "{text}");
         let text = get(health.address, "POST / HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
+        let text = get(health.address, &format!("POST / HTTP/1.1\r\n\r\n{}", "b".repeat(6000)));
         assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
     }
 
     #[test]
     fn who_is_slow_to_ask_holds_up_nobody() {
-        let answer = |reply: Reply| drop(reply.send(json!({"status": "running"})));
-        let health = Health::start("127.0.0.1:0".parse().unwrap(), answer).unwrap();
-        let silent: Vec<_> = (0..AT_ONCE - 1).map(|_| TcpStream::connect(health.address).unwrap()).collect();
-        let start = Instant::now();
+        let health = start(running);
+        let silent: Vec<_> = (0..3 * AT_ONCE).map(|_| TcpStream::connect(health.address).unwrap()).collect();
+        let begin = Instant::now();
         let text = get(health.address, "GET / HTTP/1.1\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-        assert!(start.elapsed() < ASK, "{:?}", start.elapsed());
+        assert!(begin.elapsed() < ASK / 2, "{:?}", begin.elapsed());
         drop(silent);
     }
 
     #[test]
-    fn an_agent_that_has_gone_is_not_healthy_and_a_port_in_use_is_refused() {
-        let health = Health::start("127.0.0.1:0".parse().unwrap(), drop).unwrap();
-        let text = get(health.address, "GET /health HTTP/1.0\r\n\r\n");
+    fn an_agent_that_has_gone_is_not_healthy() {
+        let health = start(drop);
+        let text = get(health.address(), "GET /health HTTP/1.0\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
-        let error = Health::start(health.address(), drop).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }

@@ -132,7 +132,7 @@ impl Session {
     /// Before a whole request is there, its first byte may already be wrong.
     fn check_first_byte(&self, input: &[u8]) -> Result<(), WireError> {
         let Some(&first) = input.first() else { return Ok(()) };
-        if self.decoder.held().is_some() {
+        if self.decoder.arrived().is_some() {
             return Ok(());
         }
         match (self.validated, first == Op::Validate as u8) {
@@ -173,9 +173,9 @@ impl Session {
         self.decoder.begun()
     }
 
-    /// Bytes held of a request that has begun to arrive; `None` between requests.
+    /// Bytes that have come of a request that has begun to arrive; `None` between requests.
     pub fn partial(&self) -> Option<usize> {
-        self.decoder.held()
+        self.decoder.arrived()
     }
 
     /// Bytes of requests waiting behind an earlier one, with what it costs to keep them: most requests are small, and

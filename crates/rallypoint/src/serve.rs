@@ -1,7 +1,7 @@
 //! `rallypoint serve`: the store server as a process of its own.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::{log, output};
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
 /// Once it is ready it prints one line `listening on HOST:PORT` per address to standard output; logs go to standard
-/// error. SIGTERM and SIGINT end it cleanly.
+/// error. SIGTERM and SIGINT end it cleanly. With --health-check a line tells where, after those.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   rallypoint serve                                  this machine only, port 29400
@@ -36,7 +36,7 @@ pub(crate) struct ServeArgs {
     /// Changes a limit; --list-limits shows them all
     #[arg(long, value_name = "NAME=VALUE")]
     limit: Vec<String>,
-    /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1]
+    /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
     health_check: Option<SocketAddr>,
     /// Prints every limit with its default and meaning, and ends
@@ -82,6 +82,16 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // First, so that nobody is served who is let go of again at once.
+    let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
+        Some((at, Err(error))) => {
+            output::complain(&format!("rallypoint serve: cannot listen for health checks on {at}: {error}"));
+            output::complain("hint: choose another address with --health-check [ADDRESS:]PORT");
+            return ExitCode::FAILURE;
+        }
+        Some((_, Ok(listener))) => Some(listener),
+        None => None,
+    };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
     let mut server = match TcpStoreServer::start(ServerOptions { listen, limits }) {
@@ -97,20 +107,20 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let health = args.health_check.map(|at| (at, answer_health_checks(at, &server)));
-    let _health = match health {
-        Some((at, Err(error))) => {
-            output::complain(&format!("rallypoint serve: cannot listen for health checks at {at}: {error}"));
-            output::complain("hint: choose another address with --health-check [ADDRESS:]PORT");
+    let health = match health.map(|listener| answer_health_checks(listener, &server)).transpose() {
+        Ok(health) => health,
+        Err(error) => {
+            output::complain(&format!("rallypoint serve: cannot answer health checks: {error}"));
             return ExitCode::FAILURE;
         }
-        Some((_, Ok(health))) => Some(health),
-        None => None,
     };
     let mut out = std::io::stdout().lock();
     for address in server.addresses() {
         // Nobody reading our output is no reason to stop serving.
         let _ = writeln!(out, "listening on {address}");
+    }
+    if let Some(health) = &health {
+        let _ = writeln!(out, "health checks on http://{}/", health.address());
     }
     let _ = out.flush();
     if only_here {
@@ -132,14 +142,19 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
 
 /// Where health checks are answered: a port of this machine only, unless an address is given.
 fn health_address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.parse().map(|port: u16| (Ipv4Addr::LOCALHOST, port).into());
-    port.or_else(|_| text.parse()).map_err(|_| "neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)".into())
+    let port = |text: &str| text.parse::<u16>().ok();
+    let address = match (port(text), text.strip_prefix(':').and_then(port)) {
+        (Some(port), _) => Some((Ipv4Addr::LOCALHOST, port).into()),
+        (None, Some(port)) => Some((Ipv6Addr::UNSPECIFIED, port).into()),
+        (None, None) => text.parse().ok(),
+    };
+    address.ok_or_else(|| "neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)".into())
 }
 
 /// Answers how the server is doing: 200 with its figures, or 503 if its loop is silent.
-fn answer_health_checks(at: SocketAddr, server: &TcpStoreServer) -> std::io::Result<Health> {
+fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<Health> {
     let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
-    Health::start(at, move |reply: Reply| {
+    Health::start(listener, move |reply: Reply| {
         let Some(stats) = inquire(Duration::from_secs(3)) else { return };
         let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
         // Who asks may have gone.

@@ -11,7 +11,7 @@ use super::parse::{length_at_front, string_at_front};
 use super::recycling::{LARGE, Recycler};
 use super::reply::{Reply, ReplyKind};
 use super::request::Request;
-use super::scan::{APART_FROM, Progress, Scan};
+use super::scan::{Progress, Scan};
 use crate::error::WireError;
 use crate::limits::Limits;
 
@@ -108,9 +108,6 @@ impl Kept {
     }
 }
 
-/// So much of a message is taken at a time while its end is not known.
-const BITE: usize = APART_FROM / 2;
-
 /// A message that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
@@ -123,8 +120,15 @@ struct Partial {
 }
 
 impl Partial {
-    fn new(scan: Scan, begin: &[u8]) -> Box<Partial> {
-        Box::new(Partial { scan, main: Growing::new(begin.to_vec()), apart: Vec::new(), arriving: None })
+    /// One of which so much has come and `progress` is known.
+    fn new(scan: Scan, begin: &[u8], progress: &Progress) -> Box<Partial> {
+        let (main, arriving) = match *progress {
+            Progress::Apart { start, len } => (&begin[..start], Some((&begin[start..], len))),
+            _ => (begin, None),
+        };
+        let growing = |bytes: &[u8]| Growing::new(bytes.to_vec());
+        let arriving = arriving.map(|(bytes, len)| (growing(bytes), len));
+        Box::new(Partial { scan, main: growing(main), apart: Vec::new(), arriving })
     }
 
     /// Takes from `input` what belongs to this message. True once it is whole.
@@ -158,14 +162,15 @@ impl Partial {
                     return Ok(true);
                 }
                 Progress::Apart { start, len } => {
-                    self.arriving = Some((Growing::new(self.main.bytes.split_off(start)), len));
+                    self.arriving = Some((Growing::new(self.main.bytes[start..].to_vec()), len));
+                    self.main.bytes.truncate(start);
+                    self.main.bytes.shrink_to_fit();
                 }
                 Progress::Need { len, exact } => {
-                    // Up to its end if that is known. Else a bite, so that long lists are not copied string by
-                    // string, and a value that is to lie apart is not there before its length is seen; what turns
-                    // out to follow the message is given back.
-                    let most = if exact { len - self.main.bytes.len() } else { BITE };
-                    let more = most.min(all.len() - taken);
+                    // Up to its end if that is known. Else all there is, so that long lists are not copied string by
+                    // string; what turns out to follow the message is given back.
+                    let left = all.len() - taken;
+                    let more = if exact { left.min(len - self.main.bytes.len()) } else { left };
                     if more == 0 {
                         *input = &[];
                         return Ok(false);
@@ -177,7 +182,13 @@ impl Partial {
         }
     }
 
-    /// Bytes held.
+    /// Bytes that have come.
+    fn arrived(&self) -> usize {
+        let apart = self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.bytes.len());
+        self.main.bytes.len() + apart
+    }
+
+    /// Bytes of room that it takes.
     fn held(&self) -> usize {
         self.main.held() + self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.held())
     }
@@ -314,10 +325,10 @@ impl RequestDecoder {
                 *input = rest;
                 Ok(Some(Frame(Repr::There(bytes))))
             }
-            Progress::Need { .. } | Progress::Apart { .. } => {
+            progress => {
                 // The scan goes on over the copy just where it stopped over the original.
                 self.begun += 1;
-                self.partial = Some(Partial::new(scan, input));
+                self.partial = Some(Partial::new(scan, input, &progress));
                 *input = &[];
                 Ok(None)
             }
@@ -329,7 +340,12 @@ impl RequestDecoder {
         self.begun
     }
 
-    /// Bytes held for a request that has begun to arrive; `None` between requests.
+    /// Bytes that have come of a request that has begun to arrive; `None` between requests.
+    pub fn arrived(&self) -> Option<usize> {
+        self.partial.as_ref().map(|partial| partial.arrived())
+    }
+
+    /// Bytes of room that such a request takes, which may be more than have come.
     pub fn held(&self) -> Option<usize> {
         self.partial.as_ref().map(|partial| partial.held())
     }
@@ -373,9 +389,9 @@ impl ReplyDecoder {
                 *input = rest;
                 Reply::parse(kind, whole)
             }
-            Progress::Need { .. } | Progress::Apart { .. } => {
+            progress => {
                 if !input.is_empty() {
-                    self.partial = Some(Partial::new(scan, input));
+                    self.partial = Some(Partial::new(scan, input, &progress));
                     *input = &[];
                 }
                 Ok(None)

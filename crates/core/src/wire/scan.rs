@@ -3,10 +3,10 @@
 //! It reads lengths and checks them; it copies nothing and keeps nothing but its place.
 
 use super::op::Op;
+use super::recycling::LARGE;
 use super::reply::ReplyKind;
 use crate::error::{WireError, printable};
 use crate::limits::Limits;
-use crate::value::Value;
 
 /// One field of a message, as far as finding its end needs to know it.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,10 @@ pub(super) struct Scan {
 
 /// From here on a value in a list lies apart from its message, in a buffer that it can keep: copying many of them at
 /// once, when the last one is there, would make others wait.
-pub(super) const APART_FROM: usize = Value::SHARED_FROM;
+///
+/// As long as what the system takes back at once when it is let go of: many shorter ones, of requests that were broken off,
+/// would leave holes between others.
+pub(super) const APART_FROM: usize = LARGE;
 
 /// The limits that hold for one message.
 #[derive(Debug, Clone, Copy)]

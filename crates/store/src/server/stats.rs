@@ -48,7 +48,7 @@ counters! {
     slow_output,
     /// Connections there may be at a time, as far as limits and files allow.
     most_connections,
-    /// 1 from when there was no file for another connection until one is closed.
+    /// 1 from when there was no file for another connection until there is one again.
     out_of_files,
     /// Keys held, as of the last sweep or question.
     keys,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::wire::request::Payload;
+use crate::wire::scan::APART_FROM;
 use crate::wire::{KeyList, MAGIC, PairList};
 use crate::{Key, Value};
 
@@ -359,7 +360,7 @@ fn multi_set_in_pieces(pieces: impl Iterator<Item = Vec<u8>>, check: impl Fn(&[(
         let mut input = &piece[..];
         fed += piece.len();
         let Some(frame) = decoder.next(&mut input, &Limits::default()).unwrap() else {
-            assert_eq!(decoder.held(), Some(fed), "every byte is held");
+            assert_eq!((decoder.arrived(), decoder.held()), (Some(fed), Some(fed)), "every byte is held");
             continue;
         };
         assert!(input.is_empty());
@@ -395,7 +396,7 @@ fn large_values_of_a_list_are_read_wherever_it_is_cut() {
 #[test]
 fn large_values_of_a_list_are_kept_without_a_copy_and_without_each_other() {
     let (_, bytes, _) = large_pairs();
-    multi_set_in_pieces(bytes.chunks(BITE).map(<[u8]>::to_vec), |found| {
+    multi_set_in_pieces(bytes.chunks(100_000).map(<[u8]>::to_vec), |found| {
         for (_, value) in found {
             let kept = value.to_value();
             let is_same = kept.as_ptr() == value.bytes().as_ptr();
@@ -419,6 +420,36 @@ fn values_that_lie_apart_count_towards_the_length_of_their_message() {
                 assert!(!fits);
             }
         }
+    }
+}
+
+#[test]
+fn what_has_arrived_is_told_from_the_room_that_it_takes() {
+    let recycler = Recycler::default();
+    drop(recycler.lend(Vec::with_capacity(3 * LARGE)));
+    let mut decoder = RequestDecoder::with_recycler(recycler);
+    let value = vec![b'v'; 3 * LARGE - 100];
+    let pairs: [(&[u8], &[u8]); 2] = [(b"/a", &value), (b"/b", b"")];
+    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
+    for (at, piece) in bytes[..3 * LARGE - 200].chunks(100_000).enumerate() {
+        assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
+        assert_eq!(decoder.arrived(), Some(at * 100_000 + piece.len()));
+    }
+    assert!(decoder.held() >= Some(3 * LARGE), "{:?}", decoder.held());
+}
+
+#[test]
+fn a_message_without_what_lies_apart_takes_no_room_for_it() {
+    let value = vec![b'v'; APART_FROM];
+    let pairs: [(&[u8], &[u8]); 1] = [(b"/a", &value)];
+    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
+    for cut in [19, 20, 1000, 32_768] {
+        let mut decoder = RequestDecoder::default();
+        for piece in [&bytes[..cut], &bytes[cut..cut + 10_000]] {
+            assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
+        }
+        let partial = decoder.partial.as_ref().unwrap();
+        assert!(partial.main.bytes.capacity() < 64, "cut at {cut}: {}", partial.main.bytes.capacity());
     }
 }
 

@@ -13,6 +13,8 @@ use super::{Client, MIB, Process, eventually, probe};
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
+    /// Where it answers health checks, if it does.
+    health: Option<SocketAddr>,
     started: Instant,
     /// Files and memory once it had answered its first client.
     files: usize,
@@ -46,10 +48,8 @@ impl Server {
 
     /// What a health check says.
     pub(crate) fn health(&self) -> serde_json::Value {
-        let log = self.log();
-        let at = log.iter().find_map(|line| line.split_once("health checks are answered at http://"));
-        let (_, at) = at.unwrap_or_else(|| panic!("{log:?}"));
-        let mut stream = TcpStream::connect(at.trim_end_matches('/')).expect("health checks are answered");
+        let mut stream =
+            TcpStream::connect(self.health.expect("an address")).expect("health checks are answered");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it takes a question");
         let mut answer = String::new();
@@ -81,12 +81,20 @@ impl Server {
             .expect("the binary starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut line).expect("its first line");
         let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
         let address =
             address.unwrap_or_else(|| panic!("{line:?}; {}", fs::read_to_string(&log).unwrap_or_default()));
-        let mut server =
-            Server { child, address, started: Instant::now(), files: 0, memory: 0, log, _folder: folder };
+        let health = command.get_args().any(|arg| arg == "--health-check").then(|| {
+            line.clear();
+            stdout.read_line(&mut line).expect("its second line");
+            let address =
+                line.trim().strip_prefix("health checks on http://").and_then(|at| at.strip_suffix('/'));
+            address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
+        });
+        let (started, files, memory) = (Instant::now(), 0, 0);
+        let mut server = Server { child, address, health, started, files, memory, log, _folder: folder };
         // What it needs once, it has after the first client.
         let before = server.process().files();
         probe(server.local()).expect("a new server answers");

@@ -25,7 +25,10 @@ impl EventLoop {
         let now = Instant::now();
         for _ in 0..ACCEPTS_A_TURN {
             match self.listeners[listener].accept() {
-                Ok((stream, peer)) => self.admit(stream, peer, now),
+                Ok((stream, peer)) => {
+                    self.counters.out_of_files.store(0, Ordering::Relaxed);
+                    self.admit(stream, peer, now);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_out_of_files(&error) => {
                     self.counters.out_of_files.store(1, Ordering::Relaxed);
