@@ -231,7 +231,13 @@ impl Growing {
             let step = if self.bytes.len() < LARGE { 2 } else { 8 };
             let room = (self.bytes.capacity() * step).max(needed).max(64);
             let room = end.map_or(room, |end| room.min(end)).max(needed);
-            self.bytes.reserve_exact(room - self.bytes.len());
+            if room >= LARGE && self.bytes.capacity() < LARGE {
+                // Made anew: what grows in its place among the small stays there, and leaves a hole.
+                let small = std::mem::replace(&mut self.bytes, Vec::with_capacity(room));
+                self.bytes.extend_from_slice(&small);
+            } else {
+                self.bytes.reserve_exact(room - self.bytes.len());
+            }
         }
     }
 }
