@@ -27,6 +27,8 @@ const TIMEOUT: i64 = 600;
 const MOST_NODES: u64 = 1_000_000;
 /// How long to look who else is there.
 const BESIDE: Duration = Duration::from_secs(2);
+/// Where it is written down for how many nodes this is.
+const WORLD: &str = "world";
 /// How long a host stays after a contradiction, so that all hear of it.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a node looks whether all have come, and whether somebody has complained.
@@ -201,7 +203,7 @@ impl StaticRendezvousHandler {
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
         let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
-        self.claim(&notes, "world", &self.world_size.to_string(), &me, |held, by| {
+        self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
             format!(
                 "node rank {} at {me} was started for {} nodes, but {by} for {held}; start all with the same --nnodes",
                 self.rank, self.world_size
@@ -285,13 +287,17 @@ impl StaticRendezvousHandler {
         if what == claim {
             return Ok(());
         }
-        // Once all have met, who comes again is a node that was restarted; it takes the place of what it was.
-        if notes.check(&["met"]).map_err(|error| self.failed(error))? {
-            return notes.set(key, desired.as_bytes()).map_err(|error| self.failed(error));
-        }
         let conflict = contradiction(what, by);
-        notes.set("conflict", conflict.as_bytes()).map_err(|error| self.failed(error))?;
-        Err(self.conflict(conflict))
+        match notes.check(&["met"]).map_err(|error| self.failed(error))? {
+            // Once all have met, who comes again is a node that was restarted; it takes the place of what it was. What all
+            // have agreed on it can't change, nor does it concern those who have met.
+            true if key == WORLD => Err(self.conflict(conflict)),
+            true => notes.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
+            false => {
+                notes.set("conflict", conflict.as_bytes()).map_err(|error| self.failed(error))?;
+                Err(self.conflict(conflict))
+            }
+        }
     }
 
     fn check_conflicts(&self, notes: &PrefixStore) -> Result<()> {

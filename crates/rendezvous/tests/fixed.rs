@@ -156,6 +156,22 @@ fn a_node_that_was_restarted_after_all_have_met_takes_its_place_again() {
 }
 
 #[test]
+fn who_comes_after_all_have_met_with_another_number_of_nodes_is_told_and_nobody_else() {
+    let job = Job::new();
+    let host = job.node(0, 1);
+    host.next_rendezvous().unwrap();
+    let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    for _ in 0..2 {
+        let error = joined(job.join(1, 2)).err().unwrap().to_string();
+        let me = format!("(pid {})", std::process::id());
+        assert!(error.contains("for 2 nodes") && error.contains("for 1;"), "{error}");
+        assert_eq!(error.matches(&me).count(), 2, "{error}");
+    }
+    assert!(!client.check(&["rallypoint.static/job/conflict"]).unwrap());
+}
+
+#[test]
 fn what_is_missing_or_wrong_is_said_at_once() {
     let job = Job::new();
     let parameters = RendezvousParameters::new("static", "h", "job", 1, 2).unwrap();
