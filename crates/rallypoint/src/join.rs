@@ -188,7 +188,7 @@ impl Node {
     /// lose them. A node that was dropped from it has nothing to wait for.
     fn watch(&self, round: &RendezvousInfo, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
         let handler = self.handler();
-        let (joined, mut said) = (Instant::now(), false);
+        let (joined, mut said, mut lost) = (Instant::now(), false, None);
         let me = round.participants.get(round.rank as usize);
         loop {
             handler.wait_for_change(Duration::from_secs(1));
@@ -198,6 +198,7 @@ impl Node {
                     Err(error) => complain(&error),
                 });
             }
+            lost = tell_lost(&*handler, lost);
             let seen = handler.is_closed().and_then(|closed| Ok((closed, handler.num_nodes_waiting()?)));
             match seen {
                 Ok((true, _)) => {
@@ -228,6 +229,15 @@ impl Node {
             }
         }
     }
+}
+
+/// Says who is no longer in the round, if that has changed; what was said.
+fn tell_lost(handler: &dyn RendezvousHandler, before: Option<String>) -> Option<String> {
+    let lost = handler.describe_gone().unwrap_or_default();
+    if let Some(nodes) = lost.as_ref().filter(|_| lost != before) {
+        tracing::warn!("no longer in the round: {nodes}");
+    }
+    lost
 }
 
 /// Says what went wrong; the exit code for it.

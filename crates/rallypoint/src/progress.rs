@@ -91,7 +91,7 @@ impl Observer for Progress {
             return;
         }
         // It waits no longer; the error says so.
-        if matches!(waiting.reason, Reason::JoinTimeout { .. }) {
+        if waiting.reason.is_join_timeout() {
             return;
         }
         let (what, until) = (what(waiting), until(waiting));

@@ -25,7 +25,7 @@ use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
 use bootstrap::{Bootstrap, Looks, Standing};
-use driver::Driver;
+use driver::{CORRUPT, Driver};
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
 
@@ -55,6 +55,8 @@ struct Seen {
     leavers: i64,
     /// It has heard that somebody wants to be in the next one.
     heard: bool,
+    /// Since when the state can't be read.
+    corrupt: Option<Instant>,
 }
 
 /// A node asks for the state at most so often, as torch's does.
@@ -179,7 +181,9 @@ impl DynamicRendezvousHandler {
                 End::Timeout(reason) => {
                     // As it was before this node withdrew.
                     let missing = match &reason {
-                        Reason::JoinTimeout { here, .. } => self.driver.expected.missing(here.iter()),
+                        Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
+                            self.driver.expected.missing(here.iter())
+                        }
                         _ => MissingHosts::default(),
                     };
                     return Err(RendezvousError::Timeout { run_id, reason, missing });
@@ -263,7 +267,13 @@ impl DynamicRendezvousHandler {
             return Ok(Arc::clone(state));
         }
         let round = self.seen().round;
-        let state = self.driver.look()?;
+        let state = match self.driver.look() {
+            Err(error @ RendezvousError::State { .. }) => self.last_good(error)?,
+            looked => {
+                self.seen().corrupt = None;
+                looked?
+            }
+        };
         if self.driver.has_duty()
             && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
         {
@@ -276,6 +286,22 @@ impl DynamicRendezvousHandler {
         }
         drop(seen);
         Ok(state)
+    }
+}
+
+impl DynamicRendezvousHandler {
+    /// In a round, what was there before a state that can't be read: somebody may put it right, and those who work need not
+    /// end for it. Not for ever.
+    fn last_good(&self, error: RendezvousError) -> Result<Arc<State>> {
+        let mut seen = self.seen();
+        let Some(state) = self.driver.latest().filter(|_| seen.round.is_some()) else { return Err(error) };
+        if seen.corrupt.is_none() {
+            tracing::warn!("{error}; waiting for it to be put right");
+        }
+        match seen.corrupt.get_or_insert_with(Instant::now).elapsed() < CORRUPT {
+            true => Ok(state),
+            false => Err(error),
+        }
     }
 }
 

@@ -160,6 +160,13 @@ fn missing_ranks(ranks: &[u64]) -> String {
 
 fn remedy(reason: &Reason) -> &'static str {
     match reason {
+        Reason::NoNextRound { .. } => {
+            "; it takes in others when one of its nodes starts over or ends: start one of them again, or allow more time \
+             with --rdzv-conf join_timeout=SECONDS"
+        }
+        Reason::TooLong => {
+            " to leave the last round; is the store slow? more time is allowed with --rdzv-conf join_timeout=SECONDS"
+        }
         Reason::JoinTimeout { .. } => {
             "; start the missing nodes with the same endpoint and run id, or allow more time with --rdzv-conf \
              join_timeout=SECONDS, or fewer nodes with --nnodes MIN:MAX"

@@ -149,7 +149,10 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if view.is_late() && !spare {
         let here = state.participants.keys().cloned().collect();
         let waited = view.now.since(view.since);
-        let reason = Reason::JoinTimeout { here, need: settings.min_nodes, waited };
+        let reason = match state.complete {
+            true => Reason::NoNextRound { here, round: state.round, waited },
+            false => Reason::JoinTimeout { here, need: settings.min_nodes, waited },
+        };
         let withdraw = (state.has(me) || view.announced) && view.now.since(view.deadline) <= ROLLBACK;
         return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::FailTimeout }, reason);
     }

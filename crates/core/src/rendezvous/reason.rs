@@ -91,12 +91,28 @@ pub enum Reason {
         /// How long was waited.
         waited: Duration,
     },
+    /// The time to join is up, and the round that was under way when it began still is.
+    NoNextRound {
+        /// Who is in it.
+        here: Vec<NodeDesc>,
+        /// Which one it is.
+        round: u64,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The time for another operation is up.
     TooLong,
     /// This node leaves.
     Leaving,
     /// Nothing is to be done.
     Nothing,
+}
+
+impl Reason {
+    /// Whether the time to join is up.
+    pub fn is_join_timeout(&self) -> bool {
+        matches!(self, Reason::JoinTimeout { .. } | Reason::NoNextRound { .. })
+    }
 }
 
 impl fmt::Display for Reason {
@@ -134,6 +150,13 @@ impl fmt::Display for Reason {
             Reason::Dropped => f.write_str("the other nodes dropped this one: they saw no heartbeat from it"),
             Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
             Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
+            Reason::NoNextRound { here, round, waited } => write!(
+                f,
+                "round {round} is under way with {} nodes, and nobody started over within {} s (join_timeout): {}",
+                here.len(),
+                waited.as_secs(),
+                names(here)
+            ),
             Reason::JoinTimeout { here, need, waited } => write!(
                 f,
                 "{} of at least {need} nodes joined within {} s (join_timeout){}",

@@ -286,7 +286,7 @@ impl Run {
             Decision::Write(change) => {
                 let announced = self.announced.as_deref().unwrap_or_default();
                 let next = apply(change, raw, &view, &dead, announced);
-                if matches!(reason, Reason::JoinTimeout { .. }) {
+                if reason.is_join_timeout() {
                     self.late.get_or_insert(reason);
                 }
                 let retract = self.retraction(change, member, raw, &state, dead);

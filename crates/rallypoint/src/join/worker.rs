@@ -130,7 +130,7 @@ fn watch(
 ) -> Receiver<()> {
     let (send, over) = channel();
     std::thread::spawn(move || {
-        let mut said = false;
+        let (mut said, mut lost) = (false, None);
         while !is_done.load(Ordering::SeqCst) {
             handler.wait_for_change(Duration::from_secs(1));
             // What is wrong with the store is said by the thread that sends heartbeats.
@@ -138,6 +138,7 @@ fn watch(
                 let _ = send.send(());
                 return;
             }
+            lost = super::tell_lost(&*handler, lost);
             let waiting = handler.num_nodes_waiting().unwrap_or(0);
             // One that was dropped is told to start over as if somebody waited; that it was dropped has been said.
             let is_out = || {

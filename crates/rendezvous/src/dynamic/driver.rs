@@ -48,7 +48,7 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Shorter pauses are slept; waiting would cost more than it brings.
 const WORTH_WAITING: Duration = Duration::from_millis(20);
 /// How long a state that can't be read is looked at again before it is an error: it may be put right.
-const CORRUPT: Duration = Duration::from_secs(10);
+pub(super) const CORRUPT: Duration = Duration::from_secs(10);
 /// How long to find out more about somebody who was dropped.
 const WHY: Duration = Duration::from_secs(1);
 

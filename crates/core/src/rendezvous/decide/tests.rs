@@ -202,4 +202,27 @@ fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
     let (_, reason) = decide(Goal::Join, &open(&["a"]), &Scene::new().late_by(1).view());
     let waited = Duration::from_secs(601);
     assert_eq!(reason, Reason::JoinTimeout { here: nodes(["a"]), need: 2, waited });
+    assert!(
+        reason.to_string().starts_with("1 of at least 2 nodes joined within 601 s (join_timeout): a (pid ")
+    );
+}
+
+#[test]
+fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
+    let state = complete(&["a", "c"]).waiting("b");
+    let (_, reason) = decide(Goal::Join, &state, &Scene::new().late_by(1).view());
+    let told = reason.to_string();
+    assert!(
+        told.starts_with("round 0 is under way with 2 nodes, and nobody started over within 601 s"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
+    // The highest rank may have been in it, and wait for the next one now.
+    let mut state = complete(&["a", "b"]).waiting("c");
+    state.extra.clear();
+    let (decision, reason) = decide(Goal::Join, &state, &Scene::new().view());
+    assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
