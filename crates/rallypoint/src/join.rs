@@ -198,8 +198,10 @@ impl Node {
                     Err(error) => complain(&error),
                 });
             }
-            lost = tell_lost(&*handler, lost);
             let seen = handler.is_closed().and_then(|closed| Ok((closed, handler.num_nodes_waiting()?)));
+            if seen.is_ok() {
+                lost = tell_lost(&*handler, lost);
+            }
             match seen {
                 Ok((true, _)) => {
                     tracing::info!("the rendezvous was closed");

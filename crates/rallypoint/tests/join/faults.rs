@@ -10,7 +10,7 @@ use rallypoint_store::{Limits, Store, TcpStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
-use crate::node::{Node, command, run, server, text};
+use crate::node::{Node, command, run, server, text, until};
 
 /// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
 #[test]
@@ -54,7 +54,37 @@ fn who_is_in_a_round_does_not_start_over_at_another_store() {
     let other = Node::at(port, "2", &["--rdzv-conf", "read_timeout=2"]);
     assert_eq!((host.joined()["world_size"].as_u64(), other.joined()["rank"].as_u64()), (Some(2), Some(1)));
     host.signal(Signal::KILL);
-    assert_eq!(other.ended().0, 5);
+    let start = Instant::now();
+    let (code, log) = other.ended();
+    assert_eq!(code, 5, "{log}");
+    // It has tried for as long as it may to reach the store again.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let told = log.lines().find(|line| line.starts_with("rallypoint join: ")).unwrap_or(&log);
+    assert!(told.contains(&format!("127.0.0.1:{port}")) && told.contains("job"), "{log}");
+    assert!(log.contains("hint: is the node of the endpoint up"), "{log}");
+}
+
+#[test]
+fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_with_what_was_found() {
+    // The server refuses such a state, save under a name that may be another's.
+    const KEY: &str = "torch.rendezvous.job/1";
+    let server = server();
+    let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
+    let mut node = Node::start(&server, "1", &["--rdzv-id", "job/1"]);
+    node.joined();
+    let good = store.get(KEY).unwrap();
+    store.set(KEY, b"!!!").unwrap();
+    node.logs("waiting for it to be put right");
+    store.set(KEY, &good).unwrap();
+    // It has read it again if it has written it again.
+    until("its heartbeat goes on", || store.get(KEY).unwrap() != good);
+    assert!(node.child.try_wait().unwrap().is_none(), "it goes on");
+    let start = Instant::now();
+    store.set(KEY, b"!!!").unwrap();
+    let (code, log) = node.ended();
+    assert_eq!(code, 1, "{log}");
+    assert!(start.elapsed() > Duration::from_secs(9) && start.elapsed() < Duration::from_secs(20), "{log}");
+    assert!(log.contains("rallypoint join: the state of the rendezvous \"job/1\" is corrupt: "), "{log}");
 }
 
 #[test]

@@ -216,26 +216,46 @@ fn a_node_that_cannot_say_that_it_has_joined_leaves() {
 #[test]
 fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_log_says_why() {
     let server = server();
-    let nodes = [0, 1].map(|_| Node::start(&server, "2", &[]));
+    let nodes = [0, 1, 2].map(|_| Node::start(&server, "3", &[]));
     nodes.iter().for_each(|node| drop(node.joined()));
-    let mut spare = Node::start(&server, "2", &[]);
+    let mut spare = Node::start(&server, "3", &[]);
     spare.logs("standing by as a spare");
     let start = Instant::now();
     nodes[0].signal(Signal::KILL);
     let joined = spare.joined();
     let took = start.elapsed();
-    assert_eq!(joined["world_size"], 2);
-    assert_eq!(nodes[1].joined()["round"], joined["round"]);
+    assert_eq!(joined["world_size"], 3);
+    nodes[1..].iter().for_each(|node| assert_eq!(node.joined()["round"], joined["round"]));
     assert!(took > Duration::from_secs(9) && took < Duration::from_secs(18), "{took:?}");
     let pid = nodes[0].child.id();
-    spare.signal(Signal::TERM);
-    nodes[1].signal(Signal::TERM);
-    let [_, survivor] = nodes;
-    let logs = spare.ended().1 + &survivor.ended().1;
+    [&spare, &nodes[1], &nodes[2]].iter().for_each(|node| node.signal(Signal::TERM));
+    let [_, one, other] = nodes;
+    let (one, other) = (one.ended().1, other.ended().1);
+    for log in [&one, &other] {
+        let told = format!("no longer in the round: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
+        assert!(log.contains(&told), "{log}");
+    }
+    let logs = spare.ended().1 + &one + &other;
     // In a container its local id is not 0.
     let who = format!("The node '127.0.0.1_{pid}_");
     assert!(logs.contains(&who) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
     assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
+}
+
+#[test]
+fn who_waits_in_vain_beside_a_round_under_way_is_told_so() {
+    let server = server();
+    let working = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "60"]);
+    working.joined();
+    let late = Node::start(&server, "1:2", &["--rdzv-conf", "join_timeout=2"]);
+    let (code, log) = late.ended();
+    let told = format!(
+        "round 0 is under way with 1 nodes, and nobody started over within 2 s (join_timeout): 127.0.0.1 (pid {})",
+        working.child.id()
+    );
+    assert_eq!(code, 4, "{log}");
+    assert!(log.contains(&told) && log.contains("start one of them again"), "{log}");
+    assert!(!log.contains("at least"), "nobody is missing: {log}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Endpoint, FileStoreOptions, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{Endpoint, FileStoreOptions, Limits, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
@@ -107,11 +107,17 @@ fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> 
     TcpStore::open(TcpStoreOptions { is_master: true, multi_tenant: true, timeout, ..options(place) })
 }
 
-/// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
 fn options(endpoint: Endpoint) -> TcpStoreOptions {
-    let mut options = TcpStoreOptions::new(endpoint);
-    options.limits.reply_len = options.limits.reply_len.min(4 * options.limits.state_bytes);
-    options
+    TcpStoreOptions { limits: limits(), ..TcpStoreOptions::new(endpoint) }
+}
+
+/// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    let most = 4 * limits.state_bytes;
+    limits.reply_len = limits.reply_len.min(most);
+    limits.record_value_len = limits.record_value_len.min(most);
+    limits
 }
 
 /// What the nodes on other machines call the host: the endpoint's own name. If that means every machine itself, all nodes
@@ -141,7 +147,7 @@ fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
              file elsewhere"
         )));
     }
-    let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).open();
+    let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).limits(limits()).open();
     let store =
         store.map_err(|source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source })?;
     Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as: outward_address().to_string() })
