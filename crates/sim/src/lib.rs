@@ -5,6 +5,10 @@
 //! come back or leave, and clocks that are an hour off, jump and drift; in some runs also nodes that do as torch's do, and
 //! a second rendezvous on the same store. After each step the invariants are checked; then the faults end, and the nodes
 //! must find together again.
+//!
+//! An operation on the store takes three seconds here at most, or has failed: a heartbeat takes two, and a third if another
+//! write comes in between, so slower ones could not be told from a dead node's. Where the workers of a round meet (a part of
+//! R1), and the static rendezvous (R17), are not simulated: the tests of `crates/rendezvous` have them.
 
 mod check;
 mod config;
