@@ -182,6 +182,9 @@ impl StaticRendezvousHandler {
         let start = Instant::now();
         if self.rank != 0 {
             self.tell(None, start);
+        } else if let Err(error) = self.endpoint.resolve() {
+            // Only rank 0 need not reach it by that name; perhaps the others can.
+            tracing::warn!("this node hosts the store, but the others may not find it: {error}");
         }
         let store = match self.open() {
             Ok(store) => store,
