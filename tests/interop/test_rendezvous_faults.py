@@ -4,12 +4,15 @@ import base64
 import contextlib
 import datetime
 import os
+import pathlib
 import pickle
 import re
 import socket
+import tempfile
 import threading
 import time
 
+import hostile
 import pytest
 import torch.distributed as dist
 from clock import stays
@@ -130,16 +133,57 @@ def most_memory(process):
     return most
 
 
-@pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
-def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
+@contextlib.contextmanager
+def in_a_server(value):
+    """A store of torch's where this lies in place of a state, and the further settings of a node that goes there."""
     # Torch's other server takes no more than 8 MiB, and ours none of it.
     torchs = TorchServer(libuv=False)
-    torchs.store.set("torch.rendezvous.job", b"gASV" * (size // 4))
-    with OurNode(torchs, "job", (1, 1), join_timeout=3) as node:
+    torchs.store.set("torch.rendezvous.job", value)
+    try:
+        yield torchs, {}
+    finally:
+        torchs.stop()
+
+
+@contextlib.contextmanager
+def in_a_file(value):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "meeting")
+        # Torch would make it for all to read and write; ours asks for one of its own.
+        path.touch(mode=0o600)
+        dist.FileStore(str(path)).set("torch.rendezvous.job", value)
+        yield str(path), {"store_type": "file"}
+
+
+STORES = {"tcp": in_a_server, "file": in_a_file}
+
+
+def assert_ends_with_little_memory(store, value, *codes, within=1):
+    """Puts it there, and tells what ours says of it."""
+    with store(value) as (place, options), OurNode(place, "job", (1, 1), join_timeout=within, **options) as node:
         most = most_memory(node.process)
-    assert node.process.returncode in (1, 5), node.log
+        assert node.ended() in codes, node.log
     assert 1024 < most < 64 * 1024, most
-    torchs.stop()
+    return "".join(node.log)
+
+
+@pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
+def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
+    assert_ends_with_little_memory(in_a_server, b"gASV" * (size // 4), 1, 5, within=3)
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("make", hostile.HOSTILE, ids=lambda make: make.__name__)
+def test_a_hostile_state_that_fills_the_limits_is_refused_with_little_memory(make, store):
+    said = assert_ends_with_little_memory(STORES[store], base64.b64encode(make()), 1)
+    assert 'the state of the rendezvous "job" is corrupt: ' in said, said
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_four_lists_that_are_full_are_read_with_little_memory_and_nobody_gets_in(store):
+    # There is nothing wrong with them, but no room for one more.
+    said = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.four_lists()), 1, 4)
+    assert "more than 10000 members of a set" in said, said
 
 
 def test_a_time_out_says_why_with_us_and_nothing_with_torch(server):
