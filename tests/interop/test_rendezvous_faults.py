@@ -172,6 +172,11 @@ def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
     assert_ends_with_little_memory(in_a_server, b"gASV" * (size // 4), 1, 5, within=3)
 
 
+@pytest.mark.parametrize("size", [3 << 20, 15 << 20, 60 << 20])
+def test_whatever_lies_in_a_file_ours_uses_little_memory_and_ends(size):
+    assert_ends_with_little_memory(in_a_file, b"gASV" * (size // 4), 1, 5, within=3)
+
+
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("make", hostile.HOSTILE, ids=lambda make: make.__name__)
 def test_a_hostile_state_that_fills_the_limits_is_refused_with_little_memory(make, store):
