@@ -1,10 +1,12 @@
 """One rendezvous, nodes of both kinds: torch's handlers and `rallypoint join` agree on rounds, ranks and masters."""
 
 import contextlib
+import pickle
+import time
 
 import pytest
 from clock import until
-from nodes import OurNode, TorchNode, assert_agree
+from nodes import Counting, OurNode, TorchNode, assert_agree
 from servers import OurServer, TorchServer
 
 SERVERS = {"ours": OurServer, "torch's": TorchServer}
@@ -54,6 +56,8 @@ def test_a_late_node_waits_and_all_start_over_then_it_is_closed(nodes, monkeypat
     assert {one.world_size for one in second} == {6}
     # One of torch's closes it; ours end, and nobody can join any more.
     torchs[0].close()
+    for node in torchs:
+        until("it to be seen closed", node.handler.is_closed)
     assert [node.ended() for node in ours] == [0, 0, 0]
     [late] = nodes(OurNode, 1, "job", (1, 7))
     assert late.ended() == 3
@@ -85,6 +89,33 @@ def test_a_late_torch_node_is_not_let_in_by_torchs(nodes):
         late.joined()
 
 
+def test_a_late_torch_node_that_sorts_first_is_the_master_of_itself_alone(nodes):
+    """Trap T1: the old node keeps the place it found in its first round, its own, whoever is rank 0 now."""
+    [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=1)
+    assert old.start().joined().world_size == 1
+    [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=1)
+    late.start()
+    until("the late one to be seen", lambda: old.waiting() == 1)
+    old.start()
+    rounds = [late.joined(), old.joined()]
+    # One world, as all but the master has it.
+    assert_agree(rounds, masters=False)
+    assert [one.rank for one in rounds] == [0, 1]
+    assert rounds[0].master[0] == "127.0.0.1"
+    assert rounds[1].master[0] == "127.0.0.2"
+
+
+def test_a_late_node_of_ours_that_sorts_first_is_the_master_of_both(nodes):
+    [old] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=1)
+    alone = old.joined()
+    assert (alone.world_size, alone.master[0]) == (1, "127.0.0.2")
+    [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=1)
+    rounds = [late.joined(), old.joined()]
+    assert_agree(rounds)
+    assert [one.rank for one in rounds] == [0, 1]
+    assert rounds[0].master[0] == "127.0.0.1"
+
+
 def test_ours_that_comes_late_to_torchs_says_what_it_waits_for(nodes):
     options = {"last_call_timeout": 1, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
@@ -107,6 +138,56 @@ def test_old_nodes_of_ours_go_on_with_torchs_rank_0_that_does_not_publish_again(
     second = [torchs.joined(), ours.joined()]
     assert_agree(second)
     assert second[0].number == 1 and second[0].master == first[0].master
+
+
+HEARD = 2.5
+"""Seconds until a node of ours has heard what one of torch's wrote."""
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The times when torch's nodes had written."""
+    times = []
+    set_state = Counting.set_state
+
+    def timed(*arguments):
+        found = set_state(*arguments)
+        if found and found[-1]:
+            times.append(time.monotonic())
+        return found
+
+    monkeypatch.setattr(Counting, "set_state", timed)
+    return times
+
+
+def state(node):
+    """What lies in the store."""
+    found = node.backend.get_state()
+    return found and pickle.loads(found[0])
+
+
+def test_ours_that_waits_soon_hears_that_one_of_torchs_joined(nodes, written):
+    # Ours is rank 0, and waits for nothing else.
+    [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1")
+    [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2")
+    until("ours to wait", lambda: (found := state(torchs)) and len(found.participants) == 1)
+    torchs.start()
+    mine = ours.joined()
+    heard = time.monotonic()
+    # The first that torch wrote made the round complete.
+    assert heard - written[0] < HEARD
+    assert_agree([mine, torchs.joined()])
+
+
+def test_ours_that_is_in_a_round_soon_hears_that_one_of_torchs_waits(nodes, written):
+    options = {"last_call_timeout": 1}
+    [ours] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
+    assert ours.joined().world_size == 1
+    [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
+    late.start()
+    until("the late one to wait", lambda: written)
+    until("ours to start over", lambda: state(late).round == 1, within=written[0] + HEARD - time.monotonic())
+    assert_agree([ours.joined(), late.joined()])
 
 
 def test_one_that_leaves_closes_nothing_and_the_others_start_over(nodes):
