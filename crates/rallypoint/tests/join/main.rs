@@ -1,6 +1,7 @@
 //! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
 
 mod faults;
+mod fixed;
 mod lasting;
 mod node;
 mod worker;
