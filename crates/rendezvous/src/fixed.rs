@@ -25,6 +25,8 @@ use crate::store_info::RendezvousStoreInfo;
 const TIMEOUT: i64 = 600;
 /// More nodes than this were not meant.
 const MOST_NODES: u64 = 1_000_000;
+/// Under which key lies how many nodes there are.
+const WORLD: &str = "world";
 /// How long to look who else is there.
 const BESIDE: Duration = Duration::from_secs(2);
 /// How long a host stays after a contradiction, so that all hear of it.
@@ -201,7 +203,7 @@ impl StaticRendezvousHandler {
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
         let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
-        self.claim(&notes, "world", &self.world_size.to_string(), &me, |held, by| {
+        self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
             format!(
                 "node rank {} at {me} was started for {} nodes, but {by} for {held}; start all with the same --nnodes",
                 self.rank, self.world_size
@@ -285,8 +287,9 @@ impl StaticRendezvousHandler {
         if what == claim {
             return Ok(());
         }
-        // Once all have met, who comes again is a node that was restarted; it takes the place of what it was.
-        if notes.check(&["met"]).map_err(|error| self.failed(error))? {
+        // Once all have met, who comes again is a node that was restarted; it takes the place of what it was. How many they
+        // are stays as it is, because the others go on with that.
+        if key != WORLD && notes.check(&["met"]).map_err(|error| self.failed(error))? {
             return notes.set(key, desired.as_bytes()).map_err(|error| self.failed(error));
         }
         let conflict = contradiction(what, by);

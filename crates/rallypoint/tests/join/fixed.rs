@@ -1,6 +1,8 @@
 //! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
 
-use crate::node::Node;
+use rallypoint_store::{Store, TcpStore};
+
+use crate::node::{Node, until};
 
 /// A static job at a port of its own.
 struct Job {
@@ -71,4 +73,21 @@ fn numbers_of_nodes_that_differ_name_both_processes_on_every_node() {
         let what = format!("started for {differing} nodes, but {} for 3", both[0]);
         assert_all_name(nodes, both, &what);
     }
+}
+
+/// The others work already, and go on; it must not be in a world that is not theirs.
+#[test]
+fn who_comes_after_all_have_met_with_another_number_of_nodes_is_refused() {
+    let job = Job::new();
+    let nodes = ["0", "1"].map(|rank| job.node("127.0.0.2", rank, "2"));
+    nodes.iter().for_each(|node| assert_eq!(node.joined()["world_size"], 2));
+    let store = TcpStore::connect("127.0.0.1", job.port).unwrap();
+    until("all have met", || store.check(&["rallypoint.static/job/met"]).unwrap());
+    let late = job.node("127.0.0.4", "2", "3");
+    let this = name("127.0.0.4", &late);
+    let (code, log) = late.ended();
+    assert_eq!(code, 1, "{log}");
+    let names = nodes.each_ref().map(|node| name("127.0.0.2", node));
+    assert!(log.contains(&format!("{this} was started for 3 nodes, but ")), "{log}");
+    assert!(names.iter().any(|name| log.contains(name)), "{log}");
 }
