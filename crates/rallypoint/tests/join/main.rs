@@ -4,6 +4,7 @@ mod faults;
 mod fixed;
 mod lasting;
 mod node;
+mod waiting;
 mod worker;
 
 use std::net::TcpListener;
