@@ -1,6 +1,7 @@
 //! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
 
 use rallypoint_store::{Store, TcpStore};
+use rustix::process::Signal;
 
 use crate::node::{Node, until};
 
@@ -90,4 +91,7 @@ fn who_comes_after_all_have_met_with_another_number_of_nodes_is_refused() {
     let names = nodes.each_ref().map(|node| name("127.0.0.2", node));
     assert!(log.contains(&format!("{this} was started for 3 nodes, but ")), "{log}");
     assert!(names.iter().any(|name| log.contains(name)), "{log}");
+    // That is its own affair: who is started again with the right number takes its place.
+    nodes[1].signal(Signal::KILL);
+    assert_eq!(job.node("127.0.0.2", "1", "2").joined()["world_size"], 2);
 }
