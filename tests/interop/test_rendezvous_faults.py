@@ -163,7 +163,8 @@ def assert_ends_with_little_memory(store, value, *codes, within=1):
     with store(value) as (place, options), OurNode(place, "job", (1, 1), join_timeout=within, **options) as node:
         most = most_memory(node.process)
         assert node.ended() in codes, node.log
-    assert 1024 < most < 64 * 1024, most
+    # What is refused by its length alone may be over before anybody has looked.
+    assert (most == 0 and len(value) > 8 << 20) or 1024 < most < 64 * 1024, most
     return "".join(node.log)
 
 

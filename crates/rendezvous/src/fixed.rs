@@ -25,6 +25,8 @@ use crate::store_info::RendezvousStoreInfo;
 const TIMEOUT: i64 = 600;
 /// More nodes than this were not meant.
 const MOST_NODES: u64 = 1_000_000;
+/// Under which key lies how many nodes there are.
+const WORLD: &str = "world";
 /// How long to look who else is there.
 const BESIDE: Duration = Duration::from_secs(2);
 /// Where it is written down for how many nodes this is.

@@ -1,6 +1,7 @@
 //! A static job of two nodes with two workers each: ranks that the user gave, one start over, one end, and contradictions
 //! that are named.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -114,12 +115,25 @@ fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
 fn a_rank_that_was_given_twice_is_named_on_every_node() {
     for twice in [0, 1] {
         let port = Port::free();
-        let nodes = [0, 1, twice].map(|rank| node(&port, rank, "3", &[], "echo it ran"));
+        let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
+            let node = node(&port, rank, "3", &["--local-addr", address], "echo it ran");
+            // Who of the two with the same rank was there first is known.
+            if address != "127.0.0.4" {
+                until("it waits", || node.err().contains(" of 3 nodes are here"));
+            }
+            node
+        });
+        let (first, address) = (&nodes[twice as usize], ["127.0.0.2", "127.0.0.3"][twice as usize]);
+        let first = format!("to {address} (pid {})", first.inner().unwrap().as_raw_nonzero());
         let ended = nodes.map(Agent::ended);
-        let what = format!("node rank {twice} was given twice");
+        let what = format!("node rank {twice} was given twice: {first} and to 127.0.0.4 (pid ");
         for node in &ended {
             assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
             assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
+            // Each is another process.
+            let pids: BTreeSet<_> =
+                node.err.split("(pid ").skip(1).map(|pid| pid.split_once(')').unwrap().0).collect();
+            assert_eq!(pids.len(), 2, "{}", node.err);
         }
     }
 }
@@ -127,11 +141,14 @@ fn a_rank_that_was_given_twice_is_named_on_every_node() {
 #[test]
 fn numbers_of_nodes_that_differ_are_named_on_every_node() {
     let port = Port::free();
-    let nodes = [(0, "2"), (1, "3")].map(|(rank, nodes)| node(&port, rank, nodes, &[], "echo it ran"));
+    let nodes = [(0, "2", "127.0.0.2"), (1, "3", "127.0.0.3")]
+        .map(|(rank, nodes, address)| node(&port, rank, nodes, &["--local-addr", address], "echo it ran"));
     for node in nodes.map(Agent::ended) {
         assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
         let names_both = ["for 2", "for 3"].iter().all(|nodes| node.err.contains(nodes));
         assert!(names_both && node.err.contains("the same --nnodes"), "{}", node.err);
+        let names_both = ["127.0.0.2 (pid ", "127.0.0.3 (pid "].iter().all(|name| node.err.contains(name));
+        assert!(names_both, "{}", node.err);
     }
 }
 

@@ -62,6 +62,29 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     assert!(after[0].round > before[0].round);
 }
 
+/// It is in no round that it could put back; it comes anew.
+#[test]
+fn a_node_that_waits_for_others_goes_on_when_the_state_was_deleted() {
+    for first_is_back in [true, false] {
+        let job = quick(2, 2);
+        let (node, store) = (job.node(), job.store());
+        let joining = join(&node);
+        eventually("it waits", Duration::from_secs(10), || {
+            job.state().participants.contains_key(node.node())
+        });
+        assert!(store.delete_key("torch.rendezvous.job").unwrap());
+        if first_is_back {
+            eventually("it is there again", Duration::from_secs(10), || {
+                store.check(&["torch.rendezvous.job"]).unwrap()
+                    && job.state().participants.contains_key(node.node())
+            });
+        }
+        // The second finds it there, or nothing at all.
+        let second = job.node().next_rendezvous().unwrap();
+        assert_agree(&[joining.join().unwrap().unwrap(), second]);
+    }
+}
+
 #[test]
 fn a_state_that_was_deleted_is_put_back() {
     let job = quick(2, 2);
@@ -126,16 +149,18 @@ fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
     eventually("what was read is forgotten", Duration::from_secs(10), || {
         let start = Instant::now();
         let failed = node.num_nodes_waiting().is_err();
-        assert!(
-            start.elapsed() < timeout + timeout / 20 + Duration::from_millis(200),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < and_a_little(timeout), "{:?}", start.elapsed());
         failed
     });
     let start = Instant::now();
     node.leave().unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    // So long may leaving take.
+    assert!(start.elapsed() < and_a_little(Duration::from_secs(5)), "{:?}", start.elapsed());
+}
+
+/// A time-out as it may be kept: with 5 % more, and 100 ms where that is less.
+fn and_a_little(timeout: Duration) -> Duration {
+    timeout + (timeout / 20).max(Duration::from_millis(100))
 }
 
 /// A way to a server that can be frozen: nothing passes any more, and no connection is closed.
@@ -295,11 +320,13 @@ fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_
     let timeout = Duration::from_secs(60);
     let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
+    let start = Instant::now();
     let joining = join(&node);
     eventually("it waits", Duration::from_secs(60), || state(&job.store()).has(node.node()));
     proxy.freeze();
-    let start = Instant::now();
     let error = joining.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    // It has 5 s more to withdraw.
+    let most = and_a_little(job.settings.join_timeout + Duration::from_secs(5));
+    assert!(start.elapsed() < most, "{:?}", start.elapsed());
 }

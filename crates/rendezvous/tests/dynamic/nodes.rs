@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rallypoint_core::rendezvous::{State, cell};
 use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousBackend, RendezvousHandler, RendezvousInfo,
     Result, Settings, Signal, Token, WallTime, Written,
@@ -87,11 +88,20 @@ impl Job {
         self.counts.writes.load(Ordering::Relaxed)
     }
 
+    /// How many reads of the state there were so far.
+    pub(crate) fn reads(&self) -> usize {
+        self.counts.reads.load(Ordering::Relaxed)
+    }
+
+    /// The state that the nodes share. Waits until there is one.
+    pub(crate) fn state(&self) -> State {
+        let value = self.store().get("torch.rendezvous.job").unwrap();
+        cell::read(&value, &rallypoint_store::Limits::default()).unwrap().unwrap_or_default()
+    }
+
     /// How many spares stand by.
     pub(crate) fn spares(&self) -> usize {
-        let value = self.store().get("torch.rendezvous.job").unwrap();
-        let state = rallypoint_core::rendezvous::cell::read(&value, &rallypoint_store::Limits::default());
-        state.unwrap().map_or(0, |state| state.redundancy_list.len())
+        self.state().redundancy_list.len()
     }
 
     /// A client of the job's store.
@@ -120,17 +130,27 @@ impl Job {
 
     /// A node whose state lies elsewhere.
     pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
-        Arc::new(self.handler_over(Arc::clone(store), self.settings.clone()))
+        Arc::new(self.handler_over(Arc::clone(store), "127.0.0.1", self.settings.clone()))
+    }
+
+    /// A node with another address. Who is rank 0 goes by that first.
+    pub(crate) fn node_at(&self, addr: &str) -> Arc<DynamicRendezvousHandler> {
+        Arc::new(self.handler_over(Arc::new(self.store()), addr, self.settings.clone()))
     }
 
     fn handler(&self, settings: Settings) -> DynamicRendezvousHandler {
-        self.handler_over(Arc::new(self.store()), settings)
+        self.handler_over(Arc::new(self.store()), "127.0.0.1", settings)
     }
 
-    fn handler_over(&self, store: Arc<dyn Store>, settings: Settings) -> DynamicRendezvousHandler {
+    fn handler_over(
+        &self,
+        store: Arc<dyn Store>,
+        addr: &str,
+        settings: Settings,
+    ) -> DynamicRendezvousHandler {
         let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
         let backend = Counted { inner, counts: Arc::clone(&self.counts), distance: self.distance };
-        DynamicRendezvousHandler::new(Arc::new(backend), store, "127.0.0.1", settings).unwrap()
+        DynamicRendezvousHandler::new(Arc::new(backend), store, addr, settings).unwrap()
     }
 
     pub(crate) fn nodes(&self, count: usize) -> Vec<Arc<DynamicRendezvousHandler>> {

@@ -93,6 +93,40 @@ fn a_node_that_comes_later_gets_the_same_master_as_those_that_were_there() {
     assert_agree(&join_all(&nodes));
 }
 
+/// Trap T1, where the newcomer is rank 0 from then on: torch's others still go where they went before.
+#[test]
+fn a_node_that_comes_later_and_is_rank_0_is_the_master_of_all() {
+    let mut job = Job::new(1, 3);
+    job.settings.last_call_timeout = Duration::from_secs(1);
+    let mut nodes = vec![job.node_at("127.0.0.2"), job.node_at("127.0.0.3")];
+    let first = join_all(&nodes);
+    assert_agree(&first);
+    assert_eq!(first[0].bootstrap_store_info.master_addr, "127.0.0.2");
+    let late = job.node_at("127.0.0.1");
+    let joining = join(&late);
+    nodes[0].wait_for_change(SOON);
+    nodes[1].wait_for_change(SOON);
+    assert!(nodes.iter().all(|node| node.num_nodes_waiting().unwrap() == 1));
+    let mut second = join_all(&nodes);
+    second.insert(0, joining.join().unwrap().unwrap());
+    nodes.insert(0, late);
+    for rounds in [second, join_all(&nodes)] {
+        assert_agree(&rounds);
+        assert_eq!([0, 1, 2].map(|n| rounds[n].rank), [0, 1, 2]);
+        // It is the newcomer's own, and somebody answers there.
+        let place = &rounds[2].bootstrap_store_info;
+        assert_eq!(place.master_addr, "127.0.0.1");
+        assert_ne!(*place, first[0].bootstrap_store_info);
+        let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+        worker.set("w", b"1").unwrap();
+    }
+    // And when it goes, the first is where it was.
+    nodes.remove(0).leave().unwrap();
+    let third = join_all(&nodes);
+    assert_agree(&third);
+    assert_eq!(third[1].bootstrap_store_info, first[0].bootstrap_store_info);
+}
+
 #[test]
 fn nodes_start_over_within_milliseconds() {
     let job = Job::new(2, 2);
@@ -269,18 +303,48 @@ fn who_is_told_to_stop_waiting_is_out_at_once() {
     assert_agree(&join_all(&job.nodes(2)));
 }
 
+/// For others, as a spare of a round that is full, and on the wait list of one that is under way.
 #[test]
 fn those_who_wait_read_the_state_at_most_twice_a_second() {
-    let mut job = Job::new(3, 3);
-    job.settings.join_timeout = Duration::from_secs(4);
-    let nodes = job.nodes(2);
+    const WINDOW: Duration = Duration::from_secs(4);
+    let open = Job::new(3, 3);
+    let nodes = open.nodes(2);
+    let came = Instant::now();
     let waiting: Vec<_> = nodes.iter().map(join).collect();
-    for node in waiting {
-        node.join().unwrap().unwrap_err();
+    eventually("both wait for a third", SOON, || open.state().participants.len() == 2);
+    let full = Job::new(1, 1);
+    let (in_full, spare) = (full.node(), full.node());
+    in_full.next_rendezvous().unwrap();
+    let standing_by = join(&spare);
+    eventually("the spare is on its list", SOON, || full.state().redundancy_list.contains(spare.node()));
+    let mut under_way = Job::new(1, 2);
+    under_way.settings.last_call_timeout = Duration::from_millis(100);
+    let (in_round, late) = (under_way.node(), under_way.node());
+    in_round.next_rendezvous().unwrap();
+    let coming = join(&late);
+    eventually("the late one is on its list", SOON, || under_way.state().wait_list.contains(late.node()));
+
+    let jobs =
+        [("below the least", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
+    let before = jobs.map(|(_, job, _)| job.reads());
+    let start = Instant::now();
+    // It is the time that is measured; nothing is waited for.
+    std::thread::sleep(WINDOW);
+    let reads = jobs.map(|(_, job, _)| job.reads());
+    let took = start.elapsed().as_secs_f64();
+    for (n, (what, _, count)) in jobs.iter().enumerate() {
+        let reads = (reads[n] - before[n]) as f64;
+        assert!(reads > 0.0, "{what}: it looks");
+        assert!(reads <= 2.0 * count * took, "{what}: {reads} reads of {count} nodes in {took} s");
     }
-    let reads = job.counts.reads.load(Ordering::Relaxed);
-    // Four seconds, two nodes, and a few reads to come and to go.
-    assert!(reads <= 2 * 2 * 4 + 8, "{reads} reads");
+    [&nodes[0], &nodes[1], &spare, &late].iter().for_each(|node| node.interrupt());
+    for node in waiting.into_iter().chain([standing_by, coming]) {
+        let error = node.join().unwrap().unwrap_err();
+        assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
+    }
+    // With a few to come and to go.
+    let (reads, took) = (open.reads() as f64, came.elapsed().as_secs_f64());
+    assert!(reads <= 2.0 * 2.0 * took + 8.0, "{reads} reads in {took} s");
 }
 
 #[test]

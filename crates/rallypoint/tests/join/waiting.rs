@@ -1,0 +1,126 @@
+//! A node that waits, for others, as a spare or for the next round: what it says, and what a signal leaves of it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rallypoint_core::rendezvous::{NodeDesc, State, cell};
+use rallypoint_store::{Limits, Store, TcpStore, TcpStoreServer};
+use rustix::process::Signal;
+
+use crate::node::{Node, server, until};
+
+/// The state of the job. Waits until there is one.
+fn state(server: &TcpStoreServer) -> State {
+    let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
+    cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap().unwrap_or_default()
+}
+
+/// Whether that node, and it alone, is on a list.
+fn is_all_of(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
+    list.iter().map(|node| node.pid).eq([i64::from(node.child.id())])
+}
+
+/// A round of one node, which has a command and so does not start over because somebody waits.
+fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
+    let command = ["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "600"];
+    let node = Node::start(server, nodes, &[more, &command].concat());
+    assert_eq!(node.joined()["world_size"], 1);
+    node
+}
+
+/// Of a round that is full, and of one that could have another: the first has a spare, the second one on its wait list.
+#[test]
+fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        for (nodes, says) in [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 nodes")] {
+            let server = server();
+            let mut working = running(&server, nodes, &[]);
+            let mut node = Node::start(&server, nodes, &[]);
+            node.logs(says);
+            let before = state(&server);
+            let (on, off) = match nodes {
+                "1" => (&before.redundancy_list, &before.wait_list),
+                _ => (&before.wait_list, &before.redundancy_list),
+            };
+            assert!(is_all_of(on, &node) && off.is_empty(), "{before:?}");
+            let start = Instant::now();
+            node.signal(signal);
+            let (ended, log) = node.ended();
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            assert_eq!(ended, code, "{log}");
+            assert!(log.contains("left the rendezvous on a signal"), "{log}");
+            // The round goes on as if it had never been there.
+            let after = state(&server);
+            assert!(after.wait_list.is_empty() && after.redundancy_list.is_empty(), "{after:?}");
+            assert!(after.last_heartbeats.keys().eq(before.participants.keys()), "{after:?}");
+            assert_eq!(
+                (after.closed, after.complete, after.round, after.participants),
+                (false, true, 0, before.participants)
+            );
+            assert!(working.child.try_wait().unwrap().is_none());
+        }
+    }
+}
+
+/// Its lines about waiting, once it has been told to end.
+fn lines_about_waiting(node: Node) -> Vec<String> {
+    node.signal(Signal::TERM);
+    let (_, log) = node.ended();
+    log.lines().filter(|line| line.contains("waiting in the rendezvous")).map(str::to_owned).collect()
+}
+
+/// All look several times meanwhile: somebody else waits in vain, for three seconds.
+#[test]
+fn a_log_tells_once_of_what_does_not_change() {
+    let server = server();
+    let wait = || {
+        let conf = ["--rdzv-id", "nobody", "--rdzv-conf", "join_timeout=3"];
+        assert_eq!(Node::start(&server, "2", &conf).ended().0, 4);
+    };
+    let mut others = Vec::new();
+    let mut waiting = Vec::new();
+    for (id, nodes, says) in
+        [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 nodes")]
+    {
+        others.push(running(&server, nodes, &["--rdzv-id", id]));
+        waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), says));
+    }
+    let first = Node::start(&server, "3", &[]);
+    until("the first waits", || state(&server).participants.len() == 1);
+    wait();
+    let second = Node::start(&server, "3", &[]);
+    until("both wait", || state(&server).participants.len() == 2);
+    wait();
+    let said = lines_about_waiting(first);
+    assert_eq!(said.len(), 2, "{said:#?}");
+    for (line, what) in said.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
+    {
+        assert!(line.contains(what), "{said:#?}");
+    }
+    for (node, says) in waiting {
+        let said = lines_about_waiting(node);
+        assert!(said.len() == 1 && said[0].contains(says), "{said:#?}");
+    }
+    drop((others, second));
+}
+
+#[test]
+fn a_node_that_would_have_more_says_what_ends_the_wait_and_when() {
+    let server = server();
+    let mut node = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=3"]);
+    let line = node.logs("waiting in the rendezvous 'job'");
+    let start = Instant::now();
+    let who = format!("127.0.0.1 (pid {})", node.child.id());
+    let what = format!("1 of at most 2 nodes are here, last call for more: {who}; starts in ");
+    let (_, rest) = line.split_once(&what).unwrap_or_else(|| panic!("{line}"));
+    let seconds = rest.strip_suffix(" s (last_call_timeout)").and_then(|seconds| seconds.parse().ok());
+    let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));
+    assert!([2, 3].contains(&seconds), "{line}");
+    assert_eq!(node.joined()["world_size"], 1);
+    // As it has said; the number was rounded up.
+    let usual = Duration::from_secs(seconds - 1)..Duration::from_secs(seconds + 2);
+    assert!(usual.contains(&start.elapsed()), "{:?}: {line}", start.elapsed());
+    // And nothing more of it.
+    let said = lines_about_waiting(node);
+    assert!(said.is_empty(), "{said:#?}");
+}
