@@ -29,8 +29,6 @@ const MOST_NODES: u64 = 1_000_000;
 const WORLD: &str = "world";
 /// How long to look who else is there.
 const BESIDE: Duration = Duration::from_secs(2);
-/// Where it is written down for how many nodes this is.
-const WORLD: &str = "world";
 /// How long a host stays after a contradiction, so that all hear of it.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a node looks whether all have come, and whether somebody has complained.
