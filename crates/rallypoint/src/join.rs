@@ -237,7 +237,8 @@ impl Node {
 fn tell_lost(handler: &dyn RendezvousHandler, before: Option<String>) -> Option<String> {
     let lost = handler.describe_gone().unwrap_or_default();
     if let Some(nodes) = lost.as_ref().filter(|_| lost != before) {
-        tracing::warn!("no longer in the round: {nodes}");
+        // Whether something is wrong with that is said by whoever took them out: a torch agent that has finished is silent too.
+        tracing::info!("no longer in the round: {nodes}");
     }
     lost
 }
