@@ -83,7 +83,8 @@ fn plain(doc: &str) -> String {
 limits! {
 /// Bounds on what one peer may ask for and on what the store may hold.
 ///
-/// `Limits::default()` is what `rallypoint serve` uses; every field can be changed there by a flag.
+/// `rallypoint serve` uses `Limits::default()`, with less room for the store on a small machine; every field of a server can
+/// be changed there by a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

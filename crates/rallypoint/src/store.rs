@@ -35,7 +35,7 @@ Exit codes:
   2  wrong usage
   3  the key, or an item in the queue, is not there
   4  the time ran out
-  5  the server could not be reached, or the connection was lost
+  5  the server could not be reached, the connection was lost, or it is not known whether it was done
   6  compare-and-set: another value is held")]
 pub(crate) struct StoreArgs {
     /// The store's server

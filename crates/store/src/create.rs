@@ -6,7 +6,6 @@ use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 use crate::gather::arrive;
-use crate::port::reserve_port;
 use crate::server::Listen;
 use crate::store::Store;
 use crate::tcp::{TcpStore, TcpStoreOptions};
@@ -16,7 +15,8 @@ use crate::tcp::{TcpStore, TcpStoreOptions};
 pub struct C10dStoreOptions {
     /// Whether this process serves.
     pub is_server: bool,
-    /// The server's host. The server itself listens on all addresses of its machine, as torch's does.
+    /// The server's host. The server itself listens on all addresses of its machine, as torch's does; on this one alone if
+    /// it is a loopback address or `localhost`.
     pub server_addr: String,
     /// The server's port; `None` for any free one, which only a world of one can find.
     pub server_port: Option<u16>,
@@ -73,12 +73,8 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
     let mut tries = 1;
     loop {
-        let listen = match (options.is_server, options.server_port) {
-            (false, _) => None,
-            (true, Some(port)) => Some(Listen::at("", port)),
-            // Held, so that nobody takes it between finding and using it.
-            (true, None) => Some(Listen::from(reserve_port()?)),
-        };
+        let host = if is_loopback(&options.server_addr) { &*options.server_addr } else { "" };
+        let listen = options.is_server.then(|| Listen::at(host, options.server_port.unwrap_or(0)));
         let endpoint = Endpoint::new(&options.server_addr, options.server_port.unwrap_or(0));
         match TcpStore::open(TcpStoreOptions {
             world_size: Some(options.world_size),
@@ -95,6 +91,11 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
             other => return other,
         }
     }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback())
 }
 
 /// Waits until all have come, so that the server may go when the first to leave is done.

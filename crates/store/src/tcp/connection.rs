@@ -39,6 +39,15 @@ impl Broken {
             other => other,
         }
     }
+
+    /// The same, of a step after the request itself was sent.
+    pub(super) fn after_sending(self) -> Broken {
+        match self {
+            Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: true },
+            Broken::Silent { .. } => Broken::Silent { sent: true },
+            other => other,
+        }
+    }
 }
 
 /// A connection with its handshake done.

@@ -376,7 +376,7 @@ impl TcpStore {
     }
 
     fn check_value(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let limit = self.link.limits().value_len;
+        let limit = self.link.known().value_len().unwrap_or(self.link.limits().value_len);
         match value.len() > limit {
             true => Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit }),
             false => Ok(()),

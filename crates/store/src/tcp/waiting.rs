@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rallypoint_core::WireError;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 use super::TcpStore;
@@ -79,8 +80,11 @@ impl TcpStore {
             let grace = deadline.grace();
             connection.send(&grace)?;
             match connection.receive(ReplyKind::Waited(Op::Barrier), deadline) {
-                Err(Broken::Silent { .. }) => Ok(connection.cancel(Op::Barrier, None, &grace)?.0),
-                other => other.map(|_| true),
+                Err(Broken::Silent { .. }) => {
+                    // However it fails: the arrival itself has been sent.
+                    Ok(connection.cancel(Op::Barrier, None, &grace).map_err(Broken::after_sending)?.0)
+                }
+                other => other.and_then(|reply| came(Op::Barrier, &reply)).map(|()| true),
             }
         })?;
         match came {
@@ -110,6 +114,14 @@ impl TcpStore {
     }
 }
 
+/// Only what was waited for ends a wait that nobody has cancelled.
+fn came(op: Op, reply: &Reply) -> Result<(), Broken> {
+    match reply {
+        Reply::Stop => Ok(()),
+        _ => Err(Broken::Violation(WireError::BadReplyByte { op, found: 1 })),
+    }
+}
+
 fn wait_then(
     connection: &mut Connection,
     keys: &[&[u8]],
@@ -126,7 +138,7 @@ fn wait_then(
     // It goes out even if the time is up by now: the cancel that follows then tells whether all keys were there.
     connection.send(&grace)?;
     match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
-        Ok(_) => {}
+        Ok(reply) => came(Op::Wait, &reply)?,
         Err(Broken::Silent { .. }) => match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace)
         {
             Ok((true, reply)) if behind.is_some() => return Ok(Waited::Came(reply)),

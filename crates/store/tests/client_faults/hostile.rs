@@ -89,15 +89,20 @@ fn a_byte_that_means_nothing_is_a_violation() {
     ];
     for identity in [OURS, TORCHS] {
         for (op, call) in calls {
-            let server = Fake::honest(identity);
-            let store = connected(&server);
-            server.at_next(op, Act::Say(vec![7]));
-            let error = call(&store).unwrap_err();
-            let StoreError::Protocol { violation: WireError::BadReplyByte { found: 7, .. }, .. } = &error
-            else {
-                panic!("{op}: {error:?}")
-            };
-            assert_poisoned(&server, &store);
+            // That it was cancelled means nothing either, where nobody has cancelled it.
+            let bytes = if op == Op::Check { vec![7] } else { vec![7, 1] };
+            for byte in bytes {
+                let server = Fake::honest(identity);
+                let store = connected(&server);
+                server.at_next(op, Act::Say(vec![byte]));
+                let error = call(&store).unwrap_err();
+                let StoreError::Protocol { violation: WireError::BadReplyByte { found, .. }, .. } = &error
+                else {
+                    panic!("{op}: {error:?}")
+                };
+                assert_eq!(*found, byte);
+                assert_poisoned(&server, &store);
+            }
         }
     }
 }

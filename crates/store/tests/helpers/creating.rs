@@ -152,3 +152,18 @@ fn nobody_is_waited_for_where_that_is_not_asked() {
     worker.set("k", b"v").unwrap();
     assert_eq!(server.get("k").unwrap(), b"v");
 }
+
+#[test]
+fn a_server_at_a_loopback_address_is_for_this_machine_only() {
+    for (host, there, not_there) in [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.2"),
+        ("localhost", "127.0.0.1", "127.0.0.2"),
+        ("127.0.0.2", "127.0.0.2", "127.0.0.1"),
+    ] {
+        let options =
+            C10dStoreOptions { is_server: true, timeout: SOON, ..C10dStoreOptions::new(host, None) };
+        let store = create_c10d_store(&options).unwrap();
+        assert!(std::net::TcpStream::connect((there, store.port())).is_ok(), "{host}");
+        assert!(std::net::TcpStream::connect((not_there, store.port())).is_err(), "{host}");
+    }
+}

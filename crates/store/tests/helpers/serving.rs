@@ -219,3 +219,23 @@ fn a_server_tells_how_it_is_doing_until_it_is_stopped() {
     server.stop();
     assert_eq!(inquire(Duration::from_millis(100)), None);
 }
+
+#[test]
+fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
+    for (value_len, len, fits) in
+        [(1 << 20, 2 << 20, false), (1 << 20, 1 << 20, true), (16 << 20, 9 << 20, true)]
+    {
+        let mut limits = TcpStoreServer::default_limits();
+        limits.value_len = value_len;
+        let listen = vec![Listen::at("127.0.0.1", 0)];
+        let server = TcpStoreServer::start(ServerOptions { listen, limits: Some(limits) }).unwrap();
+        let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
+        match store.set("key", &vec![7; len]) {
+            Ok(()) => assert!(fits, "{len} of {value_len}"),
+            Err(StoreError::ValueTooLarge { limit, .. }) => assert!(!fits && limit == value_len, "{limit}"),
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(server.stats().accepted, 1, "the connection survives");
+        assert_eq!(store.num_keys().unwrap(), u64::from(fits));
+    }
+}
