@@ -107,24 +107,28 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     let Some((first, others)) = handlers.split_first() else { return vec![0.0] };
     let ready = Arc::new(Barrier::new(handlers.len()));
-    let waiting: Vec<_> = others
-        .iter()
-        .map(|handler| {
-            let (handler, ready) = (Arc::clone(handler), Arc::clone(&ready));
-            std::thread::spawn(move || {
-                ready.wait();
-                handler.wait_for_change(Duration::from_secs(30));
-                Instant::now()
-            })
-        })
-        .collect();
+    let (tell, told) = std::sync::mpsc::channel();
+    for handler in others {
+        let (handler, ready, tell) = (Arc::clone(handler), Arc::clone(&ready), tell.clone());
+        std::thread::spawn(move || {
+            ready.wait();
+            handler.wait_for_change(Duration::from_secs(30));
+            let _ = tell.send(Instant::now());
+            // The end of a thread costs more than its waking up, and would hold up the others.
+            loop {
+                std::thread::park();
+            }
+        });
+    }
     ready.wait();
     // They are to wait already; a heartbeat meanwhile is no change of the round.
     std::thread::sleep(Duration::from_millis(500));
     *CHANGED.lock().expect("nobody panics with it") = None;
     let first = Arc::clone(first);
     std::thread::spawn(move || first.next_rendezvous());
-    let woken: Vec<_> = waiting.into_iter().map(|node| node.join().expect("no node panics")).collect();
+    // Nor is who counts them to wake up with each.
+    std::thread::sleep(Duration::from_millis(300));
+    let woken: Vec<Instant> = told.iter().take(others.len()).collect();
     let changed = CHANGED.lock().expect("nobody panics with it").expect("it was the change that woke them");
     let mut took: Vec<_> =
         woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
