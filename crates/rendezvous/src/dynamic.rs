@@ -287,9 +287,7 @@ impl DynamicRendezvousHandler {
         drop(seen);
         Ok(state)
     }
-}
 
-impl DynamicRendezvousHandler {
     /// In a round, what was there before a state that can't be read: somebody may put it right, and those who work need not
     /// end for it. Not for ever.
     fn last_good(&self, error: RendezvousError) -> Result<Arc<State>> {

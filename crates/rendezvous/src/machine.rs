@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
+pub use rallypoint_store::is_loopback;
 
 /// How long a name server may take before a name counts as unknown.
 const RESOLVE: Duration = Duration::from_secs(10);
@@ -38,13 +39,6 @@ fn source_towards(address: IpAddr) -> Option<IpAddr> {
     // Port 9 is that of the service that throws everything away.
     socket.connect((address, 9)).ok()?;
     socket.local_addr().ok().map(|from| from.ip())
-}
-
-/// Whether `host` is this machine under a name that means it on every machine.
-pub fn is_loopback(host: &str) -> bool {
-    let address = bare(host).parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost")
-        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Whether `host` is an address, not a name, and one that this machine does not have. Of a name that can't be said: what it

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_loopback};
 use crate::error::{Result, StoreError};
 use crate::gather::arrive;
 use crate::server::Listen;
@@ -91,11 +91,6 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
             other => return other,
         }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback())
 }
 
 /// Waits until all have come, so that the server may go when the first to leave is done.

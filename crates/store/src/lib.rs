@@ -43,7 +43,7 @@ mod store;
 mod tcp;
 
 pub use create::{C10dStoreOptions, create_c10d_store};
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, is_loopback};
 pub use error::{FileObstacle, KeyStates, Result, StoreError};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
