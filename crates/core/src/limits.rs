@@ -100,7 +100,7 @@ pub struct Limits {
     pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together; a server takes at most a quarter of the machine's memory unless
+    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold; a server takes at most a quarter of the machine's memory unless
     /// told otherwise. Torch: none, the host runs out of memory instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
@@ -146,9 +146,12 @@ pub struct Limits {
     pub deferred_bytes: usize = MIB; server bytes,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
     pub output_pause: usize = MIB; server bytes,
-    /// Unsent reply bytes, not counting values shared with the store, above which a connection that takes none of them is
-    /// closed after a third of [`Limits::output_stall`].
+    /// Unsent reply bytes, not counting values that the store counts, above which a connection that takes none of them is
+    /// closed after a third of [`Limits::output_stall`]. More than a few MiB are held only of a reply that is being taken.
     pub output_hard: usize = 64 * MIB; server bytes,
+    /// The same of all connections together; past it the one that has been owed something for longest is closed. Torch:
+    /// none.
+    pub output_total: usize = 1024 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30); server time,
     /// Bytes read from one connection before the next has its turn.

@@ -14,8 +14,8 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Own(Arc<[u8]>),
-    /// Boxed: most values are small, and every entry of the store pays for the larger variant.
-    Shared(Box<Bytes>),
+    /// Apart: most values are small, and every entry of the store pays for the larger variant.
+    Shared(Arc<Bytes>),
     /// Has been appended to, and may be again.
     Grown(Arc<Vec<u8>>),
 }
@@ -31,7 +31,7 @@ impl Value {
 
     /// These bytes themselves.
     pub fn shared(bytes: Bytes) -> Value {
-        Value(Repr::Shared(Box::new(bytes)))
+        Value(Repr::Shared(Arc::new(bytes)))
     }
 
     /// Puts these bytes in the place of those held, if they are as long and few, and nobody else holds them.
@@ -55,6 +55,17 @@ impl Value {
         grown.extend_from_slice(self);
         grown.extend_from_slice(more);
         self.0 = Repr::Grown(Arc::new(grown));
+    }
+
+    /// Whether somebody else holds this value, too. Not whether others hold the message it is a part of, or its
+    /// [bytes](Value::to_bytes).
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        match &self.0 {
+            Repr::Own(own) => !own.is_unique(),
+            Repr::Shared(shared) => !shared.is_unique(),
+            Repr::Grown(grown) => !grown.is_unique(),
+        }
     }
 
     /// As `Bytes`, without a copy if it is shared already.
@@ -136,6 +147,19 @@ mod tests {
         grown.append(b"c");
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.clone().as_ptr(), value.as_ptr());
+        }
+    }
+
+    #[test]
+    fn a_value_is_shared_while_somebody_else_holds_it() {
+        let mut grown = Value::copied(b"ab");
+        grown.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from(vec![7; 100])), grown] {
+            assert!(!value.is_shared());
+            let held = value.clone();
+            assert!(value.is_shared() && held.is_shared());
+            drop(held);
+            assert!(!value.is_shared());
         }
     }
 

@@ -17,7 +17,7 @@ pub use decoder::{Frame, Kept, ReplyDecoder, RequestDecoder};
 pub use list::{KeyList, PairList};
 pub use op::Op;
 pub use recycling::Recycler;
-pub use reply::{Reply, ReplyKind};
+pub use reply::{Reply, ReplyKind, Strings};
 pub use request::{Payload, Request};
 
 /// What a VALIDATE request carries; anything else is not a store client.

@@ -84,7 +84,7 @@ impl TcpStoreServer {
     }
 
     /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory
-    /// for the store.
+    /// for the store, and a quarter of that for replies.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
         let memory = rustix::system::sysinfo();
@@ -92,6 +92,7 @@ impl TcpStoreServer {
         // In whole mebibytes, which people can read.
         let quarter = (total / 4) >> 20 << 20;
         limits.store_bytes = limits.store_bytes.min(usize::try_from(quarter).unwrap_or(usize::MAX));
+        limits.output_total = limits.output_total.min(limits.store_bytes / 4);
         limits
     }
 

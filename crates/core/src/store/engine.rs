@@ -12,6 +12,7 @@ use std::fmt;
 use ahash::RandomState;
 
 use super::barriers::{Arrival, Barriers};
+use super::listing::Listing;
 use super::map::Map;
 use super::queues::Queues;
 use super::snapshot::{Snapshot, Waiting};
@@ -20,7 +21,7 @@ use crate::error::Refusal;
 use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
-use crate::wire::{KeyList, Op, Reply, Request};
+use crate::wire::{KeyList, Op, Reply, Request, Strings};
 
 /// Names the server keeps for itself. Torch's clients put `/` before every key, so they never use one.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
@@ -79,6 +80,20 @@ pub enum Output {
     },
 }
 
+/// The same where it lies, with lists of keys not printed yet.
+#[derive(Debug)]
+pub enum Next {
+    /// Send this, or close.
+    Output(Output),
+    /// Send the list of all keys: their number, then what [`Engine::print_keys`] gives.
+    Keys {
+        /// To whom.
+        client: ClientId,
+        /// What.
+        listing: Listing,
+    },
+}
+
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -120,7 +135,7 @@ pub struct Engine {
     waiters: Waiters,
     clients: Vec<Client>,
     blocked: usize,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<Next>,
     /// An empty one with room, for whoever waits next.
     spare: Option<Box<Keepsake>>,
     /// What all latches together are counted as.
@@ -130,6 +145,8 @@ pub struct Engine {
 
 /// Latches longer than this are looked up through a table.
 const LATCH_SCAN: usize = 16;
+/// Values looked at in one tidying: a fraction of a millisecond.
+const TIDIED: usize = 4096;
 /// Room kept for the next latch.
 const LATCH_KEEP: usize = 4;
 
@@ -163,20 +180,20 @@ impl Engine {
         let blocked = !matches!(known.state, State::Free);
         if blocked && !matches!(request, Request::CancelWait) {
             let reason = Refusal::Blocked { op: request.op() };
-            return self.outputs.push_back(Output::Close { client, reason });
+            return self.effect(Output::Close { client, reason });
         }
         // This request ends what the one before left open.
         let keepsake = known.keepsake.take();
         // What most stores are asked most often goes past the rest.
         if let (Request::Get { key }, None) = (&request, &keepsake) {
             let reply = Reply::Value(self.value(key, &[]));
-            return self.outputs.push_back(Output::Reply { client, reply });
+            return self.effect(Output::Reply { client, reply });
         }
         let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
         match self.answer(client, request, latch) {
-            Ok(Some(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
+            Ok(Some(reply)) => self.effect(Output::Reply { client, reply }),
             Ok(None) => {}
-            Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
+            Err(reason) => self.effect(Output::Close { client, reason }),
         }
         if let Some(keepsake) = keepsake {
             self.discard(keepsake);
@@ -199,7 +216,7 @@ impl Engine {
         {
             handled += 1;
             if let Err(reason) = self.set(key, &value.into()) {
-                self.outputs.push_back(Output::Close { client, reason });
+                self.effect(Output::Close { client, reason });
             }
         }
         handled
@@ -236,14 +253,45 @@ impl Engine {
     /// What [`Engine::poll_output`] gives next, where it lies: for a driver that takes from it what it needs, and
     /// moves nothing else.
     #[inline]
-    pub fn next_output(&mut self) -> Option<&mut Output> {
+    pub fn next_output(&mut self) -> Option<&mut Next> {
         self.outputs.front_mut()
     }
 
     /// The next thing to do, until `None`.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        match self.outputs.pop_front()? {
+            Next::Keys { client, mut listing } => {
+                let mut keys = Vec::with_capacity(listing.count());
+                while let Some(printed) = self.print_keys(&mut listing) {
+                    keys.extend(Strings::of(&printed).map(Key::from));
+                }
+                self.tidy();
+                Some(Output::Reply { client, reply: Reply::Keys(keys) })
+            }
+            Next::Output(output) => Some(output),
+        }
+    }
+
+    #[inline]
+    fn effect(&mut self, output: Output) {
+        self.outputs.push_back(Next::Output(output));
+    }
+
+    /// The next keys of a list, as they travel, until `None`.
+    pub fn print_keys(&mut self, listing: &mut Listing) -> Option<Value> {
+        self.map.print(listing)
+    }
+
+    /// Whether something is kept for others that they may have let go of since: then [`Engine::tidy`] is to be called,
+    /// now and then.
+    pub fn is_tidy(&self) -> bool {
+        self.map.is_tidy()
+    }
+
+    /// Lets go of what replies have held and hold no more.
+    pub fn tidy(&mut self) {
+        self.map.tidy(TIDIED);
     }
 
     /// Whether this client is blocked in a WAIT or BARRIER.
@@ -331,7 +379,7 @@ impl Engine {
             Request::NumKeys => Some(Reply::Number(self.map.len() as i64)),
             Request::DeleteKey { key } => {
                 self.writable(Op::DeleteKey, key)?;
-                Some(Reply::Number(i64::from(self.map.remove(key).is_some())))
+                Some(Reply::Number(i64::from(self.map.remove(key))))
             }
             Request::Append { key, value } => {
                 self.append(key, value)?;
@@ -355,7 +403,11 @@ impl Engine {
                 Some(Reply::Popped { before: before as i64, item })
             }
             Request::QueueLen { key } => Some(Reply::Number(self.queues.len(key) as i64)),
-            Request::ListKeys => Some(Reply::Keys(self.map.keys().cloned().collect())),
+            Request::ListKeys => {
+                let listing = self.map.list();
+                self.outputs.push_back(Next::Keys { client, listing });
+                None
+            }
             Request::Barrier { key, world_size } => self.barrier(client, key, world_size)?,
         })
     }

@@ -5,6 +5,10 @@ use ahash::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table;
 
+use triomphe::Arc;
+
+use super::gone::Gone;
+use super::listing::{Listing, Sheet};
 use crate::key::Key;
 use crate::value::Value;
 
@@ -27,6 +31,14 @@ pub(super) struct Map {
     hasher: RandomState,
     len: usize,
     bytes: usize,
+    /// Bytes of the keys alone.
+    key_bytes: usize,
+    /// Values that are here no more, and that replies still hold.
+    gone: Gone,
+    /// One for each table whose keys somebody is to be sent, as they are now. None at all while nobody is.
+    sheets: Vec<Option<Arc<Sheet>>>,
+    /// Bytes printed on them.
+    printed: usize,
 }
 
 /// What an entry costs beyond its key and its value, roughly: its slot in a table that is two thirds full, the value's
@@ -40,7 +52,16 @@ pub(super) fn cost(key: usize, value: usize) -> usize {
 
 impl Map {
     pub(super) fn new(hasher: RandomState) -> Map {
-        Map { shards: [HashTable::new()].into(), hasher, len: 0, bytes: 0 }
+        Map {
+            shards: [HashTable::new()].into(),
+            hasher,
+            len: 0,
+            bytes: 0,
+            key_bytes: 0,
+            gone: Gone::default(),
+            sheets: Vec::new(),
+            printed: 0,
+        }
     }
 
     fn hash(&self, key: &[u8]) -> (usize, u64) {
@@ -51,6 +72,8 @@ impl Map {
 
     /// Deals the keys of the one table out to many.
     fn divide(&mut self) {
+        self.keep_listed(0);
+        self.sheets.clear();
         let undivided = std::mem::replace(&mut self.shards, (0..SHARDS).map(|_| HashTable::new()).collect());
         for entry in undivided.into_iter().flatten() {
             let (shard, hash) = self.hash(&entry.key);
@@ -62,9 +85,9 @@ impl Map {
         self.len
     }
 
-    /// Bytes held, overheads included.
+    /// Bytes held, overheads included, and what only replies hold by now.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.gone.bytes() + self.printed
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Option<&Value> {
@@ -85,19 +108,24 @@ impl Map {
 
     /// Puts a value in the place of what was there.
     pub(super) fn set(&mut self, key: &[u8], value: Value) {
-        self.replace(key, value.len(), value, |held, value| *held = value);
+        self.replace(key, value.len(), value, |held, value| Some(std::mem::replace(held, value)));
     }
 
     /// Puts a copy of these bytes in the place of what was there, or over it.
     pub(super) fn set_copy(&mut self, key: &[u8], bytes: &[u8]) {
         self.replace(key, bytes.len(), bytes, |held, bytes| {
-            if !held.overwrite(bytes) {
-                *held = Value::copied(bytes);
-            }
+            (!held.overwrite(bytes)).then(|| std::mem::replace(held, Value::copied(bytes)))
         });
     }
 
-    fn replace<T: Into<Value>>(&mut self, key: &[u8], len: usize, new: T, over: impl FnOnce(&mut Value, T)) {
+    /// `over` gives what it has put another value in the place of.
+    fn replace<T: Into<Value>>(
+        &mut self,
+        key: &[u8],
+        len: usize,
+        new: T,
+        over: impl FnOnce(&mut Value, T) -> Option<Value>,
+    ) {
         if self.len == UNDIVIDED && self.shards.len() == 1 {
             self.divide();
         }
@@ -108,10 +136,21 @@ impl Map {
             hash_table::Entry::Occupied(mut slot) => {
                 let held = &mut slot.get_mut().value;
                 self.bytes = self.bytes + len - held.len();
-                over(held, new);
+                if let Some(replaced) = over(held, new) {
+                    self.gone.note(replaced);
+                }
             }
             hash_table::Entry::Vacant(slot) => {
-                slot.insert(Entry { key: Key::from(key), value: new.into() });
+                if !self.sheets.is_empty() {
+                    // What is listed is what was there before.
+                    let table = slot.into_table();
+                    keep_listed(table, shard, &mut self.sheets, &mut self.printed, &mut self.gone);
+                    let entry = Entry { key: Key::from(key), value: new.into() };
+                    table.insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
+                } else {
+                    slot.insert(Entry { key: Key::from(key), value: new.into() });
+                }
+                self.key_bytes += key.len();
                 self.bytes += cost(key.len(), len);
                 self.len += 1;
             }
@@ -122,28 +161,119 @@ impl Map {
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
         let (shard, hash) = self.hash(key);
         if let Some(entry) = self.shards[shard].find_mut(hash, |entry| entry.key.is(key)) {
+            if entry.value.is_shared() {
+                self.gone.note(entry.value.clone());
+            }
             entry.value.append(more);
             self.bytes += more.len();
         }
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Value> {
+    /// Whether it was there.
+    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let (shard, hash) = self.hash(key);
-        let slot = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)).ok()?;
+        if !self.sheets.is_empty() && self.get(key).is_some() {
+            self.keep_listed(shard);
+        }
+        let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) else { return false };
         let (entry, _) = slot.remove();
         self.bytes -= cost(entry.key.len(), entry.value.len());
+        self.key_bytes -= entry.key.len();
         self.len -= 1;
-        Some(entry.value)
+        self.gone.note(entry.value);
+        true
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.shards.iter().flat_map(|shard| shard.iter().map(|entry| &entry.key))
+    // ---- what others still hold ----
+
+    /// Whether there is anything for [`Map::tidy`] to look at.
+    pub(super) fn is_tidy(&self) -> bool {
+        self.gone.is_empty() && self.sheets.is_empty()
     }
+
+    /// Lets go of what nobody else holds any more, as far as it sees that by looking at so many values.
+    pub(super) fn tidy(&mut self, how_many: usize) {
+        self.gone.look(how_many);
+        for place in &mut self.sheets {
+            if place.as_ref().is_some_and(Arc::is_unique)
+                && let Some(sheet) = place.take()
+            {
+                self.printed -= sheet.printed.get().map_or(0, |printed| printed.len());
+            }
+        }
+        if self.sheets.iter().all(Option::is_none) {
+            self.sheets = Vec::new();
+        }
+    }
+
+    // ---- the list of all keys ----
+
+    /// All keys as they are now, to be printed when they are wanted.
+    pub(super) fn list(&mut self) -> Listing {
+        self.sheets.resize(self.shards.len(), None);
+        let sheet = |(table, place): (usize, &mut Option<Arc<Sheet>>)| {
+            Arc::clone(place.get_or_insert_with(|| Sheet::of(table)))
+        };
+        let sheets = self.sheets.iter_mut().enumerate().map(sheet).collect();
+        Listing { count: self.len, len: 8 * self.len + self.key_bytes, sheets }
+    }
+
+    /// The next keys of a list as they travel.
+    pub(super) fn print(&mut self, listing: &mut Listing) -> Option<Value> {
+        let sheet = listing.sheets.pop_front()?;
+        if let Some(printed) = sheet.printed.get() {
+            return Some(printed.clone());
+        }
+        let printed = print(&self.shards[sheet.table]);
+        match &self.sheets[sheet.table] {
+            // Somebody else is to be sent the same.
+            Some(_) if Arc::count(&sheet) > 2 => {
+                self.printed += printed.len();
+                sheet.printed.get_or_init(|| printed.clone());
+            }
+            _ => self.sheets[sheet.table] = None,
+        }
+        Some(printed)
+    }
+
+    /// The keys of a table are about to change.
+    fn keep_listed(&mut self, table: usize) {
+        keep_listed(&self.shards[table], table, &mut self.sheets, &mut self.printed, &mut self.gone);
+    }
+}
+
+/// The keys of this table are about to change: if it is on somebody's list, it is printed as it is.
+fn keep_listed(
+    table: &HashTable<Entry>,
+    number: usize,
+    sheets: &mut [Option<Arc<Sheet>>],
+    printed: &mut usize,
+    gone: &mut Gone,
+) {
+    let Some(sheet) = sheets.get_mut(number).and_then(Option::take) else { return };
+    if let Some(already) = sheet.printed.get() {
+        *printed -= already.len();
+    }
+    if !sheet.is_unique() {
+        gone.note(sheet.printed.get_or_init(|| print(table)).clone());
+    }
+}
+
+/// The keys of a table as they travel.
+fn print(table: &HashTable<Entry>) -> Value {
+    let len = table.iter().map(|entry| 8 + entry.key.len()).sum();
+    let mut bytes = Vec::with_capacity(len);
+    for entry in table {
+        bytes.extend_from_slice(&(entry.key.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&entry.key);
+    }
+    Value::shared(bytes.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Strings;
 
     fn map() -> Map {
         Map::new(RandomState::with_seeds(1, 2, 3, 4))
@@ -200,6 +330,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_replaced_or_removed_counts_while_somebody_holds_it() {
+        let mut map = map();
+        let held: Vec<Value> = (0..3u8)
+            .map(|number| {
+                map.set(&[number], value(&[7; 1000]));
+                map.get(&[number]).unwrap().clone()
+            })
+            .collect();
+        let before = map.bytes();
+        map.set(&[0], value(b""));
+        map.append(&[1], b"more");
+        map.remove(&[2]);
+        assert!(map.bytes() > before + 800, "{} after {before}", map.bytes());
+        drop(held);
+        map.tidy(usize::MAX);
+        assert_eq!(map.bytes(), cost(1, 0) + cost(1, 1004));
+    }
+
+    #[test]
     fn an_append_to_a_missing_key_does_nothing() {
         let mut map = map();
         map.append(b"key", b"more");
@@ -207,11 +356,73 @@ mod tests {
     }
 
     #[test]
-    fn remove_gives_the_value_once() {
+    fn what_is_removed_was_there_once() {
         let mut map = map();
         map.set(b"key", value(b"v"));
-        assert_eq!(map.remove(b"key"), Some(value(b"v")));
-        assert_eq!(map.remove(b"key"), None);
-        assert_eq!(map.keys().count(), 0);
+        assert!(map.remove(b"key"));
+        assert!(!map.remove(b"key"));
+        assert_eq!((map.len(), listed(&mut map)), (0, vec![]));
+    }
+
+    /// All keys as a list gives them, in order.
+    fn listed(map: &mut Map) -> Vec<Vec<u8>> {
+        let listing = map.list();
+        printed(map, listing)
+    }
+
+    fn printed(map: &mut Map, mut listing: Listing) -> Vec<Vec<u8>> {
+        let (count, len) = (listing.count(), listing.printed_len());
+        let mut bytes = Vec::new();
+        while let Some(more) = map.print(&mut listing) {
+            bytes.extend_from_slice(&more);
+        }
+        let mut keys: Vec<_> = Strings::of(&bytes).map(<[u8]>::to_vec).collect();
+        assert_eq!((count, len), (keys.len(), bytes.len()));
+        keys.sort();
+        keys
+    }
+
+    #[test]
+    fn a_list_is_of_the_moment_it_was_asked_for_whatever_comes_and_goes() {
+        for keys in [100, UNDIVIDED, 20_000] {
+            let mut map = map();
+            let name = |number: usize| format!("{number:07}").into_bytes();
+            (0..keys).for_each(|number| map.set(&name(number), value(b"v")));
+            let before: Vec<_> = (0..keys).map(name).collect();
+            let [first, second] = [map.list(), map.list()];
+            // From one table to many, too.
+            for number in 0..keys / 2 {
+                map.remove(&name(2 * number));
+                map.set(&name(keys + number), value(b"v"));
+                map.set(&name(2 * number + 1), value(b"w"));
+            }
+            assert_eq!(listed(&mut map).len(), map.len());
+            let third = map.list();
+            assert!(printed(&mut map, first) == before, "{keys}");
+            map.set(b"new", value(b""));
+            assert!(printed(&mut map, second) == before, "{keys}");
+            assert_eq!(printed(&mut map, third).len(), map.len() - 1);
+            map.tidy(usize::MAX);
+            assert!(map.is_tidy());
+            assert_eq!(map.bytes(), map.bytes, "nothing is kept for those who have had it");
+        }
+    }
+
+    #[test]
+    fn many_who_ask_for_a_list_and_take_nothing_share_what_it_costs() {
+        let mut map = map();
+        (0..20_000u32).for_each(|number| map.set(&number.to_le_bytes(), value(b"v")));
+        let before = map.bytes();
+        let mut lists: Vec<Listing> = (0..100).map(|_| map.list()).collect();
+        assert_eq!(map.bytes(), before);
+        lists.iter_mut().for_each(|list| assert!(map.print(list).is_some()));
+        map.set(b"new", value(b""));
+        let all = 20_000 * (8 + 4);
+        assert!(map.bytes() - before < all, "{} of {all} bytes", map.bytes() - before);
+        (0..20_000u32).for_each(|number| assert!(map.remove(&number.to_le_bytes())));
+        assert!(map.bytes() < all + 256 * 64 + cost(3, 0), "{} of {all} bytes, once for all", map.bytes());
+        drop(lists);
+        map.tidy(usize::MAX);
+        assert_eq!(map.bytes(), cost(3, 0));
     }
 }

@@ -123,27 +123,45 @@ impl Reply {
             ReplyKind::Number => number(0).map(Reply::Number),
             ReplyKind::Nonce => read_u32(bytes, 0).map(Reply::Nonce),
             ReplyKind::Value => bytes.get(8..).map(|value| Reply::Value(Value::copied(value))),
-            ReplyKind::Values(_) => strings(bytes, Value::copied).map(Reply::Values),
+            ReplyKind::Values(_) => all(bytes, Value::copied).map(Reply::Values),
             ReplyKind::Popped => number(0).map(|before| Reply::Popped {
                 before,
                 item: bytes.get(16..).map(Value::copied).filter(|_| before > 0),
             }),
             ReplyKind::Keys => {
-                bytes.get(8..).and_then(|keys| strings(keys, |key| Key::from(key))).map(Reply::Keys)
+                bytes.get(8..).and_then(|keys| all(keys, |key| Key::from(key))).map(Reply::Keys)
             }
         })
     }
 }
 
-/// The strings that make up `bytes`, each as `keep` keeps it.
-fn strings<T>(mut bytes: &[u8], keep: impl Fn(&[u8]) -> T) -> Option<Vec<T>> {
-    let mut all = Vec::new();
-    while !bytes.is_empty() {
-        let len = usize::try_from(read_u64(bytes, 0)?).ok()?;
-        all.push(keep(bytes.get(8..8 + len)?));
-        bytes = &bytes[8 + len..];
+/// The strings that make up `bytes`, each as `keep` keeps it. None if they are anything else.
+fn all<T>(bytes: &[u8], keep: impl Fn(&[u8]) -> T) -> Option<Vec<T>> {
+    let mut strings = Strings::of(bytes);
+    let all = strings.by_ref().map(keep).collect();
+    strings.0.is_empty().then_some(all)
+}
+
+/// Strings one after the other, up to where there is none.
+#[derive(Debug, Clone)]
+pub struct Strings<'a>(&'a [u8]);
+
+impl<'a> Strings<'a> {
+    /// Those that these bytes are made of.
+    pub fn of(bytes: &'a [u8]) -> Strings<'a> {
+        Strings(bytes)
     }
-    Some(all)
+}
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(read_u64(self.0, 0)?).ok()?;
+        let string = self.0.get(8..)?.get(..len)?;
+        self.0 = &self.0[8 + len..];
+        Some(string)
+    }
 }
 
 #[cfg(test)]

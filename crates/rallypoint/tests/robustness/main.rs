@@ -12,5 +12,6 @@ mod lengths;
 mod load;
 mod memory;
 mod resources;
+mod unread;
 mod values;
 mod waiting;

@@ -39,6 +39,9 @@ pub(super) struct Connection {
     pub(super) arriving: Option<Arriving>,
     /// Since when the peer has taken nothing of its replies.
     pub(super) stalled: Option<Instant>,
+    /// What the loop last counted as held of its replies, and since when there has been something.
+    pub(super) owed: usize,
+    pub(super) owed_since: Option<Instant>,
 }
 
 /// A request that comes in pieces.
@@ -78,6 +81,8 @@ impl Connection {
             held: 0,
             arriving: None,
             stalled: None,
+            owed: 0,
+            owed_since: None,
         }
     }
 

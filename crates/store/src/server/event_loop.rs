@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
-use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::store::{ClientId, Engine, Listing, Next, Output};
 use rallypoint_core::wire::Recycler;
 use rallypoint_core::{Hold, Limits, WireError};
 use slab::Slab;
@@ -90,6 +90,7 @@ pub(super) struct EventLoop {
     arriving: HashSet<usize>,
     stalled: HashSet<usize>,
     input_held: usize,
+    output_held: usize,
     crowd: Crowd,
     sweep_every: Duration,
     swept: Instant,
@@ -138,6 +139,7 @@ impl EventLoop {
             arriving: HashSet::new(),
             stalled: HashSet::new(),
             input_held: 0,
+            output_held: 0,
             crowd: Crowd::default(),
             sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Instant::now(),
@@ -221,7 +223,8 @@ impl EventLoop {
         let clocks = !(self.unvalidated.is_empty()
             && self.arriving.is_empty()
             && self.stalled.is_empty()
-            && self.recycler.is_empty());
+            && self.recycler.is_empty()
+            && self.engine.is_tidy());
         match (self.ready.is_empty(), clocks) {
             (false, _) => Some(Duration::ZERO),
             (true, true) => Some(self.sweep_every),
@@ -313,8 +316,9 @@ impl EventLoop {
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         // A last try; whoever does not take it now never will.
-        let _ = connection.outbox.send(&mut connection.stream, &mut self.buffers);
+        let _ = connection.outbox.send(&mut connection.stream, &mut self.buffers, &mut self.engine);
         self.input_held -= connection.held;
+        self.output_held -= connection.owed;
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         self.counters.out_of_files.store(0, Ordering::Relaxed);
         self.engine.handle_disconnect(connection.client);
@@ -423,21 +427,28 @@ impl EventLoop {
     /// Hands the engine's outputs to their connections.
     fn take_outputs(&mut self, current: Option<usize>) {
         while let Some(output) = self.engine.next_output() {
-            let (Output::Reply { client, .. } | Output::Close { client, .. }) = *output;
+            let (Next::Output(Output::Reply { client, .. } | Output::Close { client, .. })
+            | Next::Keys { client, .. }) = *output;
             let index = client.index();
             let connection = self.connections.get_mut(index).filter(|connection| connection.client == client);
             match (output, connection) {
-                (Output::Reply { reply, .. }, Some(connection)) => {
+                // Asked for by the one whose turn it is.
+                (Next::Keys { listing, .. }, Some(connection)) => {
+                    connection.outbox.push_keys(std::mem::take(listing), &mut self.buffers);
+                }
+                (Next::Output(Output::Reply { reply, .. }), Some(connection)) => {
                     connection.outbox.push(reply, &mut self.buffers);
                     if current != Some(index) && !connection.touched {
                         connection.touched = true;
                         self.touched.push_back(index);
                     }
                 }
-                (Output::Close { reason, .. }, Some(_)) => {
+                (Next::Output(Output::Close { reason, .. }), Some(_)) => {
                     let why = reason.to_string();
                     self.punish(index, &why, |counters| &counters.refusals);
                 }
+                // Nothing of it must be printed.
+                (Next::Keys { listing, .. }, None) => *listing = Listing::default(),
                 (_, None) => {}
             }
             self.engine.poll_output();
@@ -465,21 +476,55 @@ impl EventLoop {
         };
         if connection.outbox.unsent() > 0 {
             let congested = connection.is_congested(&self.limits);
-            match connection.outbox.send(&mut connection.stream, &mut self.buffers) {
-                Err(_) => return self.doom(index),
-                Ok(sent) if connection.outbox.unsent() > 0 => {
-                    if sent > 0 || connection.stalled.is_none() {
-                        connection.stalled = Some(Instant::now());
-                        self.stalled.insert(index);
-                    }
-                }
-                Ok(_) => connection.stalled = None,
+            let sent =
+                match connection.outbox.send(&mut connection.stream, &mut self.buffers, &mut self.engine) {
+                    Err(_) => return self.doom(index),
+                    Ok(sent) => sent,
+                };
+            if connection.outbox.unsent() == 0 {
+                connection.stalled = None;
+            } else if sent.bytes > 0 || connection.stalled.is_none() {
+                connection.stalled = Some(Instant::now());
+                self.stalled.insert(index);
             }
-            if congested && !connection.is_congested(&self.limits) {
+            if sent.is_cut_short || (congested && !connection.is_congested(&self.limits)) {
                 self.queue(index);
             }
+            self.count_owed(index);
         }
         self.end_if_answered(index);
+    }
+
+    /// Keeps the books of what is held of a connection's replies.
+    fn count_owed(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let owed = if connection.outbox.unsent() > 0 { connection.outbox.own_bytes() } else { 0 };
+        self.output_held = self.output_held + owed - connection.owed;
+        connection.owed = owed;
+        connection.owed_since = match connection.outbox.unsent() {
+            0 => None,
+            _ => connection.owed_since.or_else(|| Some(Instant::now())),
+        };
+        if self.output_held > self.limits.output_total {
+            self.cut_longest_owed();
+        }
+    }
+
+    /// Too much is held for all together: who has been owed something for longest goes. Not one who is owed little, while
+    /// there are others: much is what many small ones don't add up to.
+    fn cut_longest_owed(&mut self) {
+        let owing = self.connections.iter().filter(|(_, c)| !c.doomed && c.owed > 0);
+        let longest = owing.min_by_key(|(_, c)| (c.owed < GLANCE, c.owed_since));
+        let Some((index, connection)) = longest else { return };
+        let why = format!(
+            "replies of {} bytes not taken by all, limit {}; {} of them this one's, for {:.1} s",
+            self.output_held,
+            self.limits.output_total,
+            connection.owed,
+            connection.owed_since.map_or(0.0, |since| since.elapsed().as_secs_f32()),
+        );
+        self.output_held -= std::mem::take(&mut self.connections[index].owed);
+        self.punish(index, &why, |counters| &counters.slow_output);
     }
 
     /// Closes a connection whose peer sends no more, once it has all its answers.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
 use rallypoint_core::Value;
+use rallypoint_core::store::{Engine, Listing};
 use rallypoint_core::wire::Reply;
 
 /// A stretch of output.
@@ -16,6 +17,8 @@ enum Segment {
     Value(Value),
     /// Values to be printed one after the other, from this one on.
     Values(Vec<Value>, usize),
+    /// Keys that the store prints.
+    Keys(Listing),
 }
 
 /// The output queue of one connection.
@@ -40,6 +43,16 @@ const KEPT: usize = 64;
 const KEPT_LEN: usize = 64 * 1024;
 /// Slices handed to the system in one call.
 const SLICES: usize = 16;
+/// Bytes sent to one connection before the next has its turn, however much it takes.
+const SENT_AT_ONCE: usize = 1024 * 1024;
+
+/// What came of sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) bytes: usize,
+    /// There is more, and the socket would have taken more.
+    pub(super) is_cut_short: bool,
+}
 
 impl Buffers {
     fn take(&mut self) -> Vec<u8> {
@@ -60,14 +73,24 @@ impl Outbox {
         self.unsent
     }
 
-    /// Bytes held for this connection alone.
+    /// Bytes held for this connection alone. A value that somebody else holds is counted by the store, whether it is still
+    /// there or not.
     pub(super) fn own_bytes(&self) -> usize {
         let segments = self.segments.iter().map(|segment| match segment {
             Segment::Bytes(bytes) => bytes.len(),
-            Segment::Value(_) => 0,
+            Segment::Value(value) if value.is_shared() => 0,
+            Segment::Value(value) => value.len(),
             Segment::Values(values, _) => values.len() * size_of::<Value>(),
+            Segment::Keys(listing) => listing.held(),
         });
         segments.sum::<usize>() + self.tail.len()
+    }
+
+    /// Adds a list of keys.
+    pub(super) fn push_keys(&mut self, listing: Listing, buffers: &mut Buffers) {
+        self.print(buffers, |out| out.extend_from_slice(&(listing.count() as i64).to_le_bytes()));
+        let len = listing.printed_len();
+        self.push_segment(Segment::Keys(listing), len);
     }
 
     /// Adds a reply, and may leave an empty one behind.
@@ -118,11 +141,19 @@ impl Outbox {
         self.unsent += len;
     }
 
-    /// Sends until the socket takes no more or nothing is left. The number of bytes it took.
-    pub(super) fn send(&mut self, socket: &mut impl Write, buffers: &mut Buffers) -> io::Result<usize> {
-        let mut total = 0;
+    /// Sends until the socket takes no more, nothing is left, or it is others' turn.
+    pub(super) fn send(
+        &mut self,
+        socket: &mut impl Write,
+        buffers: &mut Buffers,
+        engine: &mut Engine,
+    ) -> io::Result<Sent> {
+        let mut bytes = 0;
         while self.unsent > 0 {
-            self.print_ahead(buffers);
+            if bytes >= SENT_AT_ONCE {
+                return Ok(Sent { bytes, is_cut_short: true });
+            }
+            self.print_ahead(buffers, engine);
             let written = match self.send_once(socket) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
@@ -130,10 +161,10 @@ impl Outbox {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            total += written;
+            bytes += written;
             self.advance(written, buffers);
         }
-        Ok(total)
+        Ok(Sent { bytes, is_cut_short: false })
     }
 
     fn send_once(&self, socket: &mut impl Write) -> io::Result<usize> {
@@ -146,7 +177,7 @@ impl Outbox {
             let whole: &[u8] = match segment {
                 Segment::Bytes(bytes) => bytes,
                 Segment::Value(value) => value,
-                Segment::Values(..) => break,
+                Segment::Values(..) | Segment::Keys(_) => break,
             };
             slices[count] = IoSlice::new(if count == 0 { &whole[self.sent..] } else { whole });
             count += 1;
@@ -159,8 +190,18 @@ impl Outbox {
     }
 
     /// If a list comes next, prints the next stretch of it.
-    fn print_ahead(&mut self, buffers: &mut Buffers) {
-        let Some(Segment::Values(values, next)) = self.segments.front_mut() else { return };
+    fn print_ahead(&mut self, buffers: &mut Buffers, engine: &mut Engine) {
+        let (values, next) = match self.segments.front_mut() {
+            Some(Segment::Values(values, next)) => (values, next),
+            Some(Segment::Keys(listing)) => match engine.print_keys(listing) {
+                Some(keys) => return self.segments.push_front(Segment::Value(keys)),
+                None => {
+                    self.segments.pop_front();
+                    return self.print_ahead(buffers, engine);
+                }
+            },
+            _ => return,
+        };
         let mut bytes = buffers.take();
         let mut large = None;
         while let Some(value) = values.get_mut(*next) {
@@ -190,7 +231,7 @@ impl Outbox {
             let len = match segment {
                 Segment::Bytes(bytes) => bytes.len(),
                 Segment::Value(value) => value.len(),
-                Segment::Values(..) => return,
+                Segment::Values(..) | Segment::Keys(_) => return,
             };
             if self.sent + written < len {
                 self.sent += written;
@@ -216,6 +257,10 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use rallypoint_core::Limits;
+    use rallypoint_core::store::{ClientId, Next};
+    use rallypoint_core::wire::{Request, Strings};
+
     use super::*;
 
     /// A socket that takes so many bytes a call, and would block after so many calls.
@@ -241,6 +286,10 @@ mod tests {
         }
     }
 
+    fn engine() -> Engine {
+        Engine::new(Limits::default(), 1, None)
+    }
+
     #[test]
     fn replies_arrive_whole_and_in_order_however_little_the_socket_takes() {
         let large = Value::copied(&vec![7; 40_000]);
@@ -260,10 +309,10 @@ mod tests {
                 outbox.push(&mut reply.clone(), &mut buffers);
             }
             assert_eq!(outbox.unsent(), expected.len());
-            let mut socket = Narrow { taken: Vec::new(), a_call, calls: 0 };
+            let (mut socket, mut engine) = (Narrow { taken: Vec::new(), a_call, calls: 0 }, engine());
             while outbox.unsent() > 0 {
                 socket.calls = 3;
-                outbox.send(&mut socket, &mut buffers).unwrap();
+                outbox.send(&mut socket, &mut buffers, &mut engine).unwrap();
             }
             assert!(socket.taken == expected);
             assert_eq!((outbox.segments.len(), outbox.tail.len(), outbox.sent), (0, 0, 0));
@@ -280,9 +329,63 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_nobody_else_holds_is_counted() {
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        let value = Value::copied(&vec![0; 100_000]);
+        outbox.push(&mut Reply::Value(value.clone()), &mut buffers);
+        assert!(outbox.own_bytes() < 1000, "{}", outbox.own_bytes());
+        drop(value);
+        assert!(outbox.own_bytes() >= 100_000, "{}", outbox.own_bytes());
+    }
+
+    #[test]
+    fn one_that_takes_all_it_gets_leaves_others_their_turn() {
+        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::default(), engine());
+        outbox.push(&mut Reply::Values(vec![Value::copied(&vec![7; 100_000]); 50]), &mut buffers);
+        let mut socket = Narrow { taken: Vec::new(), a_call: usize::MAX, calls: usize::MAX };
+        let mut turns = 0;
+        while outbox.unsent() > 0 {
+            let sent = outbox.send(&mut socket, &mut buffers, &mut engine).unwrap();
+            assert!(sent.bytes < 2 * SENT_AT_ONCE && sent.is_cut_short == (outbox.unsent() > 0), "{sent:?}");
+            turns += 1;
+        }
+        assert_eq!((turns, socket.taken.len()), (5, 50 * 100_008));
+    }
+
+    #[test]
+    fn a_list_of_keys_is_printed_as_it_is_sent_and_is_of_the_moment_it_was_asked_for() {
+        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::default(), engine());
+        let client = ClientId::new(0, 1);
+        let set = |engine: &mut Engine, name: String| {
+            engine.handle_request(client, Request::Set { key: name.as_bytes(), value: b"v"[..].into() });
+        };
+        (0..20_000).for_each(|n| set(&mut engine, format!("/{n:05}")));
+        engine.handle_request(client, Request::ListKeys);
+        let Some(Next::Keys { listing, .. }) = engine.next_output() else { panic!("no list") };
+        outbox.push_keys(std::mem::take(listing), &mut buffers);
+        engine.poll_output();
+        assert_eq!(outbox.unsent(), 8 + 20_000 * (8 + 6));
+        assert!(outbox.own_bytes() < 8192, "{}", outbox.own_bytes());
+        let mut socket = Narrow { taken: Vec::new(), a_call: 1_000, calls: 0 };
+        let mut later = 20_000;
+        while outbox.unsent() > 0 {
+            set(&mut engine, format!("/{later:05}"));
+            later += 1;
+            socket.calls = 3;
+            outbox.send(&mut socket, &mut buffers, &mut engine).unwrap();
+        }
+        assert_eq!(socket.taken[..8], 20_000i64.to_le_bytes());
+        let mut names: Vec<_> = Strings::of(&socket.taken[8..]).collect();
+        names.sort();
+        assert!(
+            names.iter().map(|name| name.to_vec()).eq((0..20_000).map(|n| format!("/{n:05}").into_bytes()))
+        );
+    }
+
+    #[test]
     fn a_peer_that_always_lags_a_little_does_not_make_it_grow() {
         let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
-        let mut socket = Narrow { taken: Vec::new(), a_call: 8_000, calls: 0 };
+        let (mut socket, mut engine) = (Narrow { taken: Vec::new(), a_call: 8_000, calls: 0 }, engine());
         let mut expected = Vec::new();
         for number in 0..100_000i64 {
             let mut reply = Reply::Number(number);
@@ -290,7 +393,7 @@ mod tests {
             outbox.push(&mut reply, &mut buffers);
             if number % 1_000 == 999 && number > 1_000 {
                 socket.calls = 1;
-                outbox.send(&mut socket, &mut buffers).unwrap();
+                outbox.send(&mut socket, &mut buffers, &mut engine).unwrap();
             }
         }
         assert!(outbox.unsent() > 0);

@@ -156,7 +156,7 @@ impl Engine {
         known.state = State::Free;
         self.blocked -= 1;
         let client = ClientId::new(index, known.generation);
-        self.outputs.push_back(Output::Reply { client, reply: Reply::Stop });
+        self.effect(Output::Reply { client, reply: Reply::Stop });
     }
 
     /// A blocked request is given up, without a reply. Its keepsake is with the caller: what half a wait has seen is not

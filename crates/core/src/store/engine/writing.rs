@@ -17,6 +17,11 @@ fn is_state_key(key: &[u8]) -> bool {
     key.strip_prefix(b"/torch.rendezvous.").is_some_and(|run_id| !run_id.contains(&b'/'))
 }
 
+/// What it makes room for to replace this: nothing while replies hold it, too.
+fn freed(key: &[u8], held: &Value) -> usize {
+    if held.is_shared() { 0 } else { cost(key.len(), held.len()) }
+}
+
 impl Engine {
     /// May anybody write this key?
     pub(super) fn writable(&self, op: Op, key: &[u8]) -> Result<(), Refusal> {
@@ -39,12 +44,14 @@ impl Engine {
     }
 
     /// May this key be written, and is there room for it to hold so many bytes?
-    pub(super) fn permit(&self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
+    pub(super) fn permit(&mut self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
         self.writable(op, key)?;
         let limit = self.limits.store_bytes;
-        let bytes = self.bytes();
-        if bytes + cost(key.len(), len) > limit {
-            let freed = self.map.get(key).map_or(0, |held| cost(key.len(), held.len()));
+        if self.bytes() + cost(key.len(), len) > limit {
+            // Some of it may be held by nobody any more.
+            self.tidy();
+            let bytes = self.bytes();
+            let freed = self.map.get(key).map_or(0, |held| freed(key, held));
             if bytes - freed + cost(key.len(), len) > limit {
                 return Err(Refusal::StoreFull { op, key: printable(key), held: bytes, limit });
             }
@@ -162,6 +169,7 @@ impl Engine {
         let limit = self.limits.store_bytes;
         let tight = self.bytes() + added > limit || self.map.len() + pairs.len() > self.limits.keys;
         if tight {
+            self.tidy();
             self.permit_exactly(pairs)?;
         }
         for (key, value) in pairs.iter() {
@@ -183,7 +191,7 @@ impl Engine {
         let (mut bytes, mut keys) = (self.bytes(), self.map.len());
         for (key, len) in &last {
             match self.map.get(key) {
-                Some(held) => bytes = bytes - held.len() + len,
+                Some(held) => bytes = bytes - freed(key, held) + cost(key.len(), *len),
                 None => {
                     bytes += cost(key.len(), *len);
                     keys += 1;
@@ -207,7 +215,11 @@ impl Engine {
         if self.queues.items() >= self.limits.queue_items {
             return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items });
         }
-        let (held, limit) = (self.bytes(), self.limits.store_bytes);
+        let limit = self.limits.store_bytes;
+        if self.bytes() + cost(key.len(), value.bytes().len()) > limit {
+            self.tidy();
+        }
+        let held = self.bytes();
         if held + cost(key.len(), value.bytes().len()) > limit {
             return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
         }

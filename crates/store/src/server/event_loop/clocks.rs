@@ -19,6 +19,7 @@ impl EventLoop {
         self.sweep_stalled(now);
         self.offences.forget_old(now);
         self.recycler.tidy();
+        self.engine.tidy();
         self.settle();
     }
 
