@@ -158,6 +158,8 @@ pub struct Limits {
     pub turn_bytes: usize = 256 * KIB; server bytes,
     /// Requests of one connection handled before the next has its turn: a request may be a single byte.
     pub turn_requests: usize = 4096; server count,
+    /// Keys of one request handled before the next connection has its turn; up to three times as many are handled at once.
+    pub turn_keys: usize = 4096; server count,
     /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
     pub offences_per_second: u32 = 20; server count,
@@ -209,6 +211,7 @@ impl Limits {
             ("connections", self.connections == 0, "at least 1"),
             ("turn_bytes", self.turn_bytes == 0, "at least 1"),
             ("turn_requests", self.turn_requests == 0, "at least 1"),
+            ("turn_keys", self.turn_keys == 0, "at least 1"),
             ("handshake", self.handshake.is_zero(), "more than nothing"),
             (
                 "keepalive_idle",

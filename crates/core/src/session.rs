@@ -99,6 +99,12 @@ impl Session {
         }
     }
 
+    /// Holds back the request that was handed out last, after all.
+    pub fn put_back(&mut self, frame: Frame<'_>) {
+        self.deferred_bytes += frame.len() + DEFERRED_OVERHEAD;
+        self.deferred.push_front(frame.keep());
+    }
+
     /// The oldest request held back.
     fn pop_deferred(&mut self) -> Option<Frame<'static>> {
         let kept = self.take_front()?;

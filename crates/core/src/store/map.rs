@@ -81,6 +81,20 @@ impl Map {
         }
     }
 
+    /// Deals the keys out to many tables although they are few, because many are to come or to be looked for. How many
+    /// tables there are from now on.
+    pub(super) fn divide_early(&mut self) -> usize {
+        if self.shards.len() == 1 {
+            self.divide();
+        }
+        self.shards.len()
+    }
+
+    /// The table a key is in, or would be.
+    pub(super) fn table(&self, key: &[u8]) -> usize {
+        self.hash(key).0
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -218,11 +232,20 @@ impl Map {
         Listing { count: self.len, len: 8 * self.len + self.key_bytes, sheets }
     }
 
-    /// The next keys of a list as they travel.
+    /// The next keys of a list as they travel: one or more, until there are none.
     pub(super) fn print(&mut self, listing: &mut Listing) -> Option<Value> {
-        let sheet = listing.sheets.pop_front()?;
+        loop {
+            let sheet = listing.sheets.pop_front()?;
+            let printed = self.print_sheet(sheet);
+            if !printed.is_empty() {
+                return Some(printed);
+            }
+        }
+    }
+
+    fn print_sheet(&mut self, sheet: Arc<Sheet>) -> Value {
         if let Some(printed) = sheet.printed.get() {
-            return Some(printed.clone());
+            return printed.clone();
         }
         let printed = print(&self.shards[sheet.table]);
         match &self.sheets[sheet.table] {
@@ -233,7 +256,7 @@ impl Map {
             }
             _ => self.sheets[sheet.table] = None,
         }
-        Some(printed)
+        printed
     }
 
     /// The keys of a table are about to change.

@@ -102,6 +102,11 @@ impl Kept {
         self.0.bytes.first() == Some(&(Op::CancelWait as u8))
     }
 
+    /// The request in it.
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request::parse(&self.0.bytes, Some(&self.0.bytes), &self.0.apart)
+    }
+
     /// As a frame again.
     pub fn into_frame(self) -> Frame<'static> {
         Frame(Repr::Pieced(Box::new(self.0)))

@@ -37,11 +37,12 @@ pub(super) struct Apart {
 /// What is in front of the list in a message: the operation code and the count.
 const FRONT: usize = 9;
 
-/// Takes one string off the front of `bytes`.
-fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = usize::try_from(read_u64(bytes, 0)?).ok()?;
-    let string = bytes.get(8..8 + len)?;
-    *bytes = &bytes[8 + len..];
+/// The string at this place, which moves on past it.
+fn take<'a>(bytes: &'a [u8], at: &mut usize) -> Option<&'a [u8]> {
+    let start = *at + 8;
+    let len = usize::try_from(read_u64(bytes, *at)?).ok()?;
+    let string = bytes.get(start..)?.get(..len)?;
+    *at = start + len;
     Some(string)
 }
 
@@ -70,11 +71,17 @@ impl<'a> KeyList<'a> {
 
     /// The keys in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (mut wire, mut slice) = match self.0 {
-            Repr::Wire { bytes, .. } => (bytes, [].iter()),
-            Repr::Slice(keys) => (&[][..], keys.iter()),
-        };
-        std::iter::from_fn(move || take(&mut wire).or_else(|| slice.next().copied()))
+        let (list, mut at) = (*self, 0);
+        std::iter::from_fn(move || list.take(&mut at))
+    }
+
+    /// The key at this place, which moves on to the next. The first is at 0; where the others are, it tells.
+    #[inline]
+    pub(crate) fn take(&self, at: &mut usize) -> Option<&'a [u8]> {
+        match self.0 {
+            Repr::Wire { bytes, .. } => take(bytes, at),
+            Repr::Slice(keys) => next(keys, at),
+        }
     }
 }
 
@@ -103,24 +110,33 @@ impl<'a> PairList<'a> {
 
     /// The pairs in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], Payload<'a>)> + use<'a> {
-        let (all, mut apart, mut slice) = match self.0 {
-            Repr::Wire { bytes, apart, .. } => (bytes, apart, [].iter()),
-            Repr::Slice(pairs) => (&[][..], &[][..], pairs.iter()),
-        };
-        let mut wire = all;
-        std::iter::from_fn(move || {
-            let Some(key) = take(&mut wire) else {
-                return slice.next().map(|&(key, value)| (key, value.into()));
-            };
-            if let Some((first, others)) = apart.split_first()
-                && first.at == FRONT + all.len() - wire.len() + 8
-            {
-                (apart, wire) = (others, &wire[8..]);
-                return Some((key, Payload::within(&first.bytes, Some(&first.bytes))));
-            }
-            Some((key, take(&mut wire)?.into()))
-        })
+        let (list, mut at) = (*self, 0);
+        std::iter::from_fn(move || list.take(&mut at))
     }
+
+    /// The pair at this place, which moves on to the next. The first is at 0; where the others are, it tells.
+    #[inline]
+    pub(crate) fn take(&self, at: &mut usize) -> Option<(&'a [u8], Payload<'a>)> {
+        match self.0 {
+            Repr::Wire { bytes, apart, .. } => {
+                let key = take(bytes, at)?;
+                let found = match apart {
+                    [] => None,
+                    apart => apart.binary_search_by_key(&(FRONT + *at + 8), |value| value.at).ok(),
+                };
+                let Some(found) = found else { return Some((key, take(bytes, at)?.into())) };
+                *at += 8;
+                Some((key, Payload::within(&apart[found].bytes, Some(&apart[found].bytes))))
+            }
+            Repr::Slice(pairs) => next(pairs, at).map(|(key, value)| (key, value.into())),
+        }
+    }
+}
+
+fn next<T: Copy>(items: &[T], at: &mut usize) -> Option<T> {
+    let item = items.get(*at)?;
+    *at += 1;
+    Some(*item)
 }
 
 // Two lists are equal if they name the same, wherever they lie.

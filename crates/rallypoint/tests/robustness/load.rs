@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Request};
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, Request};
 
 use crate::harness::{
     Bystander, Client, HEAP, KIB, MIB, Server, alone, assert_undisturbed, is_soak, message, scaled,
@@ -88,6 +88,39 @@ fn r09_large_multi_sets_disturb_nobody() {
     });
     drop(client);
     server.assert_unharmed_holding(2 * large.len() + 10_000 * 200 + HEAP);
+}
+
+/// As many keys as a request may have, one request after the other. Nobody sees half of one.
+#[test]
+fn r09_requests_of_all_the_keys_there_may_be_disturb_nobody() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let names: Vec<String> = (0..131_072).map(|n| format!("/key/{n}")).collect();
+    let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let set = |value: &[u8]| {
+        let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (*key, value)).collect();
+        message(Request::MultiSet { pairs: PairList::new(&pairs) })
+    };
+    let sets = [set(&[7; 16]), set(&[8; 16])];
+    let keys = KeyList::new(&keys);
+    let mut client = server.connect();
+    client.send(&sets[0]);
+    client.ping();
+    assert_undisturbed(&server, Duration::from_millis(5), || {
+        let mut other = server.connect();
+        for set in sets.iter().rev() {
+            client.send(set);
+            let Reply::Values(seen) = other.ask(Request::MultiGet { keys }) else { panic!() };
+            assert!(seen.iter().all(|value| *value == seen[0]), "half a multi_set was seen");
+            client.ping();
+            assert_eq!(client.ask(Request::Check { keys }), Reply::Checked(true));
+            assert_eq!(client.ask(Request::Wait { keys }), Reply::Stop);
+            let Reply::Values(seen) = client.ask(Request::MultiGet { keys }) else { panic!() };
+            assert!(seen.len() == keys.len() && seen.iter().all(|value| value.len() == 16));
+        }
+    });
+    drop(client);
+    server.assert_unharmed_holding(131_072 * 200 + HEAP);
 }
 
 #[test]

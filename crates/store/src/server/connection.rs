@@ -31,6 +31,8 @@ pub(super) struct Connection {
     pub(super) touched: bool,
     /// Its large request waits for those of others.
     pub(super) paused: bool,
+    /// It has a request of very many keys, and another's is being carried out.
+    pub(super) is_patient: bool,
     /// Is on the list of those with work left. Once is enough: twice would be two turns.
     pub(super) queued: bool,
     /// What the loop last counted as held for it.
@@ -77,6 +79,7 @@ impl Connection {
             hung_up: false,
             touched: false,
             paused: false,
+            is_patient: false,
             queued: false,
             held: 0,
             arriving: None,

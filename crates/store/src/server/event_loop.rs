@@ -3,6 +3,7 @@
 
 mod accept;
 mod clocks;
+mod replies;
 mod uploads;
 
 use std::collections::{HashSet, VecDeque};
@@ -84,6 +85,8 @@ pub(super) struct EventLoop {
     /// Connections that got replies in another's turn.
     touched: VecDeque<usize>,
     doomed: Vec<usize>,
+    /// Connections with a request of very many keys, while another's is being carried out.
+    patient: Vec<usize>,
     /// Not validated yet, oldest first. Entries may be out of date.
     unvalidated: VecDeque<ClientId>,
     /// With a request in pieces, or with replies the peer doesn't take. Entries may be out of date.
@@ -135,6 +138,7 @@ impl EventLoop {
             served_bytes: 0,
             touched: VecDeque::new(),
             doomed: Vec::new(),
+            patient: Vec::new(),
             unvalidated: VecDeque::new(),
             arriving: HashSet::new(),
             stalled: HashSet::new(),
@@ -211,6 +215,7 @@ impl EventLoop {
             if self.crowd.waiting() > 0 {
                 self.let_in();
             }
+            self.work();
             let now = Instant::now();
             if now.duration_since(self.swept) >= self.sweep_every {
                 self.sweep(now);
@@ -225,7 +230,7 @@ impl EventLoop {
             && self.stalled.is_empty()
             && self.recycler.is_empty()
             && self.engine.is_tidy());
-        match (self.ready.is_empty(), clocks) {
+        match (self.ready.is_empty() && self.engine.works_for().is_none(), clocks) {
             (false, _) => Some(Duration::ZERO),
             (true, true) => Some(self.sweep_every),
             (true, false) => None,
@@ -387,7 +392,13 @@ impl EventLoop {
         while let Some(connection) = self.connections.get_mut(index).filter(|connection| !connection.doomed) {
             let hold = if self.engine.is_blocked(connection.client) {
                 Hold::Blocked
-            } else if share.requests == 0 || connection.is_congested(&self.limits) {
+            } else if share.requests == 0
+                || connection.is_congested(&self.limits)
+                || self
+                    .engine
+                    .works_for()
+                    .is_some_and(|other| connection.is_patient || other == connection.client)
+            {
                 Hold::Congested
             } else {
                 Hold::No
@@ -402,6 +413,15 @@ impl EventLoop {
                 }
             }
             match connection.session.next(&mut input, &self.limits, hold) {
+                Ok(Some(frame)) if self.engine.is_long(&frame) => {
+                    connection.is_patient = self.engine.works_for().is_some();
+                    if connection.is_patient {
+                        connection.session.put_back(frame);
+                        self.patient.push(index);
+                    } else {
+                        self.engine.begin(connection.client, frame);
+                    }
+                }
                 Ok(Some(frame)) => {
                     share.requests = share.requests.saturating_sub(1);
                     self.engine.handle_request(connection.client, frame.request());
@@ -422,6 +442,22 @@ impl EventLoop {
             self.queue(index);
         }
         self.count_held(index);
+    }
+
+    /// A step of a request of very many keys, if there is one. After the last, those go on who waited for it.
+    fn work(&mut self) {
+        if self.engine.works_for().is_some() {
+            if let Some(client) = self.engine.work() {
+                self.queue(client.index());
+            }
+            self.take_outputs(None);
+            self.settle();
+        }
+        if self.engine.works_for().is_none() {
+            while let Some(index) = self.patient.pop() {
+                self.queue(index);
+            }
+        }
     }
 
     /// Hands the engine's outputs to their connections.
@@ -466,77 +502,6 @@ impl EventLoop {
         }
         if self.input_held > self.limits.input_total {
             self.cut_largest();
-        }
-    }
-
-    /// Sends what a connection is owed, and sees what follows from that.
-    fn flush(&mut self, index: usize) {
-        let Some(connection) = self.connections.get_mut(index).filter(|connection| !connection.doomed) else {
-            return;
-        };
-        if connection.outbox.unsent() > 0 {
-            let congested = connection.is_congested(&self.limits);
-            let sent =
-                match connection.outbox.send(&mut connection.stream, &mut self.buffers, &mut self.engine) {
-                    Err(_) => return self.doom(index),
-                    Ok(sent) => sent,
-                };
-            if connection.outbox.unsent() == 0 {
-                connection.stalled = None;
-            } else if sent.bytes > 0 || connection.stalled.is_none() {
-                connection.stalled = Some(Instant::now());
-                self.stalled.insert(index);
-            }
-            if sent.is_cut_short || (congested && !connection.is_congested(&self.limits)) {
-                self.queue(index);
-            }
-            self.count_owed(index);
-        }
-        self.end_if_answered(index);
-    }
-
-    /// Keeps the books of what is held of a connection's replies.
-    fn count_owed(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        let owed = if connection.outbox.unsent() > 0 { connection.outbox.own_bytes() } else { 0 };
-        self.output_held = self.output_held + owed - connection.owed;
-        connection.owed = owed;
-        connection.owed_since = match connection.outbox.unsent() {
-            0 => None,
-            _ => connection.owed_since.or_else(|| Some(Instant::now())),
-        };
-        if self.output_held > self.limits.output_total {
-            self.cut_longest_owed();
-        }
-    }
-
-    /// Too much is held for all together: who has been owed something for longest goes. Not one who is owed little, while
-    /// there are others: much is what many small ones don't add up to.
-    fn cut_longest_owed(&mut self) {
-        let owing = self.connections.iter().filter(|(_, c)| !c.doomed && c.owed > 0);
-        let longest = owing.min_by_key(|(_, c)| (c.owed < GLANCE, c.owed_since));
-        let Some((index, connection)) = longest else { return };
-        let why = format!(
-            "replies of {} bytes not taken by all, limit {}; {} of them this one's, for {:.1} s",
-            self.output_held,
-            self.limits.output_total,
-            connection.owed,
-            connection.owed_since.map_or(0.0, |since| since.elapsed().as_secs_f32()),
-        );
-        self.output_held -= std::mem::take(&mut self.connections[index].owed);
-        self.punish(index, &why, |counters| &counters.slow_output);
-    }
-
-    /// Closes a connection whose peer sends no more, once it has all its answers.
-    fn end_if_answered(&mut self, index: usize) {
-        let Some(connection) = self.connections.get(index).filter(|c| c.ended || c.hung_up) else { return };
-        // Too much is held back behind a wait to read up to the end of the stream, but the end is there.
-        let unreadable = connection.hung_up && !connection.wants_input(&self.limits);
-        let blocked = self.engine.is_blocked(connection.client);
-        // Whoever sends no more can't cancel either: a wait is dropped, with what stands behind it.
-        let idle = blocked || (connection.ended && !connection.session.has_deferred());
-        if (connection.ended || unreadable) && idle && connection.outbox.unsent() == 0 {
-            self.doom(index);
         }
     }
 }

@@ -32,20 +32,8 @@ impl Engine {
         if latch.len() < latch.capacity() / 2 {
             latch.shrink_to(LATCH_KEEP);
         }
-        for (held, limit) in
-            [(0, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)]
-        {
-            if held + absent.len() > limit {
-                return Err(Refusal::TooManyAwaited { asked: absent.len(), held, limit });
-            }
-        }
-        // Names of keys that nobody has set take room, too.
-        let asked: usize = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
-        let (held, limit) = (self.bytes() + self.waiters.bytes(), self.limits.store_bytes);
-        if asked > 0 && held + asked > limit {
-            let key = absent.first().map(|key| printable(key)).unwrap_or_default();
-            return Err(Refusal::StoreFull { op: Op::Wait, key, held, limit });
-        }
+        let names = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
+        self.permit_awaiting(0, absent.len(), names, || absent.first().copied().unwrap_or_default())?;
         let known = &mut self.clients[client.index()];
         match keepsake.latch.is_empty() {
             true => self.spare = Some(keepsake),
@@ -65,6 +53,32 @@ impl Engine {
         known.state = State::Waiting(places);
         self.blocked += 1;
         Ok(None)
+    }
+
+    /// May a client that waits for so many keys wait for more of them? Their names take room, too.
+    pub(super) fn permit_awaiting<'a>(
+        &mut self,
+        own: usize,
+        asked: usize,
+        bytes: usize,
+        key: impl Fn() -> &'a [u8],
+    ) -> Result<(), Refusal> {
+        for (held, limit) in
+            [(own, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)]
+        {
+            if held + asked > limit {
+                return Err(Refusal::TooManyAwaited { asked, held, limit });
+            }
+        }
+        let limit = self.limits.store_bytes;
+        if asked > 0 && self.bytes() + self.waiters.bytes() + bytes > limit {
+            self.make_room();
+            let held = self.bytes() + self.waiters.bytes();
+            if held + bytes > limit {
+                return Err(Refusal::StoreFull { op: Op::Wait, key: printable(key()), held, limit });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn barrier(
@@ -95,13 +109,7 @@ impl Engine {
     /// A key has come: all who waited for it have seen it.
     pub(super) fn wake(&mut self, key: &[u8], value: &Value) {
         while let Some((seen, key)) = self.waiters.take_oldest(key) {
-            let cost = latch_cost(value);
-            if self.latched + cost <= self.limits.latched_bytes {
-                self.latched += cost;
-                let keepsake = self.keepsake(seen.client);
-                keepsake.bytes += cost;
-                keepsake.latch.push((key, value.clone()));
-            }
+            self.latch(seen.client, key, value.clone());
             if self.strike(&seen) {
                 self.release(seen.client);
             }
@@ -110,12 +118,14 @@ impl Engine {
 
     /// Several keys have come at once: what is seen is what all of it left, not a value that a later pair replaced.
     pub(super) fn wake_for_pairs(&mut self, pairs: PairList<'_>) {
-        for (key, _) in pairs.iter() {
-            if self.waiters.is_awaited(key)
-                && let Some(value) = self.map.get(key).cloned()
-            {
-                self.wake(key, &value);
-            }
+        pairs.iter().for_each(|(key, _)| self.wake_if_present(key));
+    }
+
+    pub(super) fn wake_if_present(&mut self, key: &[u8]) {
+        if self.waiters.is_awaited(key)
+            && let Some(value) = self.map.get(key).cloned()
+        {
+            self.wake(key, &value);
         }
     }
 
@@ -137,17 +147,29 @@ impl Engine {
         false
     }
 
+    /// A waiter has seen this.
+    pub(super) fn latch(&mut self, index: ClientIndex, key: Key, value: Value) {
+        let cost = latch_cost(&value);
+        if self.latched + cost <= self.limits.latched_bytes {
+            self.latched += cost;
+            let keepsake = self.keepsake(index);
+            keepsake.bytes += cost;
+            keepsake.latch.push((key, value));
+        }
+    }
+
     pub(super) fn keepsake(&mut self, index: ClientIndex) -> &mut Keepsake {
         self.clients[index as usize].keepsake.get_or_insert_default()
     }
 
     /// Notes that a waiter has seen one of its keys; whether it was the last.
     pub(super) fn strike(&mut self, seen: &Seen) -> bool {
+        let is_registered = self.works_for().is_none_or(|client| client.index != seen.client);
         let State::Waiting(places) = &mut self.clients[seen.client as usize].state else {
             unreachable!("only waiting clients are registered");
         };
         Waiters::strike(places, seen);
-        places.left() == 0
+        places.left() == 0 && is_registered
     }
 
     /// A blocked request is over.

@@ -43,13 +43,20 @@ impl Engine {
         }
     }
 
+    /// Sees how full the store is to the byte: some of what is counted may be held by nobody any more, and what is being
+    /// written may take the place of something.
+    pub(super) fn make_room(&mut self) {
+        self.do_all();
+        self.tidy();
+    }
+
     /// May this key be written, and is there room for it to hold so many bytes?
     pub(super) fn permit(&mut self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
         self.writable(op, key)?;
         let limit = self.limits.store_bytes;
-        if self.bytes() + cost(key.len(), len) > limit {
-            // Some of it may be held by nobody any more.
-            self.tidy();
+        let keys = self.map.len() + self.adding_keys();
+        if self.bytes() + cost(key.len(), len) > limit || keys >= self.limits.keys {
+            self.make_room();
             let bytes = self.bytes();
             let freed = self.map.get(key).map_or(0, |held| freed(key, held));
             if bytes - freed + cost(key.len(), len) > limit {
@@ -166,12 +173,7 @@ impl Engine {
             self.harmless(Op::MultiSet, key, value.bytes())?;
             added += cost(key.len(), value.bytes().len());
         }
-        let limit = self.limits.store_bytes;
-        let tight = self.bytes() + added > limit || self.map.len() + pairs.len() > self.limits.keys;
-        if tight {
-            self.tidy();
-            self.permit_exactly(pairs)?;
-        }
+        self.permit_all(pairs, added)?;
         for (key, value) in pairs.iter() {
             match value.to_shared() {
                 Some(value) => self.map.set(key, value),
@@ -180,6 +182,16 @@ impl Engine {
         }
         if self.waiters.len() > 0 {
             self.wake_for_pairs(pairs);
+        }
+        Ok(())
+    }
+
+    /// Is there room for all of them, which take so many bytes?
+    pub(super) fn permit_all(&mut self, pairs: PairList<'_>, bytes: usize) -> Result<(), Refusal> {
+        let keys = self.map.len() + self.adding_keys() + pairs.len();
+        if self.bytes() + bytes > self.limits.store_bytes || keys > self.limits.keys {
+            self.make_room();
+            self.permit_exactly(pairs)?;
         }
         Ok(())
     }
@@ -217,7 +229,7 @@ impl Engine {
         }
         let limit = self.limits.store_bytes;
         if self.bytes() + cost(key.len(), value.bytes().len()) > limit {
-            self.tidy();
+            self.make_room();
         }
         let held = self.bytes();
         if held + cost(key.len(), value.bytes().len()) > limit {
