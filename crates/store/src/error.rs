@@ -405,7 +405,7 @@ impl std::fmt::Display for KeyStates {
 }
 
 /// The first few names, and how many more.
-fn some(names: &[String]) -> String {
+pub(crate) fn some(names: &[String]) -> String {
     const MOST: usize = 16;
     let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > MOST {

@@ -4,8 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::store::SERVER_KEY;
@@ -13,6 +13,7 @@ use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, 
 use rallypoint_core::{Limits, WireError};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use super::pulse::Pulse;
 use crate::deadline::Deadline;
 use crate::interrupt;
 
@@ -53,7 +54,10 @@ impl Broken {
 /// A connection with its handshake done.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    /// Shared with those who look at it from outside.
+    stream: Arc<TcpStream>,
+    address: SocketAddr,
+    pulse: Arc<Pulse>,
     decoder: ReplyDecoder,
     /// What is received goes in here; `input[at..end]` is not decoded yet.
     input: Vec<u8>,
@@ -138,7 +142,9 @@ impl Connection {
                 .with_retries(limits.keepalive_probes),
         );
         let mut connection = Connection {
-            stream,
+            stream: Arc::new(stream),
+            address,
+            pulse: Arc::default(),
             decoder: ReplyDecoder::default(),
             input: Vec::new(),
             at: 0,
@@ -188,6 +194,16 @@ impl Connection {
         Some((self.stream.as_raw_fd(), local, remote))
     }
 
+    /// What others may see of it: where it leads, its socket and its signs of life.
+    pub(super) fn life(&self) -> (SocketAddr, Weak<TcpStream>, Arc<Pulse>) {
+        (self.address, Arc::downgrade(&self.stream), Arc::clone(&self.pulse))
+    }
+
+    /// Lets others know that a call over it was answered.
+    pub(super) fn beat(&self) {
+        self.pulse.beat();
+    }
+
     /// Adds a request to what is sent next.
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
@@ -224,7 +240,7 @@ impl Connection {
             self.stream.set_write_timeout(timeout).map_err(|error| lost(&error, false))?;
             self.write_timeout = timeout;
         }
-        match (&self.stream).write(&self.out[from..]) {
+        match (&*self.stream).write(&self.out[from..]) {
             Ok(len) => Ok(len),
             Err(error) if is_pause(&error) => {
                 interrupt::look_up();
@@ -257,6 +273,13 @@ impl Connection {
         }
     }
 
+    /// A ping and its answer.
+    pub(super) fn ping(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.queue_ping();
+        self.send(deadline)?;
+        self.receive_ping(deadline)
+    }
+
     /// All bytes received so far are decoded; reads more.
     fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
         let room = if self.decoder.is_mid_reply() { READ_LARGE } else { READ };
@@ -278,7 +301,7 @@ impl Connection {
                 self.stream.set_read_timeout(timeout).map_err(|error| lost(&error, true))?;
                 self.read_timeout = timeout;
             }
-            match (&self.stream).read(&mut self.input) {
+            match (&*self.stream).read(&mut self.input) {
                 Err(error) if is_pause(&error) => interrupt::look_up(),
                 read => {
                     self.is_brisk = asked.elapsed() < SOON;
@@ -343,6 +366,24 @@ impl Connection {
         }
         Ok((came, reply.filter(|_| came)))
     }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // What its caller has given up says nothing against the server.
+        if interrupt::is_stopped() {
+            self.pulse.beat();
+        }
+        self.pulse.end();
+    }
+}
+
+/// Whether the other side has ended a connection, also where bytes that came before are not read yet.
+pub(super) fn is_ended(stream: &TcpStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Errors and the end of both directions are told without being asked for.
+    matches!(poll(&mut [PollFd::new(stream, PollFlags::RDHUP)], Some(&now)), Ok(1..))
 }
 
 /// The socket time-out to set, if the one that is set doesn't serve. A call's first read comes so soon after the last

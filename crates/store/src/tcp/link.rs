@@ -11,12 +11,11 @@ use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 use super::connection::{Broken, Connection};
 use super::known::Known;
+use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 
-/// Idle connections kept: enough for a few threads, not for every thread that ever was.
-const IDLE: usize = 8;
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
@@ -31,13 +30,15 @@ const REFUSALS: u32 = 3;
 /// later, with nothing passing over them, are a firewall's or a relay's doing.
 const REFUSALS_OF_A_WAIT: u32 = 10;
 const SOON_AFTER: Duration = Duration::from_secs(1);
+/// How long a server that is in doubt has to answer over a connection from before.
+const TO_VOUCH: Duration = Duration::from_secs(1);
 
 /// The way to a server.
 #[derive(Debug)]
 pub(super) struct Link {
     endpoint: Endpoint,
     limits: Limits,
-    idle: Mutex<Vec<Connection>>,
+    pool: Pool,
     known: Mutex<Known>,
 }
 
@@ -51,13 +52,7 @@ enum Nobody {
 
 impl Link {
     pub(super) fn new(endpoint: Endpoint, limits: Limits) -> Link {
-        Link { endpoint, limits, idle: Mutex::default(), known: Mutex::default() }
-    }
-
-    /// Another way to the same server: one that took its place is as strange to it as to this one.
-    pub(super) fn another(&self) -> Link {
-        let known = Mutex::new(self.known().clone());
-        Link { known, ..Link::new(self.endpoint.clone(), self.limits.clone()) }
+        Link { endpoint, limits, pool: Pool::default(), known: Mutex::default() }
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -70,12 +65,12 @@ impl Link {
 
     /// This machine's address on an idle connection, if there is one.
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
-        self.idle().first().and_then(Connection::local_address)
+        self.pool.look(Connection::local_address)
     }
 
     /// The socket of an idle connection, if there is one.
     pub(super) fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
-        self.idle().first().and_then(Connection::socket)
+        self.pool.look(Connection::socket)
     }
 
     /// What is known of the server.
@@ -85,12 +80,12 @@ impl Link {
 
     /// Makes a first connection, waiting for the server to appear.
     pub(super) fn connect(&self, deadline: &Deadline) -> Result<()> {
-        self.checkout(deadline, Nobody::WaitFor).map(|connection| self.put_back(connection))
+        self.checkout(deadline, Nobody::WaitFor).map(|connection| self.pool.put_back(connection))
     }
 
     /// Whether the server can be reached, without waiting for one to appear.
     pub(super) fn is_reachable(&self, deadline: &Deadline) -> bool {
-        self.checkout(deadline, Nobody::GiveUp).map(|connection| self.put_back(connection)).is_ok()
+        self.checkout(deadline, Nobody::GiveUp).map(|connection| self.pool.put_back(connection)).is_ok()
     }
 
     /// Carries out one request: `attempt` on a connection, again on another if that breaks and `repeatable` allows it.
@@ -125,7 +120,7 @@ impl Link {
             let started = Instant::now();
             let broken = match attempt(&mut connection, deadline) {
                 Ok(value) => {
-                    self.put_back(connection);
+                    self.pool.put_back(connection);
                     return Ok(value);
                 }
                 Err(broken) => broken,
@@ -152,8 +147,10 @@ impl Link {
                 }
                 Broken::Lost { reason, ended, .. } => (reason, ended),
             };
-            // All other connections to that server are likely as dead.
-            self.idle().clear();
+            // All other connections to that server are likely as dead. Of those that were closed it can be seen.
+            if !ended {
+                self.pool.clear();
+            }
             refusals += u32::from(ended && (!waits || started.elapsed() < SOON_AFTER));
             if refusals == if waits { REFUSALS_OF_A_WAIT } else { REFUSALS } {
                 let reason = "the server is there but closes the connection on this request each time; its log says why";
@@ -170,14 +167,8 @@ impl Link {
     /// An idle connection that is still good, or a new one, tried for until the deadline.
     fn checkout(&self, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
         self.not_reset()?;
-        loop {
-            // Not in the condition, where the lock would be held while the connection is looked at.
-            let idle = self.idle().pop();
-            match idle {
-                Some(connection) if connection.is_alive() => return Ok(connection),
-                Some(_) => {}
-                None => break,
-            }
+        if let Some(connection) = self.pool.take() {
+            return Ok(connection);
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         loop {
@@ -254,11 +245,20 @@ impl Link {
             connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         }
         connection.send(deadline)?;
-        let mut there = 0;
-        for _ in &looked_for {
-            there += usize::from(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true));
+        let count = looked_for.len();
+        let mut missing = Vec::new();
+        for key in looked_for {
+            if connection.receive(ReplyKind::Checked, deadline)? != Reply::Checked(true) {
+                missing.push(key);
+            }
         }
-        self.known().meet(identity, &looked_for, there);
+        let all_missing = missing.len() == count;
+        let missing = self.known().meet(identity, missing, all_missing);
+        if let Some(missing) = missing {
+            let beside = self.pool.beside(address, &deadline.or_after(TO_VOUCH));
+            self.known().judge(missing, beside);
+        }
+        self.pool.admit(&connection);
         Ok(connection)
     }
 
@@ -275,17 +275,6 @@ impl Link {
     fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
         let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
         self.endpoint.resolve_within(left.unwrap_or_default())
-    }
-
-    fn put_back(&self, connection: Connection) {
-        let mut idle = self.idle();
-        if connection.is_clean() && idle.len() < IDLE {
-            idle.push(connection);
-        }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -103,6 +103,8 @@ impl Store for TcpStore {
             unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
             reply
         })?;
+        // Again: another thread may have seen it just before it went.
+        self.link.known().forget(&key);
         match deleted {
             // Gone it is, but whether this call did it nobody knows.
             Reply::Number(0) if unanswered => Err(StoreError::Indeterminate {
@@ -268,9 +270,7 @@ impl TcpStore {
     ) -> Result<()> {
         self.link.call(request.op(), &[key], repeatable, deadline, |connection, deadline| {
             connection.queue(&request);
-            connection.queue_ping();
-            connection.send(deadline)?;
-            connection.receive_ping(deadline)
+            connection.ping(deadline)
         })?;
         // A queue comes and goes, and no pairs at all have no key.
         if !matches!(request, Request::QueuePush { .. }) && !key.is_empty() {
