@@ -68,6 +68,9 @@ pub(super) struct Connection {
     /// The socket's time-outs as they are set now, to set them only when they change.
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
+    user_timeout: Option<Duration>,
+    /// Whether what is sent may be sent again over another connection.
+    is_repeatable: bool,
     nonce: u32,
     /// Replies may still come that nobody waits for.
     spoiled: bool,
@@ -132,13 +135,12 @@ impl Connection {
             return Err(Broken::Lost { reason: REFUSED.into(), sent: false, ended: false });
         }
         stream.set_nodelay(true).map_err(failed)?;
-        let socket = SockRef::from(&stream);
-        // Best effort: without them a dead peer is noticed later, not never.
-        let _ = socket.set_tcp_user_timeout(Some(limits.user_timeout));
-        let _ = socket.set_tcp_keepalive(
+        // Best effort, as is how long it may stay without an acknowledgement: without them a dead peer is noticed later, not
+        // never.
+        let _ = SockRef::from(&stream).set_tcp_keepalive(
             &TcpKeepalive::new()
-                .with_time(limits.keepalive_idle)
-                .with_interval(limits.keepalive_interval)
+                .with_time(limits.client_keepalive_idle)
+                .with_interval(limits.client_keepalive_interval)
                 .with_retries(limits.keepalive_probes),
         );
         let mut connection = Connection {
@@ -153,6 +155,8 @@ impl Connection {
             limits: limits.clone(),
             read_timeout: None,
             write_timeout: None,
+            user_timeout: None,
+            is_repeatable: true,
             nonce: std::process::id(),
             spoiled: false,
             is_brisk: false,
@@ -204,6 +208,11 @@ impl Connection {
         self.pulse.beat();
     }
 
+    /// Whether what is sent from now on may be sent again over another connection, so that this one can be given up early.
+    pub(super) fn set_repeatable(&mut self, is_repeatable: bool) {
+        self.is_repeatable = is_repeatable;
+    }
+
     /// Adds a request to what is sent next.
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
@@ -217,6 +226,7 @@ impl Connection {
 
     /// Sends what was queued.
     pub(super) fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.be_patient();
         let mut sent = 0;
         while sent < self.out.len() {
             match self.write(sent, deadline) {
@@ -234,6 +244,17 @@ impl Connection {
         Ok(())
     }
 
+    /// Sets how long the other machine may acknowledge nothing.
+    fn be_patient(&mut self) {
+        let limits = &self.limits;
+        let is_brief = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let wanted = if is_brief { limits.client_user_timeout } else { limits.user_timeout };
+        if self.user_timeout != Some(wanted) {
+            let _ = SockRef::from(&*self.stream).set_tcp_user_timeout(Some(wanted));
+            self.user_timeout = Some(wanted);
+        }
+    }
+
     /// Hands over some of what is to be sent, from this byte on.
     fn write(&mut self, from: usize, deadline: &Deadline) -> Result<usize, Broken> {
         if let Some(timeout) = new_timeout(self.write_timeout, deadline.slice())? {
@@ -246,7 +267,7 @@ impl Connection {
                 interrupt::look_up();
                 Ok(0)
             }
-            Err(error) => Err(lost(&error, false)),
+            Err(error) => Err(broke(&error, false)),
         }
     }
 
@@ -449,17 +470,28 @@ fn came(read: std::io::Result<usize>) -> Result<usize, Broken> {
             Err(Broken::Lost { reason, sent: true, ended: true })
         }
         Ok(len) => Ok(len),
-        Err(error) => Err(lost(&error, true)),
+        Err(error) => Err(broke(&error, true)),
     }
 }
 
 fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 fn lost(error: &std::io::Error, sent: bool) -> Broken {
     let ended = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
     Broken::Lost { reason: plain(error), sent, ended }
+}
+
+/// The same of a connection that was made.
+fn broke(error: &std::io::Error, sent: bool) -> Broken {
+    match error.kind() {
+        ErrorKind::TimedOut => {
+            let reason = "no sign of life from the server's machine (cut off, or gone)".into();
+            Broken::Lost { reason, sent, ended: false }
+        }
+        _ => lost(error, sent),
+    }
 }
 
 /// Why there is no connection where nobody listens.

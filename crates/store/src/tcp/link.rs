@@ -107,7 +107,7 @@ impl Link {
             // A wait whose server is gone has lost what it waited on, and says so at once.
             let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
             // A wait that is over before there is a connection has its grace to say so of a server that is there.
-            let patience = if waits { deadline.grace() } else { *deadline };
+            let patience = if waits && lost.is_none() { deadline.grace() } else { *deadline };
             let mut connection = match (self.checkout(&patience, nobody), lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
@@ -117,6 +117,7 @@ impl Link {
                 }
                 (Err(error), _) => return Err(error),
             };
+            connection.set_repeatable(repeatable);
             let started = Instant::now();
             let broken = match attempt(&mut connection, deadline) {
                 Ok(value) => {
