@@ -221,7 +221,7 @@ impl TcpStore {
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("TCP store {}", self.link.endpoint())
+        self.link.describe()
     }
 
     fn load_timeout(&self) -> Duration {

@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::Limits;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
+use rallypoint_core::{Limits, WireError};
 
 use super::connection::{Broken, Connection};
 use super::known::Known;
@@ -42,6 +42,22 @@ pub(super) struct Link {
     known: Mutex<Known>,
 }
 
+/// What a connection is for, as errors tell it.
+#[derive(Debug, Clone, Copy)]
+struct Call<'a> {
+    op: Op,
+    keys: &'a [&'a [u8]],
+}
+
+impl Call<'_> {
+    /// None yet: the store is being made.
+    const NONE: Call<'static> = Call { op: Op::Validate, keys: &[] };
+
+    fn names(&self) -> Vec<String> {
+        self.keys.iter().map(|key| user_key(key)).collect()
+    }
+}
+
 /// What to do when nobody listens there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nobody {
@@ -57,6 +73,11 @@ impl Link {
 
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The store, as errors call it.
+    pub(super) fn describe(&self) -> String {
+        format!("TCP store {}", self.endpoint)
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -80,12 +101,14 @@ impl Link {
 
     /// Makes a first connection, waiting for the server to appear.
     pub(super) fn connect(&self, deadline: &Deadline) -> Result<()> {
-        self.checkout(deadline, Nobody::WaitFor).map(|connection| self.pool.put_back(connection))
+        self.checkout(Call::NONE, deadline, Nobody::WaitFor).map(|connection| self.pool.put_back(connection))
     }
 
     /// Whether the server can be reached, without waiting for one to appear.
     pub(super) fn is_reachable(&self, deadline: &Deadline) -> bool {
-        self.checkout(deadline, Nobody::GiveUp).map(|connection| self.pool.put_back(connection)).is_ok()
+        self.checkout(Call::NONE, deadline, Nobody::GiveUp)
+            .map(|connection| self.pool.put_back(connection))
+            .is_ok()
     }
 
     /// Carries out one request: `attempt` on a connection, again on another if that breaks and `repeatable` allows it.
@@ -98,7 +121,8 @@ impl Link {
         mut attempt: impl FnMut(&mut Connection, &Deadline) -> Result<T, Broken>,
     ) -> Result<T> {
         let peer = || self.endpoint.to_string();
-        let names = || keys.iter().map(|key| user_key(key)).collect::<Vec<_>>();
+        let call = Call { op, keys };
+        let names = || call.names();
         let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         let mut refusals = 0;
@@ -108,7 +132,7 @@ impl Link {
             let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
             // A wait that is over before there is a connection has its grace to say so of a server that is there.
             let patience = if waits && lost.is_none() { deadline.grace() } else { *deadline };
-            let mut connection = match (self.checkout(&patience, nobody), lost.take()) {
+            let mut connection = match (self.checkout(call, &patience, nobody), lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
                     let last = tried.last().map(|(_, why)| why.as_str()).unwrap_or("no address");
@@ -128,11 +152,19 @@ impl Link {
             };
             drop(connection);
             let (reason, ended) = match broken {
+                // In a reply there is one limit for all of them.
+                Broken::Violation(
+                    WireError::ValueTooLong { len, limit, .. }
+                    | WireError::KeyTooLong { len, limit }
+                    | WireError::FrameTooLong { len, limit },
+                ) => {
+                    return Err(StoreError::ReplyTooLarge { peer: peer(), op, keys: names(), len, limit });
+                }
                 Broken::Violation(violation) => {
-                    return Err(StoreError::Protocol { peer: peer(), op, violation });
+                    return Err(StoreError::Protocol { peer: peer(), op, keys: names(), violation });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    return Err(StoreError::WrongNonce { peer: peer(), sent, found });
+                    return Err(StoreError::WrongNonce { peer: peer(), op, keys: names(), sent, found });
                 }
                 Broken::Silent { sent: true } if !repeatable => {
                     let waited = deadline.waited().as_millis();
@@ -155,7 +187,8 @@ impl Link {
             refusals += u32::from(ended && (!waits || started.elapsed() < SOON_AFTER));
             if refusals == if waits { REFUSALS_OF_A_WAIT } else { REFUSALS } {
                 let reason = "the server is there but closes the connection on this request each time; its log says why";
-                return Err(StoreError::Refused { op, keys: names(), reason: reason.into() });
+                let store = self.describe();
+                return Err(StoreError::Refused { store, op, keys: names(), reason: reason.into() });
             }
             if deadline.has_passed() {
                 return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
@@ -166,14 +199,14 @@ impl Link {
     }
 
     /// An idle connection that is still good, or a new one, tried for until the deadline.
-    fn checkout(&self, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
-        self.not_reset()?;
+    fn checkout(&self, call: Call<'_>, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
+        self.not_reset(call)?;
         if let Some(connection) = self.pool.take() {
             return Ok(connection);
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         loop {
-            let missed = match self.try_addresses(deadline) {
+            let missed = match self.try_addresses(call, deadline) {
                 Ok(connection) => return Ok(connection),
                 Err(missed) => missed,
             };
@@ -182,18 +215,17 @@ impl Link {
             }
             deadline.sleep(backoff.pause());
             if deadline.has_passed() {
-                return Err(match missed.error {
-                    StoreError::Unreachable { endpoint, tried, .. } => {
-                        StoreError::Unreachable { endpoint, tried, waited: deadline.waited() }
-                    }
-                    other => other,
-                });
+                let mut error = missed.error;
+                if let StoreError::Unreachable { waited, .. } = &mut error {
+                    *waited = deadline.waited();
+                }
+                return Err(error);
             }
         }
     }
 
     /// One try at each address.
-    fn try_addresses(&self, deadline: &Deadline) -> Result<Connection, Missed> {
+    fn try_addresses(&self, call: Call<'_>, deadline: &Deadline) -> Result<Connection, Missed> {
         let addresses =
             self.resolve(deadline).map_err(|error| Missed { error, is_final: false, is_refused: false })?;
         let mut tried = Vec::new();
@@ -207,7 +239,7 @@ impl Link {
             };
             let broken = match self.try_address(*address, &share) {
                 Ok(connection) => {
-                    self.not_reset().map_err(Missed::finally)?;
+                    self.not_reset(call).map_err(Missed::finally)?;
                     return Ok(connection);
                 }
                 Err(broken) => broken,
@@ -220,11 +252,12 @@ impl Link {
                 }
                 // Not a store, it seems; but another address may have one.
                 Broken::Violation(violation) => {
-                    let op = Op::Validate;
-                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, violation });
+                    let (op, keys) = (call.op, call.names());
+                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, keys, violation });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), sent, found });
+                    let (op, keys) = (call.op, call.names());
+                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), op, keys, sent, found });
                 }
             }
         }
@@ -234,7 +267,8 @@ impl Link {
         }
         let is_refused = tried.iter().all(|(_, why)| why == super::connection::REFUSED);
         let endpoint = self.endpoint.to_string();
-        let error = StoreError::Unreachable { endpoint, waited: deadline.waited(), tried };
+        let (op, keys, waited) = (call.op, call.names(), deadline.waited());
+        let error = StoreError::Unreachable { endpoint, op, keys, waited, tried };
         Err(Missed { error, is_final: false, is_refused })
     }
 
@@ -263,12 +297,15 @@ impl Link {
         Ok(connection)
     }
 
-    fn not_reset(&self) -> Result<()> {
+    fn not_reset(&self, call: Call<'_>) -> Result<()> {
         match self.known().reset() {
             None => Ok(()),
-            Some(evidence) => {
-                Err(StoreError::StoreReset { peer: self.endpoint.to_string(), evidence: evidence.into() })
-            }
+            Some(evidence) => Err(StoreError::StoreReset {
+                peer: self.endpoint.to_string(),
+                op: call.op,
+                keys: call.names(),
+                evidence: evidence.into(),
+            }),
         }
     }
 
