@@ -179,6 +179,20 @@ pub struct Limits {
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
     pub reply_len: usize = 64 * MIB; other bytes,
+    // When a network comes back, TCP tries again on a clock of its own, which by then may have come to a minute. So a call
+    // that may be repeated gives up its connection early, and knocks at the server anew until it is let in.
+    /// A server's machine that acknowledges nothing for this long during a call that may be repeated is cut off, and the call
+    /// goes on over a new connection once there is one. A stopped process is not: its machine acknowledges for it. One that
+    /// must not be repeated has [`Limits::user_timeout`]. Torch: none, TCP gives up after a quarter of an hour.
+    pub client_user_timeout: Duration = Duration::from_secs(10); other time,
+    /// Longest request for which that holds, in bytes. A longer one may be more than the machine takes before its process
+    /// reads, and a server that is busy with others may let it wait.
+    pub client_user_timeout_len: usize = 64 * KIB; other bytes,
+    /// How soon a client asks the machine for a sign of life while it waits for an answer, and while it is idle. With the two
+    /// times here one that waits notices that it is cut off after 11 s.
+    pub client_keepalive_idle: Duration = Duration::from_secs(5); other time,
+    /// The time between those.
+    pub client_keepalive_interval: Duration = Duration::from_secs(2); other time,
 
     // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
     /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.

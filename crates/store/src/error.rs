@@ -75,10 +75,17 @@ pub enum StoreError {
 
     // ---- the world failed ----
     /// Nobody could be reached.
-    #[error("could not connect to {endpoint} within {}: {}", millis(*.waited), addresses(.tried))]
+    #[error(
+        "could not connect to {endpoint}{} within {}: {}",
+        call(" for ", *.op, .keys, ""), millis(*.waited), addresses(.tried)
+    )]
     Unreachable {
         /// The endpoint as given.
         endpoint: String,
+        /// What was called; `Validate` where a store was to be made.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
         /// How long it tried.
         waited: Duration,
         /// The last failure of each address tried.
@@ -121,11 +128,16 @@ pub enum StoreError {
     },
     /// The server was replaced by one that doesn't have what this client had seen.
     #[error(
-        "the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store"
+        "{}the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
+        call("", *.op, .keys, " failed: ")
     )]
     StoreReset {
         /// The server.
         peer: String,
+        /// What was called; `Validate` where a store was to be made.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
         /// How it was noticed.
         evidence: String,
     },
@@ -185,20 +197,29 @@ pub enum StoreError {
 
     // ---- the peer is malformed ----
     /// The server's bytes were not the protocol. That connection is closed and never used again.
-    #[error("{peer} broke the protocol during {op}: {violation}")]
+    #[error("{peer} broke the protocol{}: {violation}", call(" during ", *.op, .keys, ""))]
     Protocol {
         /// The server.
         peer: String,
-        /// What was called.
+        /// What was called; `Validate` where a store was to be made.
         op: Op,
+        /// Its keys.
+        keys: Vec<String>,
         /// What it sent.
         violation: WireError,
     },
     /// The answer to a PING carried another number: replies are out of step.
-    #[error("{peer} answered ping {sent} with {found}: not a c10d store server, or out of step")]
+    #[error(
+        "{peer} answered ping {sent} with {found}{}: not a c10d store server, or out of step",
+        call(" during ", *.op, .keys, "")
+    )]
     WrongNonce {
         /// The server.
         peer: String,
+        /// What was called; `Validate` where a store was to be made.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
         /// What was sent.
         sent: u32,
         /// What came.
@@ -302,9 +323,29 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The reply is longer than this client takes; it was not read, and that connection is closed. What was asked for has been
+    /// carried out.
+    #[error(
+        "the reply of {peer} to {op}{} has at least {len} bytes, this client takes {limit}; {}a client with a larger `reply_len`",
+        of_keys(.keys), if .keys.len() > 1 { "ask for fewer keys at a time, or use " } else { "use " }
+    )]
+    ReplyTooLarge {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How long it is at least, as the server says.
+        len: u64,
+        /// The limit, [`reply_len`](rallypoint_core::Limits::reply_len).
+        limit: usize,
+    },
     /// The store is as full as it may be, or another limit of it was reached.
-    #[error("{op}{} was refused: {reason}", of_keys(.keys))]
+    #[error("{op}{} was refused by {store}: {reason}", of_keys(.keys))]
     Refused {
+        /// Which store, with its address.
+        store: String,
         /// What was called.
         op: Op,
         /// Its keys.
@@ -405,7 +446,7 @@ impl std::fmt::Display for KeyStates {
 }
 
 /// The first few names, and how many more.
-fn some(names: &[String]) -> String {
+pub(crate) fn some(names: &[String]) -> String {
     const MOST: usize = 16;
     let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > MOST {
@@ -416,6 +457,11 @@ fn some(names: &[String]) -> String {
 
 fn of_keys(keys: &[String]) -> String {
     if keys.is_empty() { String::new() } else { format!(" of {}", some(keys)) }
+}
+
+/// What was called, between these; nothing where a store was only to be made.
+fn call(before: &str, op: Op, keys: &[String], after: &str) -> String {
+    if op == Op::Validate { String::new() } else { format!("{before}{op}{}{after}", of_keys(keys)) }
 }
 
 fn millis(time: Duration) -> String {

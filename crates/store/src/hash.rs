@@ -75,7 +75,7 @@ impl HashStore {
         let answer = state.answers.remove(&client).transpose();
         state.leave(client);
         self.deliver(state);
-        answer.map_err(|refusal| refused(request.op(), refusal))
+        answer.map_err(|refusal| refused(&request, refusal))
     }
 
     /// Carries out a request that may block, and `then` at the moment it ends. `None` when the time is up.
@@ -85,7 +85,6 @@ impl HashStore {
         then: Option<Request<'_>>,
         deadline: &Deadline,
     ) -> Result<Option<Reply>> {
-        let op = request.op();
         let mut state = self.state();
         let client = state.enter();
         state.engine.handle_request(client, request);
@@ -118,7 +117,7 @@ impl HashStore {
         }
         state.leave(client);
         self.deliver(&mut state);
-        answer.transpose().map_err(|refusal| refused(op, refusal))
+        answer.transpose().map_err(|refusal| refused(&request, refusal))
     }
 
     /// Hands out what the engine has answered. Whether there was anything.
@@ -372,7 +371,7 @@ impl Store for HashStore {
 }
 
 /// What the engine refuses, as a store says it.
-fn refused(op: Op, refusal: Refusal) -> StoreError {
+fn refused(request: &Request<'_>, refusal: Refusal) -> StoreError {
     match refusal {
         Refusal::NotANumber { key } => StoreError::NotANumber { key, delta: 0, held: String::new() },
         Refusal::Overflow { key, held, delta } => {
@@ -381,6 +380,52 @@ fn refused(op: Op, refusal: Refusal) -> StoreError {
         Refusal::BadWorldSize { key, world_size } => {
             StoreError::BadWorldSize { what: format!("barrier {key}"), world_size }
         }
-        other => StoreError::Refused { op, keys: Vec::new(), reason: other.to_string() },
+        other => {
+            let (op, keys, reason) = (request.op(), names(request), other.to_string());
+            // It may begin with what is said anyway.
+            let told = keys.iter().find_map(|key| reason.strip_prefix(&format!("{op} of {key}: ")));
+            let reason = told.unwrap_or(&reason).to_owned();
+            StoreError::Refused { store: "HashStore".into(), op, keys, reason }
+        }
+    }
+}
+
+/// The keys of a request.
+fn names(request: &Request<'_>) -> Vec<String> {
+    match *request {
+        Request::Set { key, .. }
+        | Request::CompareSet { key, .. }
+        | Request::Get { key }
+        | Request::Add { key, .. }
+        | Request::DeleteKey { key }
+        | Request::Append { key, .. }
+        | Request::QueuePush { key, .. }
+        | Request::QueuePop { key }
+        | Request::QueueLen { key }
+        | Request::Barrier { key, .. } => vec![printable(key)],
+        Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
+            keys.iter().map(printable).collect()
+        }
+        Request::MultiSet { pairs } => pairs.iter().map(|(key, _)| printable(key)).collect(),
+        Request::Validate { .. }
+        | Request::NumKeys
+        | Request::CancelWait
+        | Request::Ping { .. }
+        | Request::ListKeys => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_store_operation_and_keys_once() {
+        let full = || Refusal::StoreFull { op: Op::Set, key: "k".into(), held: 5, limit: 4 };
+        let error = refused(&Request::Set { key: b"k", value: b"v"[..].into() }, full());
+        assert_eq!(error.to_string(), "set of k was refused by HashStore: the store is full, 5 of 4 bytes");
+        let pairs: [(&[u8], &[u8]); 2] = [(b"a", b"1"), (b"b", b"2")];
+        let error = refused(&Request::MultiSet { pairs: PairList::new(&pairs) }, full());
+        assert!(error.to_string().starts_with("multi_set of a, b was refused by HashStore: "), "{error}");
     }
 }

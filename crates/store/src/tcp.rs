@@ -7,6 +7,8 @@ mod connection;
 mod known;
 mod link;
 mod operations;
+mod pool;
+mod pulse;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -173,11 +175,11 @@ impl TcpStore {
         TcpStore::over(Arc::clone(&self.link), self.server.clone(), self.load_timeout())
     }
 
-    /// An independent client of the same server, with connections of its own.
+    /// Another client of the same server, with a time-out of its own. They share their connections and what they know of
+    /// the server: one that took its place is as strange to either.
     pub fn another(&self) -> Result<TcpStore> {
-        let link = self.link.another();
-        link.connect(&Deadline::after(self.load_timeout()))?;
-        Ok(TcpStore::over(Arc::new(link), self.server.clone(), self.load_timeout()))
+        self.link.connect(&Deadline::after(self.load_timeout()))?;
+        Ok(self.client())
     }
 
     /// The socket of a connection that is not in use just now: its number, this end and the other.
@@ -214,16 +216,12 @@ impl TcpStore {
     pub fn ping(&self) -> Result<Duration> {
         let deadline = Deadline::after(self.load_timeout());
         let started = std::time::Instant::now();
-        self.link.call(Op::Ping, &[], true, &deadline, |connection, deadline| {
-            connection.queue_ping();
-            connection.send(deadline)?;
-            connection.receive_ping(deadline)
-        })?;
+        self.link.call(Op::Ping, &[], true, &deadline, |connection, deadline| connection.ping(deadline))?;
         Ok(started.elapsed())
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("TCP store {}", self.link.endpoint())
+        self.link.describe()
     }
 
     fn load_timeout(&self) -> Duration {

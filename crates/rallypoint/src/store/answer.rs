@@ -197,6 +197,9 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
+        StoreError::ReplyTooLarge { .. } => {
+            (1, "failed", "this command takes no longer replies; ask for less at a time")
+        }
         StoreError::KeyTooLong { .. }
         | StoreError::ValueTooLarge { .. }
         | StoreError::AppendTooLarge { .. }

@@ -86,10 +86,12 @@ pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStor
             Ok(store) => break store,
             Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
                 if start.elapsed() < timeout => {}
-            Err(StoreError::Unreachable { endpoint, tried, .. }) => {
-                return Err(failed(StoreError::Unreachable { endpoint, tried, waited: start.elapsed() }));
+            Err(mut source) => {
+                if let StoreError::Unreachable { waited, .. } = &mut source {
+                    *waited = start.elapsed();
+                }
+                return Err(failed(source));
             }
-            Err(source) => return Err(failed(source)),
         }
     };
     store.set_timeout(timeout);

@@ -4,8 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::store::SERVER_KEY;
@@ -13,6 +13,7 @@ use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, 
 use rallypoint_core::{Limits, WireError};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use super::pulse::Pulse;
 use crate::deadline::Deadline;
 use crate::interrupt;
 
@@ -53,7 +54,10 @@ impl Broken {
 /// A connection with its handshake done.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    /// Shared with those who look at it from outside.
+    stream: Arc<TcpStream>,
+    address: SocketAddr,
+    pulse: Arc<Pulse>,
     decoder: ReplyDecoder,
     /// What is received goes in here; `input[at..end]` is not decoded yet.
     input: Vec<u8>,
@@ -64,6 +68,9 @@ pub(super) struct Connection {
     /// The socket's time-outs as they are set now, to set them only when they change.
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
+    user_timeout: Option<Duration>,
+    /// Whether what is sent may be sent again over another connection.
+    is_repeatable: bool,
     nonce: u32,
     /// Replies may still come that nobody waits for.
     spoiled: bool,
@@ -128,17 +135,18 @@ impl Connection {
             return Err(Broken::Lost { reason: REFUSED.into(), sent: false, ended: false });
         }
         stream.set_nodelay(true).map_err(failed)?;
-        let socket = SockRef::from(&stream);
-        // Best effort: without them a dead peer is noticed later, not never.
-        let _ = socket.set_tcp_user_timeout(Some(limits.user_timeout));
-        let _ = socket.set_tcp_keepalive(
+        // Best effort, as is how long it may stay without an acknowledgement: without them a dead peer is noticed later, not
+        // never.
+        let _ = SockRef::from(&stream).set_tcp_keepalive(
             &TcpKeepalive::new()
-                .with_time(limits.keepalive_idle)
-                .with_interval(limits.keepalive_interval)
+                .with_time(limits.client_keepalive_idle)
+                .with_interval(limits.client_keepalive_interval)
                 .with_retries(limits.keepalive_probes),
         );
         let mut connection = Connection {
-            stream,
+            stream: Arc::new(stream),
+            address,
+            pulse: Arc::default(),
             decoder: ReplyDecoder::default(),
             input: Vec::new(),
             at: 0,
@@ -147,6 +155,8 @@ impl Connection {
             limits: limits.clone(),
             read_timeout: None,
             write_timeout: None,
+            user_timeout: None,
+            is_repeatable: true,
             nonce: std::process::id(),
             spoiled: false,
             is_brisk: false,
@@ -188,6 +198,21 @@ impl Connection {
         Some((self.stream.as_raw_fd(), local, remote))
     }
 
+    /// What others may see of it: where it leads, its socket and its signs of life.
+    pub(super) fn life(&self) -> (SocketAddr, Weak<TcpStream>, Arc<Pulse>) {
+        (self.address, Arc::downgrade(&self.stream), Arc::clone(&self.pulse))
+    }
+
+    /// Lets others know that a call over it was answered.
+    pub(super) fn beat(&self) {
+        self.pulse.beat();
+    }
+
+    /// Whether what is sent from now on may be sent again over another connection, so that this one can be given up early.
+    pub(super) fn set_repeatable(&mut self, is_repeatable: bool) {
+        self.is_repeatable = is_repeatable;
+    }
+
     /// Adds a request to what is sent next.
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
@@ -201,6 +226,7 @@ impl Connection {
 
     /// Sends what was queued.
     pub(super) fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.be_patient();
         let mut sent = 0;
         while sent < self.out.len() {
             match self.write(sent, deadline) {
@@ -218,19 +244,30 @@ impl Connection {
         Ok(())
     }
 
+    /// Sets how long the other machine may acknowledge nothing.
+    fn be_patient(&mut self) {
+        let limits = &self.limits;
+        let is_brief = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let wanted = if is_brief { limits.client_user_timeout } else { limits.user_timeout };
+        if self.user_timeout != Some(wanted) {
+            let _ = SockRef::from(&*self.stream).set_tcp_user_timeout(Some(wanted));
+            self.user_timeout = Some(wanted);
+        }
+    }
+
     /// Hands over some of what is to be sent, from this byte on.
     fn write(&mut self, from: usize, deadline: &Deadline) -> Result<usize, Broken> {
         if let Some(timeout) = new_timeout(self.write_timeout, deadline.slice())? {
             self.stream.set_write_timeout(timeout).map_err(|error| lost(&error, false))?;
             self.write_timeout = timeout;
         }
-        match (&self.stream).write(&self.out[from..]) {
+        match (&*self.stream).write(&self.out[from..]) {
             Ok(len) => Ok(len),
             Err(error) if is_pause(&error) => {
                 interrupt::look_up();
                 Ok(0)
             }
-            Err(error) => Err(lost(&error, false)),
+            Err(error) => Err(broke(&error, false)),
         }
     }
 
@@ -257,6 +294,13 @@ impl Connection {
         }
     }
 
+    /// A ping and its answer.
+    pub(super) fn ping(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.queue_ping();
+        self.send(deadline)?;
+        self.receive_ping(deadline)
+    }
+
     /// All bytes received so far are decoded; reads more.
     fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
         let room = if self.decoder.is_mid_reply() { READ_LARGE } else { READ };
@@ -278,7 +322,7 @@ impl Connection {
                 self.stream.set_read_timeout(timeout).map_err(|error| lost(&error, true))?;
                 self.read_timeout = timeout;
             }
-            match (&self.stream).read(&mut self.input) {
+            match (&*self.stream).read(&mut self.input) {
                 Err(error) if is_pause(&error) => interrupt::look_up(),
                 read => {
                     self.is_brisk = asked.elapsed() < SOON;
@@ -345,6 +389,24 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // What its caller has given up says nothing against the server.
+        if interrupt::is_stopped() {
+            self.pulse.beat();
+        }
+        self.pulse.end();
+    }
+}
+
+/// Whether the other side has ended a connection, also where bytes that came before are not read yet.
+pub(super) fn is_ended(stream: &TcpStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Errors and the end of both directions are told without being asked for.
+    matches!(poll(&mut [PollFd::new(stream, PollFlags::RDHUP)], Some(&now)), Ok(1..))
+}
+
 /// The socket time-out to set, if the one that is set doesn't serve. A call's first read comes so soon after the last
 /// call's that the same time-out usually does.
 fn new_timeout(set: Option<Duration>, left: Option<Duration>) -> Result<Option<Option<Duration>>, Broken> {
@@ -408,17 +470,28 @@ fn came(read: std::io::Result<usize>) -> Result<usize, Broken> {
             Err(Broken::Lost { reason, sent: true, ended: true })
         }
         Ok(len) => Ok(len),
-        Err(error) => Err(lost(&error, true)),
+        Err(error) => Err(broke(&error, true)),
     }
 }
 
 fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 fn lost(error: &std::io::Error, sent: bool) -> Broken {
     let ended = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
     Broken::Lost { reason: plain(error), sent, ended }
+}
+
+/// The same of a connection that was made.
+fn broke(error: &std::io::Error, sent: bool) -> Broken {
+    match error.kind() {
+        ErrorKind::TimedOut => {
+            let reason = "no sign of life from the server's machine (cut off, or gone)".into();
+            Broken::Lost { reason, sent, ended: false }
+        }
+        _ => lost(error, sent),
+    }
 }
 
 /// Why there is no connection where nobody listens.

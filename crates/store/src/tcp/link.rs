@@ -6,17 +6,16 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::Limits;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
+use rallypoint_core::{Limits, WireError};
 
 use super::connection::{Broken, Connection};
 use super::known::Known;
+use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 
-/// Idle connections kept: enough for a few threads, not for every thread that ever was.
-const IDLE: usize = 8;
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
@@ -31,14 +30,32 @@ const REFUSALS: u32 = 3;
 /// later, with nothing passing over them, are a firewall's or a relay's doing.
 const REFUSALS_OF_A_WAIT: u32 = 10;
 const SOON_AFTER: Duration = Duration::from_secs(1);
+/// How long a server that is in doubt has to answer over a connection from before.
+const TO_VOUCH: Duration = Duration::from_secs(1);
 
 /// The way to a server.
 #[derive(Debug)]
 pub(super) struct Link {
     endpoint: Endpoint,
     limits: Limits,
-    idle: Mutex<Vec<Connection>>,
+    pool: Pool,
     known: Mutex<Known>,
+}
+
+/// What a connection is for, as errors tell it.
+#[derive(Debug, Clone, Copy)]
+struct Call<'a> {
+    op: Op,
+    keys: &'a [&'a [u8]],
+}
+
+impl Call<'_> {
+    /// None yet: the store is being made.
+    const NONE: Call<'static> = Call { op: Op::Validate, keys: &[] };
+
+    fn names(&self) -> Vec<String> {
+        self.keys.iter().map(|key| user_key(key)).collect()
+    }
 }
 
 /// What to do when nobody listens there.
@@ -51,17 +68,16 @@ enum Nobody {
 
 impl Link {
     pub(super) fn new(endpoint: Endpoint, limits: Limits) -> Link {
-        Link { endpoint, limits, idle: Mutex::default(), known: Mutex::default() }
-    }
-
-    /// Another way to the same server: one that took its place is as strange to it as to this one.
-    pub(super) fn another(&self) -> Link {
-        let known = Mutex::new(self.known().clone());
-        Link { known, ..Link::new(self.endpoint.clone(), self.limits.clone()) }
+        Link { endpoint, limits, pool: Pool::default(), known: Mutex::default() }
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The store, as errors call it.
+    pub(super) fn describe(&self) -> String {
+        format!("TCP store {}", self.endpoint)
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -70,12 +86,12 @@ impl Link {
 
     /// This machine's address on an idle connection, if there is one.
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
-        self.idle().first().and_then(Connection::local_address)
+        self.pool.look(Connection::local_address)
     }
 
     /// The socket of an idle connection, if there is one.
     pub(super) fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
-        self.idle().first().and_then(Connection::socket)
+        self.pool.look(Connection::socket)
     }
 
     /// What is known of the server.
@@ -85,12 +101,14 @@ impl Link {
 
     /// Makes a first connection, waiting for the server to appear.
     pub(super) fn connect(&self, deadline: &Deadline) -> Result<()> {
-        self.checkout(deadline, Nobody::WaitFor).map(|connection| self.put_back(connection))
+        self.checkout(Call::NONE, deadline, Nobody::WaitFor).map(|connection| self.pool.put_back(connection))
     }
 
     /// Whether the server can be reached, without waiting for one to appear.
     pub(super) fn is_reachable(&self, deadline: &Deadline) -> bool {
-        self.checkout(deadline, Nobody::GiveUp).map(|connection| self.put_back(connection)).is_ok()
+        self.checkout(Call::NONE, deadline, Nobody::GiveUp)
+            .map(|connection| self.pool.put_back(connection))
+            .is_ok()
     }
 
     /// Carries out one request: `attempt` on a connection, again on another if that breaks and `repeatable` allows it.
@@ -103,7 +121,8 @@ impl Link {
         mut attempt: impl FnMut(&mut Connection, &Deadline) -> Result<T, Broken>,
     ) -> Result<T> {
         let peer = || self.endpoint.to_string();
-        let names = || keys.iter().map(|key| user_key(key)).collect::<Vec<_>>();
+        let call = Call { op, keys };
+        let names = || call.names();
         let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         let mut refusals = 0;
@@ -112,8 +131,8 @@ impl Link {
             // A wait whose server is gone has lost what it waited on, and says so at once.
             let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
             // A wait that is over before there is a connection has its grace to say so of a server that is there.
-            let patience = if waits { deadline.grace() } else { *deadline };
-            let mut connection = match (self.checkout(&patience, nobody), lost.take()) {
+            let patience = if waits && lost.is_none() { deadline.grace() } else { *deadline };
+            let mut connection = match (self.checkout(call, &patience, nobody), lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
                     let last = tried.last().map(|(_, why)| why.as_str()).unwrap_or("no address");
@@ -122,21 +141,30 @@ impl Link {
                 }
                 (Err(error), _) => return Err(error),
             };
+            connection.set_repeatable(repeatable);
             let started = Instant::now();
             let broken = match attempt(&mut connection, deadline) {
                 Ok(value) => {
-                    self.put_back(connection);
+                    self.pool.put_back(connection);
                     return Ok(value);
                 }
                 Err(broken) => broken,
             };
             drop(connection);
             let (reason, ended) = match broken {
+                // In a reply there is one limit for all of them.
+                Broken::Violation(
+                    WireError::ValueTooLong { len, limit, .. }
+                    | WireError::KeyTooLong { len, limit }
+                    | WireError::FrameTooLong { len, limit },
+                ) => {
+                    return Err(StoreError::ReplyTooLarge { peer: peer(), op, keys: names(), len, limit });
+                }
                 Broken::Violation(violation) => {
-                    return Err(StoreError::Protocol { peer: peer(), op, violation });
+                    return Err(StoreError::Protocol { peer: peer(), op, keys: names(), violation });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    return Err(StoreError::WrongNonce { peer: peer(), sent, found });
+                    return Err(StoreError::WrongNonce { peer: peer(), op, keys: names(), sent, found });
                 }
                 Broken::Silent { sent: true } if !repeatable => {
                     let waited = deadline.waited().as_millis();
@@ -152,12 +180,15 @@ impl Link {
                 }
                 Broken::Lost { reason, ended, .. } => (reason, ended),
             };
-            // All other connections to that server are likely as dead.
-            self.idle().clear();
+            // All other connections to that server are likely as dead. Of those that were closed it can be seen.
+            if !ended {
+                self.pool.clear();
+            }
             refusals += u32::from(ended && (!waits || started.elapsed() < SOON_AFTER));
             if refusals == if waits { REFUSALS_OF_A_WAIT } else { REFUSALS } {
                 let reason = "the server is there but closes the connection on this request each time; its log says why";
-                return Err(StoreError::Refused { op, keys: names(), reason: reason.into() });
+                let store = self.describe();
+                return Err(StoreError::Refused { store, op, keys: names(), reason: reason.into() });
             }
             if deadline.has_passed() {
                 return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
@@ -168,20 +199,14 @@ impl Link {
     }
 
     /// An idle connection that is still good, or a new one, tried for until the deadline.
-    fn checkout(&self, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
-        self.not_reset()?;
-        loop {
-            // Not in the condition, where the lock would be held while the connection is looked at.
-            let idle = self.idle().pop();
-            match idle {
-                Some(connection) if connection.is_alive() => return Ok(connection),
-                Some(_) => {}
-                None => break,
-            }
+    fn checkout(&self, call: Call<'_>, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
+        self.not_reset(call)?;
+        if let Some(connection) = self.pool.take() {
+            return Ok(connection);
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         loop {
-            let missed = match self.try_addresses(deadline) {
+            let missed = match self.try_addresses(call, deadline) {
                 Ok(connection) => return Ok(connection),
                 Err(missed) => missed,
             };
@@ -190,18 +215,17 @@ impl Link {
             }
             deadline.sleep(backoff.pause());
             if deadline.has_passed() {
-                return Err(match missed.error {
-                    StoreError::Unreachable { endpoint, tried, .. } => {
-                        StoreError::Unreachable { endpoint, tried, waited: deadline.waited() }
-                    }
-                    other => other,
-                });
+                let mut error = missed.error;
+                if let StoreError::Unreachable { waited, .. } = &mut error {
+                    *waited = deadline.waited();
+                }
+                return Err(error);
             }
         }
     }
 
     /// One try at each address.
-    fn try_addresses(&self, deadline: &Deadline) -> Result<Connection, Missed> {
+    fn try_addresses(&self, call: Call<'_>, deadline: &Deadline) -> Result<Connection, Missed> {
         let addresses =
             self.resolve(deadline).map_err(|error| Missed { error, is_final: false, is_refused: false })?;
         let mut tried = Vec::new();
@@ -215,7 +239,7 @@ impl Link {
             };
             let broken = match self.try_address(*address, &share) {
                 Ok(connection) => {
-                    self.not_reset().map_err(Missed::finally)?;
+                    self.not_reset(call).map_err(Missed::finally)?;
                     return Ok(connection);
                 }
                 Err(broken) => broken,
@@ -228,11 +252,12 @@ impl Link {
                 }
                 // Not a store, it seems; but another address may have one.
                 Broken::Violation(violation) => {
-                    let op = Op::Validate;
-                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, violation });
+                    let (op, keys) = (call.op, call.names());
+                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, keys, violation });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), sent, found });
+                    let (op, keys) = (call.op, call.names());
+                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), op, keys, sent, found });
                 }
             }
         }
@@ -242,7 +267,8 @@ impl Link {
         }
         let is_refused = tried.iter().all(|(_, why)| why == super::connection::REFUSED);
         let endpoint = self.endpoint.to_string();
-        let error = StoreError::Unreachable { endpoint, waited: deadline.waited(), tried };
+        let (op, keys, waited) = (call.op, call.names(), deadline.waited());
+        let error = StoreError::Unreachable { endpoint, op, keys, waited, tried };
         Err(Missed { error, is_final: false, is_refused })
     }
 
@@ -254,20 +280,32 @@ impl Link {
             connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         }
         connection.send(deadline)?;
-        let mut there = 0;
-        for _ in &looked_for {
-            there += usize::from(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true));
+        let count = looked_for.len();
+        let mut missing = Vec::new();
+        for key in looked_for {
+            if connection.receive(ReplyKind::Checked, deadline)? != Reply::Checked(true) {
+                missing.push(key);
+            }
         }
-        self.known().meet(identity, &looked_for, there);
+        let all_missing = missing.len() == count;
+        let missing = self.known().meet(identity, missing, all_missing);
+        if let Some(missing) = missing {
+            let beside = self.pool.beside(address, &deadline.or_after(TO_VOUCH));
+            self.known().judge(missing, beside);
+        }
+        self.pool.admit(&connection);
         Ok(connection)
     }
 
-    fn not_reset(&self) -> Result<()> {
+    fn not_reset(&self, call: Call<'_>) -> Result<()> {
         match self.known().reset() {
             None => Ok(()),
-            Some(evidence) => {
-                Err(StoreError::StoreReset { peer: self.endpoint.to_string(), evidence: evidence.into() })
-            }
+            Some(evidence) => Err(StoreError::StoreReset {
+                peer: self.endpoint.to_string(),
+                op: call.op,
+                keys: call.names(),
+                evidence: evidence.into(),
+            }),
         }
     }
 
@@ -275,17 +313,6 @@ impl Link {
     fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
         let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
         self.endpoint.resolve_within(left.unwrap_or_default())
-    }
-
-    fn put_back(&self, connection: Connection) {
-        let mut idle = self.idle();
-        if connection.is_clean() && idle.len() < IDLE {
-            idle.push(connection);
-        }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,7 +19,7 @@ impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         self.check_value(&key, value)?;
-        self.acknowledged(&key, true, Request::Set { key: &key, value: value.into() })
+        self.acknowledged(&[&key], true, Request::Set { key: &key, value: value.into() })
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
@@ -103,6 +103,8 @@ impl Store for TcpStore {
             unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
             reply
         })?;
+        // Again: another thread may have seen it just before it went.
+        self.link.known().forget(&key);
         match deleted {
             // Gone it is, but whether this call did it nobody knows.
             Reply::Number(0) if unanswered => Err(StoreError::Indeterminate {
@@ -124,7 +126,7 @@ impl Store for TcpStore {
         self.check_value(&key, value)?;
         let deadline = self.deadline();
         let request = Request::Append { key: &key, value: value.into() };
-        match self.acknowledged_by(&key, false, request, &deadline) {
+        match self.acknowledged_by(&[&key], false, request, &deadline) {
             // Our servers close the connection when the value would be too long, and can't say so: look.
             Err(error @ StoreError::Indeterminate { .. }) => {
                 Err(self.explain_append(&key, value.len(), &deadline).unwrap_or(error))
@@ -159,14 +161,13 @@ impl Store for TcpStore {
             len += 16 + key.len() + value.len();
         }
         self.check_request(len)?;
-        let first = keys.first().map(Vec::as_slice).unwrap_or_default();
-        self.acknowledged(first, true, Request::MultiSet { pairs: PairList::new(&wire) })
+        self.acknowledged(&as_slices(&keys), true, Request::MultiSet { pairs: PairList::new(&wire) })
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         self.check_value(&key, value)?;
-        self.acknowledged(&key, false, Request::QueuePush { key: &key, value: value.into() })
+        self.acknowledged(&[&key], false, Request::QueuePush { key: &key, value: value.into() })
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
@@ -255,25 +256,23 @@ impl TcpStore {
     }
 
     /// A request without a reply of its own: a ping behind it shows that it was handled.
-    fn acknowledged(&self, key: &[u8], repeatable: bool, request: Request<'_>) -> Result<()> {
-        self.acknowledged_by(key, repeatable, request, &self.deadline())
+    fn acknowledged(&self, keys: &[&[u8]], repeatable: bool, request: Request<'_>) -> Result<()> {
+        self.acknowledged_by(keys, repeatable, request, &self.deadline())
     }
 
     fn acknowledged_by(
         &self,
-        key: &[u8],
+        keys: &[&[u8]],
         repeatable: bool,
         request: Request<'_>,
         deadline: &Deadline,
     ) -> Result<()> {
-        self.link.call(request.op(), &[key], repeatable, deadline, |connection, deadline| {
+        self.link.call(request.op(), keys, repeatable, deadline, |connection, deadline| {
             connection.queue(&request);
-            connection.queue_ping();
-            connection.send(deadline)?;
-            connection.receive_ping(deadline)
+            connection.ping(deadline)
         })?;
         // A queue comes and goes, and no pairs at all have no key.
-        if !matches!(request, Request::QueuePush { .. }) && !key.is_empty() {
+        if let (false, Some(key)) = (matches!(request, Request::QueuePush { .. }), keys.first()) {
             self.link.known().witness(key);
         }
         Ok(())

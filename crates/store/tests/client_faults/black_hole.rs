@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
+use rallypoint_store::{Result, Store, StoreError, TcpStore, TcpStoreServer};
 
 use crate::child::Server;
 use crate::clock::{SOON, fails_after, goes_on_for, open};
@@ -67,6 +67,46 @@ fn goes_on(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl Fn
     });
 }
 
+/// A cut that is so long that TCP by itself would try again much later: it does 12.6 s and 25.4 s after the first loss.
+const LONG: Duration = Duration::from_secs(17);
+
+/// Calls that are under way when the network goes for long: each is answered soon after it comes back, over a connection
+/// that was made anew, and none ends before. One client for each.
+fn goes_on_after_long(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl Fn()) {
+    type Call = fn(&TcpStore) -> Result<Vec<u8>>;
+    let calls: [(&str, Call); 6] = [
+        ("wait", |store| store.wait(&["late"]).map(|()| b"value".to_vec())),
+        ("get of what is missing", |store| store.get("late")),
+        ("get", |store| store.get("there")),
+        ("check", |store| {
+            store.check(&["there"]).map(|there| if there { b"value".to_vec() } else { vec![] })
+        }),
+        ("set", |store| store.set("new", b"value").map(|()| b"value".to_vec())),
+        ("multi_get", |store| Ok(store.multi_get(&["there", "late"])?.swap_remove(0))),
+    ];
+    let timeout = LONG + 2 * SOON;
+    let stores: Vec<_> = calls.iter().map(|_| connect(timeout)).collect();
+    stores[0].set("there", b"value").unwrap();
+    std::thread::scope(|scope| {
+        let stores = &stores;
+        let begin = |n: usize| scope.spawn(move || (calls[n].1)(&stores[n]));
+        let mut under_way: Vec<_> = [0, 1].map(begin).into();
+        goes_on_for(Duration::from_millis(50), &under_way[1]);
+        cut();
+        under_way.extend([2, 3, 4, 5].map(begin));
+        goes_on_for(LONG, &under_way[0]);
+        assert!(under_way.iter().all(|call| !call.is_finished()), "one has ended early");
+        heal();
+        let healed = Instant::now();
+        connect(SOON).set("late", b"value").unwrap();
+        for ((name, _), call) in calls.iter().zip(under_way) {
+            assert_eq!(call.join().unwrap().expect(name), b"value", "{name}");
+            println!("{name}: {:?} after healing", healed.elapsed());
+        }
+        assert!(healed.elapsed() < RECOVERY, "it took {:?} after healing", healed.elapsed());
+    });
+}
+
 /// A server on another machine, if there can be one.
 fn other_machine() -> Option<(Machine, Server)> {
     let machine = Machine::new()?;
@@ -96,6 +136,47 @@ fn a_call_under_way_goes_on_when_the_cable_is_back() {
         || machine.unplug(),
         || machine.plug_in(),
     );
+}
+
+#[test]
+fn a_call_under_way_goes_on_soon_after_the_cable_was_out_for_long() {
+    let Some((machine, server)) = other_machine() else {
+        return println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
+    };
+    goes_on_after_long(
+        |timeout| open(&machine.address, server.port(), timeout).unwrap(),
+        || machine.unplug(),
+        || machine.plug_in(),
+    );
+}
+
+/// Their connections are given up before their time is, and no other can be made.
+#[test]
+fn a_call_that_may_be_repeated_has_all_its_time_while_nothing_passes() {
+    let Some((machine, server)) = other_machine() else {
+        return println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
+    };
+    let timeout = Duration::from_secs(14);
+    let stores = [(); 4].map(|()| open(&machine.address, server.port(), timeout).unwrap());
+    type Call = fn(&TcpStore) -> Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("wait", |store| store.wait(&["late"])),
+        ("get", |store| store.get("late").map(drop)),
+        ("check", |store| store.check(&["there"]).map(drop)),
+        ("set", |store| store.set("there", b"value")),
+    ];
+    machine.unplug();
+    std::thread::scope(|scope| {
+        for ((name, call), store) in calls.into_iter().zip(&stores) {
+            scope.spawn(move || {
+                let error = fails_after(timeout, name, || call(store));
+                assert!(
+                    matches!(error, StoreError::ConnectionLost { .. } | StoreError::Unreachable { .. }),
+                    "{name}: {error:?}"
+                );
+            });
+        }
+    });
 }
 
 #[test]

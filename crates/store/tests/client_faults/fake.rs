@@ -133,6 +133,12 @@ impl Fake {
         eventually("all connections are closed", || self.shared.streams.lock().unwrap().is_empty());
     }
 
+    /// Closes one connection, counted from 1.
+    pub(crate) fn close(&self, connection: u32) {
+        let streams = self.shared.streams.lock().unwrap();
+        streams[&ClientId::new(connection, 1)].shutdown(Shutdown::Both).unwrap();
+    }
+
     /// How often this operation came.
     pub(crate) fn count(&self, op: Op) -> usize {
         self.shared.seen.lock().unwrap().iter().filter(|seen| seen.op == op).count()

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_store::{Barrier, PrefixStore, Store, StoreError, barrier, synchronize};
+use rallypoint_store::{Barrier, PrefixStore, Result, Store, StoreError, TcpStore, barrier, synchronize};
 
 use crate::child::Server;
-use crate::clock::{SOON, client, eventually, fails_after};
+use crate::clock::{SOON, client, eventually, fails_after, goes_on_for};
 use crate::operations::{all, prepare, waiting};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -63,6 +63,31 @@ fn the_time_out_is_kept_whatever_its_length() {
             });
         }
     });
+}
+
+/// Its machine acknowledges for it, so it is not taken for one that is cut off.
+#[test]
+fn a_server_that_is_stopped_for_long_is_waited_for_over_the_same_connection() {
+    let server = Server::start();
+    let timeout = Duration::from_secs(13) + SOON;
+    let stores = [(); 3].map(|()| client(server.port(), timeout));
+    let ends = |store: &TcpStore| store.socket().map(|(_, local, _)| local).unwrap();
+    let before = stores.each_ref().map(ends);
+    type Call = fn(&TcpStore) -> Result<()>;
+    let calls: [Call; 3] = [
+        |store| store.set("k", b"v"),
+        |store| store.check(&["k"]).map(drop),
+        |store| store.get("k").map(|value| assert_eq!(value, b"v")),
+    ];
+    server.freeze();
+    std::thread::scope(|scope| {
+        let under_way: Vec<_> =
+            calls.iter().zip(&stores).map(|(call, store)| scope.spawn(|| call(store))).collect();
+        goes_on_for(Duration::from_secs(13), &under_way[0]);
+        server.thaw();
+        under_way.into_iter().for_each(|call| call.join().unwrap().unwrap());
+    });
+    assert_eq!(stores.each_ref().map(ends), before);
 }
 
 /// The store's own time-out is long; the call's is not.

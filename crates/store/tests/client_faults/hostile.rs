@@ -31,7 +31,7 @@ fn assert_poisoned(server: &Fake, store: &TcpStore) {
 type Call = fn(&TcpStore) -> rallypoint_store::Result<()>;
 
 #[test]
-fn a_reply_that_announces_too_much_is_a_violation_at_once() {
+fn a_reply_that_announces_too_much_is_refused_at_once() {
     let calls: [(Op, Call); 5] = [
         (Op::Get, |store| store.get("k").map(drop)),
         (Op::CompareSet, |store| store.compare_set("c", b"", b"x").map(drop)),
@@ -50,29 +50,29 @@ fn a_reply_that_announces_too_much_is_a_violation_at_once() {
             let store = connected(&server);
             server.at_next(op, Act::Say(reply));
             let error = call(&store).unwrap_err();
-            let StoreError::Protocol { op: during, peer, violation } = &error else {
+            let StoreError::ReplyTooLarge { op: during, peer, keys, len: named, limit } = &error else {
                 panic!("{op}: {error:?}")
             };
             assert_eq!((*during, peer), (op, &format!("127.0.0.1:{}", server.port())));
-            let named = match violation {
-                WireError::ValueTooLong { len, .. } | WireError::KeyTooLong { len, .. } => *len,
-                WireError::FrameTooLong { len, .. } => (*len).min(len.saturating_sub(8)),
-                other => panic!("{other:?}"),
-            };
-            assert!(named >= 64 << 20, "{error}");
+            assert_eq!(keys.len(), usize::from(op != Op::ListKeys), "{error}");
+            assert!(*named > 64 << 20 && *limit == 64 << 20, "{error}");
             assert_poisoned(&server, &store);
         }
     }
 }
 
 #[test]
-fn a_list_that_announces_too_many_or_fewer_than_none_is_a_violation() {
+fn a_list_that_announces_too_many_or_fewer_than_none_is_refused() {
     for count in [1 << 31, 1 << 62, i64::MAX, -1, i64::MIN] {
         let server = Fake::honest(OURS);
         let store = connected(&server);
         server.at_next(Op::ListKeys, Act::Say(count.to_le_bytes().to_vec()));
         let error = store.list_keys().unwrap_err();
-        assert!(matches!(error, StoreError::Protocol { op: Op::ListKeys, .. }), "{error:?}");
+        match error {
+            StoreError::ReplyTooLarge { op: Op::ListKeys, .. } if count > 0 => {}
+            StoreError::Protocol { op: Op::ListKeys, .. } if count < 0 => {}
+            other => panic!("{count}: {other:?}"),
+        }
         assert_poisoned(&server, &store);
     }
 }

@@ -101,9 +101,10 @@ fn later_calls_try_again_until_their_time_is_up_and_say_that_nobody_listens() {
     server.kill();
     at_once(all(), |operation| {
         let error = fails_after(timeout, operation.name, || (operation.call)(&store));
-        let StoreError::Unreachable { endpoint, tried, waited } = &error else {
+        let StoreError::Unreachable { endpoint, op, tried, waited, .. } = &error else {
             panic!("{}: {error:?}", operation.name)
         };
+        assert_eq!(*op, operation.op(), "{error}");
         assert_eq!(endpoint, &format!("127.0.0.1:{port}"));
         assert!(tried.iter().all(|(_, why)| why.contains("refused")), "{error}");
         assert!(*waited >= timeout, "{error}");

@@ -11,6 +11,7 @@ mod frozen;
 mod hostile;
 mod killed;
 mod memory;
+mod messages;
 mod names;
 mod network;
 mod never_twice;

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use rallypoint_core::wire::Op;
 use rallypoint_store::{Store, StoreError};
 
 use crate::child::{heard, say, start};
@@ -29,7 +30,7 @@ pub(crate) fn read_and_say_what_it_took(port: u16) {
     let error = store.get("k").unwrap_err();
     let (_, most) = resident();
     let kind = match error {
-        StoreError::Protocol { .. } => "protocol",
+        StoreError::ReplyTooLarge { .. } => "too-large",
         StoreError::NoAnswer { .. } => "no-answer",
         StoreError::Timeout { .. } => "timeout",
         other => panic!("{other:?}"),
@@ -61,9 +62,9 @@ fn drain(mut stream: TcpStream) {
 #[test]
 fn a_reply_that_announces_gigabytes_takes_no_memory() {
     for (announced, sent, outcome) in [
-        (1u64 << 31, 0, "protocol"),
-        (1 << 62, 0, "protocol"),
-        (64 << 20, 0, "protocol"),
+        (1u64 << 31, 0, "too-large"),
+        (1 << 62, 0, "too-large"),
+        (64 << 20, 0, "too-large"),
         // As much as may come, of which nothing or little does.
         ((64 << 20) - 8, 0, "no-answer"),
         ((64 << 20) - 8, 100_000, "no-answer"),
@@ -95,6 +96,10 @@ fn a_reply_as_long_as_the_limit_is_taken() {
     let values = store.multi_get(&["a", "b", "c", "a", "b", "c", "a"]).unwrap();
     assert!(values.iter().all(|got| *got == value));
     let error = store.multi_get(&["a", "b", "c", "a", "b", "c", "a", "b"]).unwrap_err();
-    assert!(matches!(error, StoreError::Protocol { .. }), "{error:?}");
+    let StoreError::ReplyTooLarge { peer, op, keys, len, limit } = &error else { panic!("{error:?}") };
+    assert_eq!((peer, *op, keys.len()), (&format!("127.0.0.1:{}", server.port()), Op::MultiGet, 8));
+    assert!(*limit == 64 << 20 && *len > 64 << 20, "{error}");
+    assert!(error.to_string().contains("to multi_get of a, b, c, a, b, c, a, b has at least"), "{error}");
+    assert!(error.to_string().contains("ask for fewer keys at a time"), "{error}");
     assert!(store.get("a").unwrap() == value);
 }

@@ -1,5 +1,6 @@
 //! Every operation of a client, as something to call. What each should come to is said by those who call it.
 
+use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
 /// An operation by its name.
@@ -8,6 +9,16 @@ pub(crate) struct Operation {
     /// Whether it may be sent again when its answer was lost.
     pub(crate) repeatable: bool,
     pub(crate) call: fn(&TcpStore) -> Result<()>,
+}
+
+impl Operation {
+    /// What it is on the wire, and in errors.
+    pub(crate) fn op(&self) -> Op {
+        match self.name {
+            "compare_exchange" => Op::CompareSet,
+            name => *Op::ALL.iter().find(|op| op.name() == name.trim_start_matches("try_")).unwrap(),
+        }
+    }
 }
 
 /// What the operations need to succeed at once on a healthy server.

@@ -4,7 +4,7 @@
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Endpoint, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::clock::{SOON, client};
+use crate::clock::{SOON, client, eventually};
 use crate::fake::{Act, Fake, OURS, TORCHS};
 use crate::operations::{all, prepare, waiting};
 
@@ -112,6 +112,91 @@ fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
     assert_eq!(server.value("init/").unwrap(), b"1");
     let _server = server.replace(TORCHS);
     assert_reset(&store.num_keys().unwrap_err(), "init/");
+}
+
+/// The first keys that were seen and the last ones are remembered: others may delete many.
+#[test]
+fn one_key_that_is_left_of_many_is_enough() {
+    let server = Fake::honest(TORCHS);
+    let (store, other) = (client(server.port(), SOON), client(server.port(), SOON));
+    let name = |n: usize| format!("k{n}");
+    for left in [0, 7, 50, 99] {
+        (0..100).for_each(|n| store.set(&name(n), b"v").unwrap());
+        for n in (0..100).filter(|&n| n != left) {
+            assert!(other.delete_key(&name(n)).unwrap());
+        }
+        disconnect(&server, &store);
+    }
+}
+
+/// A store with keys that others have deleted, and a call of it that waits over the only connection.
+fn beside_a_wait(after: impl FnOnce(&Fake, &TcpStore, &TcpStore)) {
+    let server = Fake::honest(TORCHS);
+    let (store, other) = (client(server.port(), SOON), client(server.port(), SOON));
+    for key in ["a", "b", "c"] {
+        store.set(key, b"v").unwrap();
+        assert!(other.delete_key(key).unwrap());
+    }
+    after(&server, &store, &other);
+}
+
+#[test]
+fn keys_that_others_deleted_are_not_missed_beside_a_connection_that_lives() {
+    beside_a_wait(|server, store, other| {
+        let clone = store.clone_store().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| store.get("late"));
+            eventually("it waits", || server.count(Op::Wait) == 1);
+            assert_eq!(store.num_keys().unwrap(), 0);
+            assert_eq!(server.connections(), 3);
+            clone.set("d", b"v").unwrap();
+            other.set("late", b"value").unwrap();
+            assert_eq!(waiting.join().unwrap().unwrap(), b"value");
+        });
+        assert!(other.delete_key("late").unwrap());
+        assert!(other.delete_key("d").unwrap());
+        // What was missing once is not missed again.
+        other.set("d", b"again").unwrap();
+        disconnect(server, store);
+        assert_eq!(clone.get("d").unwrap(), b"again");
+    });
+}
+
+#[test]
+fn keys_that_are_missing_are_missed_once_the_connection_from_before_breaks() {
+    beside_a_wait(|server, store, _| {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| store.get("late"));
+            eventually("it waits", || server.count(Op::Wait) == 1);
+            assert_eq!(store.num_keys().unwrap(), 0);
+            server.close(1);
+            assert_reset(&waiting.join().unwrap().unwrap_err(), "none of the keys seen before is there: ");
+        });
+        assert_reset(&store.num_keys().unwrap_err(), "none of the keys");
+        assert_reset(&store.clone_store().err().unwrap(), "none of the keys");
+    });
+}
+
+/// Calls in flight see that it is gone, and those beside them; nothing is written to the new one.
+#[test]
+fn a_server_without_a_name_that_came_back_empty_is_named_beside_calls_in_flight() {
+    let server = Fake::honest(TORCHS);
+    let store = client(server.port(), SOON);
+    store.set("k", b"v").unwrap();
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| store.get("late"))).collect();
+        eventually("all wait", || server.count(Op::Wait) == 4);
+        let server = server.replace(TORCHS);
+        assert_reset(&store.set("k", b"w").unwrap_err(), "none of the keys");
+        for wait in waits {
+            let error = wait.join().unwrap().unwrap_err();
+            assert!(
+                matches!(error, StoreError::StoreReset { .. } | StoreError::ConnectionLost { .. }),
+                "{error:?}"
+            );
+        }
+        assert_eq!(server.value("/k"), None);
+    });
 }
 
 /// Nothing was seen, so nothing can be missed; and nothing was lost that this client knew of.
