@@ -3,6 +3,7 @@
 //! Each variant carries its operands: which peer, which operation, which keys, how long, how many of how many.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -163,6 +164,14 @@ pub enum StoreError {
     AddressInUse {
         /// The address.
         address: String,
+    },
+    /// The server of this process on that port is not as it was asked for, so it can't be shared.
+    #[error("this process serves port {port} already, but not as asked: {mismatch}")]
+    ServedOtherwise {
+        /// The port.
+        port: u16,
+        /// What is running, and what was asked for.
+        mismatch: ServerMismatch,
     },
     /// Listening failed for another reason.
     #[error("cannot listen on {address}: {source}")]
@@ -336,6 +345,35 @@ pub enum StoreError {
     InvalidArgument(String),
 }
 
+/// How a running server is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerMismatch {
+    /// It doesn't listen there.
+    #[error("it listens on {}, not on {asked}", listed(.running))]
+    Address {
+        /// Where it listens.
+        running: Vec<SocketAddr>,
+        /// Where it was to listen, as given; `*` is every address of this machine.
+        asked: String,
+    },
+    /// It has other limits.
+    #[error("it has other limits: {}", listed(.0))]
+    Limits(Vec<LimitMismatch>),
+}
+
+/// A limit that a running server has and another was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {running}, not {asked}")]
+pub struct LimitMismatch {
+    /// The limit's name.
+    pub name: &'static str,
+    /// As it is.
+    pub running: String,
+    /// As it was to be.
+    pub asked: String,
+}
+
 /// Why a file could not be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -412,6 +450,10 @@ fn some(names: &[String]) -> String {
         text.push_str(&format!(" and {} more", names.len() - MOST));
     }
     text
+}
+
+fn listed(all: &[impl ToString]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn of_keys(keys: &[String]) -> String {
