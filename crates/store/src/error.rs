@@ -401,9 +401,16 @@ pub struct KeyStates {
     pub keys: Vec<String>,
     /// Which were there; `None` if nobody could be asked.
     pub present: Option<Vec<bool>>,
+    /// Why the file could not be looked at again when the time was up; then this is what was seen last.
+    pub obstacle: Option<FileObstacle>,
 }
 
 impl KeyStates {
+    /// As they are at the end.
+    pub(crate) fn new(keys: Vec<String>, present: Option<Vec<bool>>) -> KeyStates {
+        KeyStates { keys, present, obstacle: None }
+    }
+
     /// The keys that did not come, as far as is known.
     pub fn missing(&self) -> Vec<&str> {
         match &self.present {
@@ -438,6 +445,10 @@ impl std::fmt::Display for KeyStates {
                 some(&there)
             ),
             (true, _) => write!(f, "all of {} came just after the time-out", some(&there)),
+        }?;
+        match self.obstacle {
+            None => Ok(()),
+            Some(obstacle) => write!(f, "; that was seen last, for at the end {obstacle}"),
         }
     }
 }

@@ -109,7 +109,7 @@ impl TcpStore {
             op,
             store: self.describe(),
             waited: deadline.waited(),
-            keys: KeyStates { keys: keys.iter().map(|key| user_key(key)).collect(), present },
+            keys: KeyStates::new(keys.iter().map(|key| user_key(key)).collect(), present),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
 
+use std::cell::Cell;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError};
+use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError, interruptible};
 
-use super::bed::{Bed, Held, record, timed};
+use super::bed::{Bed, Held, push, record, timed};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -131,6 +133,60 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         );
         drop(held);
         operation(&store).unwrap();
+    }
+}
+
+thread_local! {
+    /// A file to which a record is put as soon as this thread has looked at it and pauses.
+    static GROWING: Cell<Option<PathBuf>> = const { Cell::new(None) };
+}
+
+fn grow() -> bool {
+    if let Some(path) = GROWING.take() {
+        push(&path, &record("/new", "1"));
+    }
+    false
+}
+
+#[test]
+fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before() {
+    let waits: [(Operation, &str, &[bool]); 3] = [
+        (
+            ("wait", |store| store.wait(&["absent", "there"])),
+            "missing absent (1 of 2 keys there: there)",
+            &[false, true],
+        ),
+        (("get", |store| store.get("absent").map(drop)), "missing absent", &[false]),
+        (
+            ("multi_get", |store| store.multi_get(&["there", "absent"]).map(drop)),
+            "missing absent (1 of 2 keys there: there)",
+            &[true, false],
+        ),
+    ];
+    for ((name, wait), states, expected) in waits {
+        let bed = Bed::new();
+        let store = bed.open();
+        store.set("there", b"1").unwrap();
+        store.set_timeout(TIMEOUT);
+        // It has read all there is, so it can look without the lock; then there is more, which it can't read.
+        let held = Held::exclusive(&bed.path());
+        GROWING.set(Some(bed.path()));
+        let call = timed(|| interruptible(grow, || wait(&store)));
+        call.assert_timed_out_after(TIMEOUT);
+        let error = call.result.unwrap_err();
+        let said = error.to_string();
+        let StoreError::Timeout { keys, .. } = error else { panic!("{name}: {said}") };
+        assert_eq!(keys.present.as_deref(), Some(expected), "{name}: {said}");
+        assert_eq!(keys.obstacle, Some(FileObstacle::Locked), "{name}: {said}");
+        let end = format!("{states}; that was seen last, for at the end another process holds its lock");
+        assert!(said.ends_with(&end), "{name}: {said}");
+        drop(held);
+        // Nothing stays of it.
+        let error = wait(&store).unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Timeout { keys, .. } if keys.obstacle.is_none()),
+            "{name}: {error}"
+        );
     }
 }
 
