@@ -399,7 +399,8 @@ pub enum FileObstacle {
 pub struct KeyStates {
     /// The keys, in the order they were asked for.
     pub keys: Vec<String>,
-    /// Which were there; `None` if nobody could be asked.
+    /// Which were there: of all keys, or of the first so many as there was time to ask for; `None` if nobody could be
+    /// asked.
     pub present: Option<Vec<bool>>,
     /// Why the file could not be looked at again when the time was up; then this is what was seen last.
     pub obstacle: Option<FileObstacle>,
@@ -411,7 +412,7 @@ impl KeyStates {
         KeyStates { keys, present, obstacle: None }
     }
 
-    /// The keys that did not come, as far as is known.
+    /// The keys that did not come, as far as is known; all, if nothing is.
     pub fn missing(&self) -> Vec<&str> {
         match &self.present {
             None => self.keys.iter().map(String::as_str).collect(),
@@ -434,18 +435,24 @@ impl std::fmt::Display for KeyStates {
         let missing: Vec<_> = self.missing().into_iter().map(String::from).collect();
         let there: Vec<_> =
             self.keys.iter().zip(present).filter(|(_, there)| **there).map(|(key, _)| key.clone()).collect();
+        let unasked = self.keys.len() - present.len();
+        let first = if unasked > 0 { "the first " } else { "" };
         match (missing.is_empty(), there.is_empty()) {
             (false, true) => write!(f, "missing {}", some(&missing)),
             (false, false) => write!(
                 f,
-                "missing {} ({} of {} keys there: {})",
+                "missing {} ({} of {first}{} keys there: {})",
                 some(&missing),
                 there.len(),
-                self.keys.len(),
+                present.len(),
                 some(&there)
             ),
+            (true, _) if unasked > 0 => write!(f, "the first {} keys are all there", there.len()),
             (true, _) => write!(f, "all of {} came just after the time-out", some(&there)),
         }?;
+        if unasked > 0 {
+            write!(f, "; the server did not say in time which of the other {unasked} are there")?;
+        }
         match self.obstacle {
             None => Ok(()),
             Some(obstacle) => write!(f, "; that was seen last, for at the end {obstacle}"),
@@ -490,5 +497,30 @@ fn addresses(tried: &[(String, String)]) -> String {
     match tried {
         [] => "no address was tried".into(),
         _ => tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(len: usize, present: &[bool]) -> String {
+        let keys = (0..len).map(|n| format!("k{n}")).collect();
+        KeyStates::new(keys, Some(present.to_vec())).to_string()
+    }
+
+    #[test]
+    fn a_time_out_says_how_many_of_how_many_were_there() {
+        assert_eq!(said(2, &[false, false]), "missing k0, k1");
+        assert_eq!(said(3, &[false, true, true]), "missing k0 (2 of 3 keys there: k1, k2)");
+        assert_eq!(said(2, &[true, true]), "all of k0, k1 came just after the time-out");
+    }
+
+    #[test]
+    fn keys_there_was_no_time_to_ask_for_are_neither_there_nor_missing() {
+        let rest = "the server did not say in time which of the other 7 are there";
+        assert_eq!(said(9, &[true, false]), format!("missing k1 (1 of the first 2 keys there: k0); {rest}"));
+        assert_eq!(said(9, &[false, false]), format!("missing k0, k1; {rest}"));
+        assert_eq!(said(9, &[true, true]), format!("the first 2 keys are all there; {rest}"));
     }
 }
