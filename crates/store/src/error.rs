@@ -274,7 +274,7 @@ pub enum StoreError {
         limit: usize,
     },
     /// The value is longer than a store takes.
-    #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was sent")]
+    #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was changed")]
     ValueTooLarge {
         /// The key.
         key: String,
