@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Op;
 use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError, interruptible};
 
-use super::bed::{Bed, Held, push, record, timed};
+use super::bed::{Bed, Held, SOON, push, record, timed};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -81,13 +82,21 @@ fn waiting_for_many_keys_is_as_idle_as_for_one() {
 
 #[test]
 fn a_get_returns_once_another_sets_the_key() {
+    static LOOKED: AtomicU32 = AtomicU32::new(0);
+    let count = || {
+        LOOKED.fetch_add(1, Ordering::SeqCst);
+        false
+    };
     let bed = Bed::new();
     let (one, two) = (bed.open(), bed.open());
     one.set_timeout(NO_TIMEOUT);
     std::thread::scope(|scope| {
-        let get = scope.spawn(|| one.get("k"));
-        // Not a wait for a condition: whether it has begun to wait by then or not, it must return.
-        std::thread::sleep(Duration::from_millis(30));
+        let get = scope.spawn(|| interruptible(count, || one.get("k")));
+        // It has looked in vain, more than once, and waits.
+        let deadline = Instant::now() + SOON;
+        while LOOKED.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         two.set("k", b"v").unwrap();
         assert_eq!(get.join().unwrap().unwrap(), b"v");
     });
