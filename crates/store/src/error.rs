@@ -28,7 +28,7 @@ pub enum StoreError {
         /// How long it waited.
         waited: Duration,
         /// What it waited for, and which of it was there.
-        keys: KeyStates,
+        keys: Box<KeyStates>,
     },
     /// Too few arrived at a barrier in time.
     #[error("barrier {key} timed out after {} on {store}: fewer than {world_size} arrived", millis(*.waited))]
@@ -412,6 +412,16 @@ impl KeyStates {
         KeyStates { keys, present, obstacle: None }
     }
 
+    /// Whether it is known of each key.
+    pub(crate) fn is_known(&self) -> bool {
+        self.present.as_ref().is_some_and(|present| present.len() == self.keys.len())
+    }
+
+    /// Of each key, as far as is known, whether it was there.
+    pub(crate) fn states(&self) -> impl Iterator<Item = bool> {
+        self.present.iter().flatten().copied()
+    }
+
     /// The keys that did not come, as far as is known; all, if nothing is.
     pub fn missing(&self) -> Vec<&str> {
         match &self.present {
@@ -453,7 +463,7 @@ impl std::fmt::Display for KeyStates {
         if unasked > 0 {
             write!(f, "; the server did not say in time which of the other {unasked} are there")?;
         }
-        match self.obstacle {
+        match &self.obstacle {
             None => Ok(()),
             Some(obstacle) => write!(f, "; that was seen last, for at the end {obstacle}"),
         }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{KeyStates, Result, StoreError};
+use crate::error::{Result, StoreError};
 use crate::store::Store;
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
@@ -147,10 +147,10 @@ fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Dea
         match store.wait_for(&marks, Duration::from_millis(1)) {
             Ok(()) => continue,
             // A wait in vain says which are there, of thousands as soon as of one.
-            Err(StoreError::Timeout { keys: KeyStates { present: Some(present), .. }, .. })
-                if present.len() == ranks.len() =>
-            {
-                without.extend(ranks.iter().zip(present).filter(|(_, there)| !there).map(|(rank, _)| *rank));
+            Err(StoreError::Timeout { keys, .. }) if keys.is_known() => {
+                without.extend(
+                    ranks.iter().zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank),
+                );
                 continue;
             }
             // It could not, or is a store that doesn't say it: one by one, then.
@@ -200,10 +200,9 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
 /// who is missing be named.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
     match error {
-        StoreError::Timeout { waited, keys: KeyStates { present: Some(present), .. }, .. }
-            if present.len() as u64 == world_size =>
-        {
-            let missing = (0..).zip(present).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
+        StoreError::Timeout { waited, keys, .. } if keys.is_known() => {
+            let missing =
+                (0..).zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
             StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited }
         }
         other => other,

@@ -157,7 +157,7 @@ impl HashStore {
             op,
             store: "HashStore".into(),
             waited: deadline.waited(),
-            keys: KeyStates::new(keys.iter().map(|key| printable(key)).collect(), Some(present)),
+            keys: KeyStates::new(keys.iter().map(|key| printable(key)).collect(), Some(present)).into(),
         }
     }
 

@@ -86,7 +86,7 @@ impl FileStore {
         };
         let present = keys.iter().map(|key| view.replay().value(key).is_some()).collect();
         let keys = KeyStates { obstacle, ..KeyStates::new(call.key_names(), Some(present)) };
-        StoreError::Timeout { op: call.op, store, waited: call.waited(), keys }
+        StoreError::Timeout { op: call.op, store, waited: call.waited(), keys: keys.into() }
     }
 
     /// Decides on what the file holds now, and writes the records that follow before anybody else can write.

@@ -111,7 +111,7 @@ impl TcpStore {
             op,
             store: self.describe(),
             waited: deadline.waited(),
-            keys: KeyStates::new(keys.iter().map(|key| user_key(key)).collect(), present),
+            keys: KeyStates::new(keys.iter().map(|key| user_key(key)).collect(), present).into(),
         }
     }
 }
