@@ -24,6 +24,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         | StoreError::ConnectionLost { .. }
         | StoreError::Indeterminate { .. }
         | StoreError::AddressInUse { .. }
+        | StoreError::ServedOtherwise { .. }
         | StoreError::Listen { .. }
         | StoreError::Protocol { .. }
         | StoreError::WrongNonce { .. } => raise(py, "DistNetworkError", text),

@@ -254,6 +254,32 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
 }
 
 #[test]
+fn an_interrupt_says_whether_the_keys_are_deleted() {
+    for is_frozen in [false, true] {
+        let (server, endpoint) = serve();
+        let mut running = Guarded(
+            command(&["--endpoint", &endpoint, "--workload", "get", "--seconds", "20", "--timeout", "5s"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary starts"),
+        );
+        wait_until_under_load(&server, &endpoint);
+        if is_frozen {
+            server.signal(Signal::STOP);
+        }
+        running.signal(Signal::INT);
+        let mut error = String::new();
+        running.0.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
+        assert_eq!(running.0.wait().expect("our own child").code(), Some(130), "{error}");
+        assert!(error.contains("hint: the last figures are of what was done by then"), "{error}");
+        assert_eq!(error.contains("keys that were made have been deleted"), !is_frozen, "{error}");
+        assert_eq!(error.contains("may be left"), is_frozen, "{error}");
+        assert_eq!(error.contains("did not say that it has deleted the keys"), is_frozen, "{error}");
+    }
+}
+
+#[test]
 fn wrong_usage_says_what_would_be_right() {
     for (args, right) in [
         (&["--workload", "put"][..], "there are add,get,set"),

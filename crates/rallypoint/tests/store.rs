@@ -203,7 +203,7 @@ fn an_append_past_the_limit_says_so_and_changes_nothing() {
     assert!(told.contains("1024"), "{told}");
     let output = server.run_with(&[b'x'; 2000], &["append", "new", "-"]);
     let told = error(&output);
-    assert!(told.contains("value of 2000 bytes for new, the limit is 1024; nothing was sent"), "{told}");
+    assert!(told.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"), "{told}");
     assert_eq!(server.client().get("k").expect("it is there").len(), 1000);
     assert_eq!(server.says(&["count"]), "1\n");
     server.says(&["append", "k", "and this fits"]);

@@ -3,6 +3,7 @@
 //! Each variant carries its operands: which peer, which operation, which keys, how long, how many of how many.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub enum StoreError {
         /// How long it waited.
         waited: Duration,
         /// What it waited for, and which of it was there.
-        keys: KeyStates,
+        keys: Box<KeyStates>,
     },
     /// Too few arrived at a barrier in time.
     #[error("barrier {key} timed out after {} on {store}: fewer than {world_size} arrived", millis(*.waited))]
@@ -176,6 +177,14 @@ pub enum StoreError {
         /// The address.
         address: String,
     },
+    /// The server of this process on that port is not as it was asked for, so it can't be shared.
+    #[error("this process serves port {port} already, but not as asked: {mismatch}")]
+    ServedOtherwise {
+        /// The port.
+        port: u16,
+        /// What is running, and what was asked for.
+        mismatch: ServerMismatch,
+    },
     /// Listening failed for another reason.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -286,7 +295,7 @@ pub enum StoreError {
         limit: usize,
     },
     /// The value is longer than a store takes.
-    #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was sent")]
+    #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was changed")]
     ValueTooLarge {
         /// The key.
         key: String,
@@ -377,6 +386,35 @@ pub enum StoreError {
     InvalidArgument(String),
 }
 
+/// How a running server is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerMismatch {
+    /// It doesn't listen there.
+    #[error("it listens on {}, not on {asked}", listed(.running))]
+    Address {
+        /// Where it listens.
+        running: Vec<SocketAddr>,
+        /// Where it was to listen, as given; `*` is every address of this machine.
+        asked: String,
+    },
+    /// It has other limits.
+    #[error("it has other limits: {}", listed(.0))]
+    Limits(Vec<LimitMismatch>),
+}
+
+/// A limit that a running server has and another was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {running}, not {asked}")]
+pub struct LimitMismatch {
+    /// The limit's name.
+    pub name: &'static str,
+    /// As it is.
+    pub running: String,
+    /// As it was to be.
+    pub asked: String,
+}
+
 /// Why a file could not be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -402,12 +440,30 @@ pub enum FileObstacle {
 pub struct KeyStates {
     /// The keys, in the order they were asked for.
     pub keys: Vec<String>,
-    /// Which were there; `None` if nobody could be asked.
+    /// Which were there: of all keys, or of the first so many as there was time to ask for; `None` if nobody could be
+    /// asked.
     pub present: Option<Vec<bool>>,
+    /// Why the file could not be looked at again when the time was up; then this is what was seen last.
+    pub obstacle: Option<FileObstacle>,
 }
 
 impl KeyStates {
-    /// The keys that did not come, as far as is known.
+    /// As they are at the end.
+    pub(crate) fn new(keys: Vec<String>, present: Option<Vec<bool>>) -> KeyStates {
+        KeyStates { keys, present, obstacle: None }
+    }
+
+    /// Whether it is known of each key.
+    pub(crate) fn is_known(&self) -> bool {
+        self.present.as_ref().is_some_and(|present| present.len() == self.keys.len())
+    }
+
+    /// Of each key, as far as is known, whether it was there.
+    pub(crate) fn states(&self) -> impl Iterator<Item = bool> {
+        self.present.iter().flatten().copied()
+    }
+
+    /// The keys that did not come, as far as is known; all, if nothing is.
     pub fn missing(&self) -> Vec<&str> {
         match &self.present {
             None => self.keys.iter().map(String::as_str).collect(),
@@ -430,17 +486,27 @@ impl std::fmt::Display for KeyStates {
         let missing: Vec<_> = self.missing().into_iter().map(String::from).collect();
         let there: Vec<_> =
             self.keys.iter().zip(present).filter(|(_, there)| **there).map(|(key, _)| key.clone()).collect();
+        let unasked = self.keys.len() - present.len();
+        let first = if unasked > 0 { "the first " } else { "" };
         match (missing.is_empty(), there.is_empty()) {
             (false, true) => write!(f, "missing {}", some(&missing)),
             (false, false) => write!(
                 f,
-                "missing {} ({} of {} keys there: {})",
+                "missing {} ({} of {first}{} keys there: {})",
                 some(&missing),
                 there.len(),
-                self.keys.len(),
+                present.len(),
                 some(&there)
             ),
+            (true, _) if unasked > 0 => write!(f, "the first {} keys are all there", there.len()),
             (true, _) => write!(f, "all of {} came just after the time-out", some(&there)),
+        }?;
+        if unasked > 0 {
+            write!(f, "; the server did not say in time which of the other {unasked} are there")?;
+        }
+        match &self.obstacle {
+            None => Ok(()),
+            Some(obstacle) => write!(f, "; that was seen last, for at the end {obstacle}"),
         }
     }
 }
@@ -453,6 +519,10 @@ pub(crate) fn some(names: &[String]) -> String {
         text.push_str(&format!(" and {} more", names.len() - MOST));
     }
     text
+}
+
+fn listed(all: &[impl ToString]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn of_keys(keys: &[String]) -> String {
@@ -483,5 +553,30 @@ fn addresses(tried: &[(String, String)]) -> String {
     match tried {
         [] => "no address was tried".into(),
         _ => tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(len: usize, present: &[bool]) -> String {
+        let keys = (0..len).map(|n| format!("k{n}")).collect();
+        KeyStates::new(keys, Some(present.to_vec())).to_string()
+    }
+
+    #[test]
+    fn a_time_out_says_how_many_of_how_many_were_there() {
+        assert_eq!(said(2, &[false, false]), "missing k0, k1");
+        assert_eq!(said(3, &[false, true, true]), "missing k0 (2 of 3 keys there: k1, k2)");
+        assert_eq!(said(2, &[true, true]), "all of k0, k1 came just after the time-out");
+    }
+
+    #[test]
+    fn keys_there_was_no_time_to_ask_for_are_neither_there_nor_missing() {
+        let rest = "the server did not say in time which of the other 7 are there";
+        assert_eq!(said(9, &[true, false]), format!("missing k1 (1 of the first 2 keys there: k0); {rest}"));
+        assert_eq!(said(9, &[false, false]), format!("missing k0, k1; {rest}"));
+        assert_eq!(said(9, &[true, true]), format!("the first 2 keys are all there; {rest}"));
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{KeyStates, Result, StoreError};
+use crate::error::{Result, StoreError};
 use crate::store::Store;
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
@@ -120,25 +120,49 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     Err(StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited })
 }
 
+/// Marks that are looked for together.
+const AT_ONCE: usize = 4096;
+
 /// Who has not come. Those who have are as many as were counted; some may need time to leave their mark.
 fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
-        let mut left = Vec::new();
-        for rank in missing {
-            if !store.with_timeout(deadline.grace().rest()).check(&[&trace(prefix, rank)])? {
-                left.push(rank);
-            }
-        }
+        missing = without_mark(store, prefix, missing, deadline)?;
         let store = store.with_timeout(deadline.grace().rest());
-        missing = left;
         let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
         if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed() {
             return Ok(missing);
         }
         deadline.sleep(backoff.pause());
     }
+}
+
+/// Who of these has left no mark.
+fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Deadline) -> Result<Vec<u64>> {
+    let mut without = Vec::new();
+    for ranks in ranks.chunks(AT_ONCE) {
+        let marks: Vec<_> = ranks.iter().map(|rank| trace(prefix, *rank)).collect();
+        let marks: Vec<_> = marks.iter().map(String::as_str).collect();
+        match store.wait_for(&marks, Duration::from_millis(1)) {
+            Ok(()) => continue,
+            // A wait in vain says which are there, of thousands as soon as of one.
+            Err(StoreError::Timeout { keys, .. }) if keys.is_known() => {
+                without.extend(
+                    ranks.iter().zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank),
+                );
+                continue;
+            }
+            // It could not, or is a store that doesn't say it: one by one, then.
+            Err(_) => {}
+        }
+        for (rank, mark) in ranks.iter().zip(marks) {
+            if !store.with_timeout(deadline.grace().rest()).check(&[mark])? {
+                without.push(*rank);
+            }
+        }
+    }
+    Ok(without)
 }
 
 fn trace(prefix: &str, rank: u64) -> String {
@@ -172,11 +196,13 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
     }
 }
 
-/// A time-out on the ranks' keys, as the ranks.
+/// A time-out on the ranks' keys, as the ranks; as it is, if not all of them are known: who is named must be missing, and
+/// who is missing be named.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
     match error {
-        StoreError::Timeout { waited, keys: KeyStates { present: Some(present), .. }, .. } => {
-            let missing = (0..).zip(present).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
+        StoreError::Timeout { waited, keys, .. } if keys.is_known() => {
+            let missing =
+                (0..).zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
             StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited }
         }
         other => other,

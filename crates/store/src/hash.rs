@@ -156,7 +156,7 @@ impl HashStore {
             op,
             store: "HashStore".into(),
             waited: deadline.waited(),
-            keys: KeyStates { keys: keys.iter().map(|key| printable(key)).collect(), present: Some(present) },
+            keys: KeyStates::new(keys.iter().map(|key| printable(key)).collect(), Some(present)).into(),
         }
     }
 

@@ -44,7 +44,7 @@ mod tcp;
 
 pub use create::{C10dStoreOptions, create_c10d_store};
 pub use endpoint::{Endpoint, is_loopback};
-pub use error::{FileObstacle, KeyStates, Result, StoreError};
+pub use error::{FileObstacle, KeyStates, LimitMismatch, Result, ServerMismatch, StoreError};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;

@@ -23,6 +23,7 @@ use rallypoint_core::Limits;
 pub use listen::Listen;
 pub use stats::ServerStats;
 
+use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 use event_loop::EventLoop;
 use stats::Counters;
@@ -79,8 +80,14 @@ impl TcpStoreServer {
 
     /// The server of this process on that port, started if there is none: the several stores of one process share it.
     /// It stops when the last of them lets go.
-    pub fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>> {
-        sharing::find_or(port, || TcpStoreServer::bind(host, port))
+    ///
+    /// As in torch, the port alone says which server it is. But one that was started for another host or with other limits
+    /// is given only where that makes no difference: if it listens on an address of `host` as well (who connects to a name
+    /// tries all of its addresses) and has the limits asked for, `None` being any. Else it is
+    /// [`ServedOtherwise`](StoreError::ServedOtherwise), which says what is running and what was asked for: a second server
+    /// beside it would be another store under the same port.
+    pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
+        sharing::find_or_start(&Endpoint::new(host, port), limits)
     }
 
     /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory

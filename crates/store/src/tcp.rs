@@ -40,7 +40,7 @@ pub struct TcpStoreOptions {
     pub timeout: Duration,
     /// Whether the master waits until all `world_size` workers have come.
     pub wait_for_workers: bool,
-    /// Whether the stores of this process with the same port share one server.
+    /// Whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
     pub multi_tenant: bool,
     /// A socket for the server to listen on instead of opening one.
     pub listen: Option<Listen>,
@@ -110,7 +110,9 @@ impl TcpStore {
             true => {
                 let Endpoint { host, port } = options.endpoint;
                 let server = match options.listen {
-                    None if options.multi_tenant => TcpStoreServer::shared(&host, port)?,
+                    None if options.multi_tenant => {
+                        TcpStoreServer::shared(&host, port, Some(options.limits.clone()))?
+                    }
                     listen => Arc::new(TcpStoreServer::start(ServerOptions {
                         listen: vec![listen.unwrap_or_else(|| Listen::at(&host, port))],
                         limits: Some(options.limits.clone()),

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::{MAGIC, Request};
@@ -64,14 +65,16 @@ fn is_answered(stream: &mut TcpStream) -> bool {
 #[test]
 fn more_uploads_than_there_is_room_for_all_get_through() {
     let server = server("20s");
+    let all_begun = Arc::new(Barrier::new(16));
     let uploads = (0..16).map(|who| {
-        let mut stream = connect(&server);
+        let (mut stream, all_begun) = (connect(&server), Arc::clone(&all_begun));
         std::thread::spawn(move || {
-            // In pieces, so that all are under way together.
-            for piece in upload(who).chunks(100_000) {
-                stream.write_all(piece).unwrap();
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            // All are under way together. So much can be sent whether it is read or not.
+            let bytes = upload(who);
+            let (front, rest) = bytes.split_at(100_000);
+            stream.write_all(front).unwrap();
+            all_begun.wait();
+            rest.chunks(100_000).for_each(|piece| stream.write_all(piece).unwrap());
             is_answered(&mut stream)
         })
     });

@@ -109,6 +109,7 @@ impl Server {
             self.go_on();
         }
         self.go_on();
+        self.assert_inputs_bounded();
     }
 
     /// The client takes its replies again, or no longer.
@@ -121,6 +122,31 @@ impl Server {
     pub(crate) fn hang_up(&mut self, slot: usize) {
         self.close(slot);
         self.go_on();
+        self.assert_inputs_bounded();
+    }
+
+    /// No connection holds more than one incomplete request within its limit, and who is held up by nothing no other. That a
+    /// request is too long may be known only from the last byte of a length in it.
+    fn assert_inputs_bounded(&self) {
+        for (slot, connection) in self.connections.iter().enumerate().filter(|(_, one)| one.is_open) {
+            let deferred = connection.session.deferred_bytes();
+            let incomplete = connection.session.held() - deferred;
+            let most = self.limits.frame_len + size_of::<u64>() - 1;
+            assert!(incomplete <= most, "client {slot}: {incomplete} bytes of one request");
+            assert!(
+                deferred == 0 || self.hold(slot) != Hold::No,
+                "client {slot}: {deferred} bytes forgotten"
+            );
+        }
+    }
+
+    /// The store is within its limits.
+    fn assert_store_bounded(&self) {
+        let shot = self.engine.snapshot();
+        let limits = &self.limits;
+        assert!(shot.bytes <= limits.store_bytes, "{shot:?}");
+        assert!(shot.keys <= limits.keys && shot.queue_items <= limits.queue_items, "{shot:?}");
+        assert!(shot.awaited <= limits.awaited_total, "{shot:?}");
     }
 
     /// Lets those go on who were released, with what they had sent meanwhile.
@@ -200,6 +226,7 @@ impl Server {
             }
         }
         self.engine.assert_consistent();
+        self.assert_store_bounded();
         for (slot, connection) in self.connections.iter_mut().enumerate() {
             let is_blocked = self.engine.is_blocked(connection.id);
             if connection.was_blocked && !is_blocked {

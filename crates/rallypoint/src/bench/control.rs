@@ -27,24 +27,38 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Connects to the first address that answers as a store does.
+    /// Connects to the first address of a host that answers as a store does.
     pub(super) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
-        let mut tried = Vec::new();
-        for address in endpoint.resolve_within(timeout)? {
-            let left = timeout.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(&address, left) {
+        let addresses = endpoint.resolve_within(timeout)?;
+        Control::connect_to_one(endpoint, &addresses, timeout, started)
+    }
+
+    fn connect_to_one(
+        endpoint: &Endpoint,
+        addresses: &[SocketAddr],
+        timeout: Duration,
+        started: Instant,
+    ) -> Result<Control, BenchError> {
+        let (mut tried, mut other) = (Vec::new(), None);
+        for (address, more) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+            // One that never answers leaves the others their part of the time.
+            let share = timeout.saturating_sub(started.elapsed()) / more;
+            let share = share.max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(address, share) {
                 Err(error) => tried.push(format!("{address}: {error}")),
                 Ok(stream) => {
-                    let mut control = Control { stream, address, timeout };
-                    return match control.handshake() {
-                        Ok(()) => Ok(control),
-                        Err(trouble) => Err(BenchError::NotAStore { peer: address.to_string(), trouble }),
-                    };
+                    let mut control = Control { stream, address: *address, timeout: share };
+                    match control.handshake() {
+                        Ok(()) => return Ok(Control { timeout, ..control }),
+                        Err(trouble) => {
+                            other.get_or_insert(BenchError::NotAStore { peer: address.to_string(), trouble });
+                        }
+                    }
                 }
             }
         }
-        Err(BenchError::Unreachable { endpoint: endpoint.to_string(), tried })
+        Err(other.unwrap_or(BenchError::Unreachable { endpoint: endpoint.to_string(), tried }))
     }
 
     fn handshake(&mut self) -> Result<(), Trouble> {
@@ -134,5 +148,65 @@ impl Control {
             }
             Expected::Numbers(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rallypoint_store::TcpStoreServer;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(2);
+
+    fn connect(addresses: &[SocketAddr]) -> Result<Control, BenchError> {
+        Control::connect_to_one(&Endpoint::new("somewhere", 1), addresses, TIMEOUT, Instant::now())
+    }
+
+    /// A port nobody listens on, one where nobody answers, and one where something else does.
+    fn no_stores() -> (TcpListener, [SocketAddr; 3]) {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [closed, silent.local_addr().unwrap(), other.local_addr().unwrap()];
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = other.accept() {
+                let _ = stream.write_all(b"220 mail.example ready\r\n");
+            }
+        });
+        (silent, addresses)
+    }
+
+    #[test]
+    fn a_store_behind_addresses_where_there_is_none_is_found_in_time() {
+        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        let store = server.addresses()[0];
+        let (_silent, none) = no_stores();
+        for before in none {
+            let started = Instant::now();
+            let control = connect(&[before, store]).unwrap();
+            assert_eq!((control.address(), control.timeout), (store, TIMEOUT));
+            assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
+        }
+        assert_eq!(connect(&[none[0], none[1], none[2], store]).unwrap().address(), store);
+    }
+
+    #[test]
+    fn where_there_is_no_store_it_is_told_what_there_is() {
+        let (_silent, none @ [closed, _, other]) = no_stores();
+        let Err(BenchError::Unreachable { tried, .. }) = connect(&[closed, closed]) else { panic!() };
+        assert_eq!(tried.len(), 2);
+        for addresses in [&[closed, other][..], &[other, closed]] {
+            let error = connect(addresses).unwrap_err();
+            assert!(
+                matches!(&error, BenchError::NotAStore { peer, .. } if *peer == other.to_string()),
+                "{error}"
+            );
+        }
+        let started = Instant::now();
+        connect(&none).unwrap_err();
+        assert!(started.elapsed() < TIMEOUT + TIMEOUT / 20, "{:?}", started.elapsed());
     }
 }

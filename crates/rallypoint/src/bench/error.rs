@@ -25,7 +25,10 @@ pub(super) enum BenchError {
     #[error("cannot wait for sockets: {0}")]
     Poll(#[from] io::Error),
     #[error("interrupted")]
-    Interrupted,
+    Interrupted {
+        /// Whether keys of the run may be left on the server.
+        leaves_keys: bool,
+    },
 }
 
 /// What went wrong on one connection.
@@ -56,7 +59,7 @@ impl BenchError {
             },
             BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => 5,
             BenchError::Poll(_) => 1,
-            BenchError::Interrupted => 130,
+            BenchError::Interrupted { .. } => 130,
         }
     }
 
@@ -79,7 +82,12 @@ impl BenchError {
                 "raise the hard limit (`ulimit -Hn`), or ask for fewer, such as connect-1000"
             }
             BenchError::Poll(_) => "this is not the server's doing",
-            BenchError::Interrupted => "keys that were made have been deleted",
+            BenchError::Interrupted { leaves_keys: false } => {
+                "the last figures are of what was done by then; the keys that were made have been deleted"
+            }
+            BenchError::Interrupted { leaves_keys: true } => {
+                "the last figures are of what was done by then; the server did not say that it has deleted the keys"
+            }
         }
     }
 
@@ -89,13 +97,13 @@ impl BenchError {
             self,
             BenchError::Unresolvable(_)
                 | BenchError::Unreachable { .. }
-                | BenchError::Interrupted
+                | BenchError::Interrupted { .. }
                 | BenchError::Poll(_)
         )
     }
 
     /// Whether something went wrong; being told to stop is no error of the server's.
     pub(super) fn is_trouble(&self) -> bool {
-        !matches!(self, BenchError::Interrupted)
+        !matches!(self, BenchError::Interrupted { .. })
     }
 }

@@ -88,7 +88,12 @@ impl<'a> Bench<'a> {
         };
         // Also after a failure; then it is a best effort.
         let deleted = self.clean_up(made);
-        measured.and(deleted)
+        match measured {
+            Err(BenchError::Interrupted { .. }) => {
+                Err(BenchError::Interrupted { leaves_keys: deleted.is_err() })
+            }
+            measured => measured.and(deleted),
+        }
     }
 
     fn watch(&self, outcome: &Outcome) -> Watch {

@@ -63,7 +63,7 @@ impl Watch {
         }
         self.looked = now;
         if self.interrupted.load(Ordering::Relaxed) {
-            return Err(BenchError::Interrupted);
+            return Err(BenchError::Interrupted { leaves_keys: false });
         }
         let Done { done, total, unit } = done();
         if now.duration_since(self.started) >= self.timeout {

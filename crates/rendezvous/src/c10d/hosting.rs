@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Endpoint, FileStoreOptions, Limits, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{
+    Endpoint, FileStoreOptions, Limits, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+};
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
@@ -115,7 +117,7 @@ fn options(endpoint: Endpoint) -> TcpStoreOptions {
 
 /// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
 fn limits() -> Limits {
-    let mut limits = Limits::default();
+    let mut limits = TcpStoreServer::default_limits();
     let most = 4 * limits.state_bytes;
     limits.reply_len = limits.reply_len.min(most);
     limits.record_value_len = limits.record_value_len.min(most);

@@ -44,7 +44,7 @@ impl FileStore {
         let mut pace = Pace::for_keys();
         let mut sought_in = None;
         loop {
-            let found = self.look(call, |view| {
+            let looked = self.look(call, |view| {
                 // Thousands of keys are not sought again where they were not found.
                 if sought_in != Some(view.edition()) {
                     sought_in = Some(view.edition());
@@ -52,8 +52,18 @@ impl FileStore {
                         return Ok(Some(found));
                     }
                 }
-                if call.is_over() { Err(self.timed_out(call, keys, view)) } else { Ok(None) }
-            })??;
+                if call.is_over() { Err(self.timed_out(call, keys, view, None)) } else { Ok(None) }
+            });
+            let found = match looked {
+                // What was seen before still tells more than that it can't be seen now. But of a file that is gone, no key
+                // is there.
+                Err(StoreError::FileTimeout { obstacle, .. })
+                    if sought_in.is_some() && obstacle != FileObstacle::Missing =>
+                {
+                    return Err(self.timed_out(call, keys, &self.view(), Some(obstacle)));
+                }
+                looked => looked??,
+            };
             if let Some(found) = found {
                 return Ok(found);
             }
@@ -62,15 +72,21 @@ impl FileStore {
         }
     }
 
-    fn timed_out(&self, call: &Call, keys: &[Box<[u8]>], view: &View) -> StoreError {
+    fn timed_out(
+        &self,
+        call: &Call,
+        keys: &[Box<[u8]>],
+        view: &View,
+        obstacle: Option<FileObstacle>,
+    ) -> StoreError {
         let path = self.place.path().display();
         let store = match view.torn() {
             0 => format!("FileStore {path}"),
             torn => format!("FileStore {path} (its last {torn} bytes are a torn record)"),
         };
         let present = keys.iter().map(|key| view.replay().value(key).is_some()).collect();
-        let keys = KeyStates { keys: call.key_names(), present: Some(present) };
-        StoreError::Timeout { op: call.op, store, waited: call.waited(), keys }
+        let keys = KeyStates { obstacle, ..KeyStates::new(call.key_names(), Some(present)) };
+        StoreError::Timeout { op: call.op, store, waited: call.waited(), keys: keys.into() }
     }
 
     /// Decides on what the file holds now, and writes the records that follow before anybody else can write.

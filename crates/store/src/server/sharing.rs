@@ -2,14 +2,25 @@
 //! child has a copy of its parent's list, whose servers have no thread there, and whose lock may be held by nobody.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::TcpStoreServer;
-use crate::error::Result;
+use rallypoint_core::Limits;
+
+use super::{Listen, ServerOptions, TcpStoreServer};
+use crate::endpoint::Endpoint;
+use crate::error::{LimitMismatch, Result, ServerMismatch, StoreError};
+
+/// A server, and what it was started for.
+struct Entry {
+    server: Weak<TcpStoreServer>,
+    host: String,
+    limits: Limits,
+}
 
 /// Servers by port, of the process with this number.
-type Servers = (u32, HashMap<u16, Weak<TcpStoreServer>>);
+type Servers = (u32, HashMap<u16, Entry>);
 
 /// One list for each process of a line of forks. The last of so many finds its ancestor's long let go of.
 static LISTS: [Mutex<Option<Servers>>; 16] = [const { Mutex::new(None) }; 16];
@@ -17,11 +28,8 @@ static LISTS: [Mutex<Option<Servers>>; 16] = [const { Mutex::new(None) }; 16];
 /// The process that asked last, and how many before it, one forked from the other, have asked.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// The server of this process on that port, or else the one that `start` makes.
-pub(super) fn find_or(
-    port: u16,
-    start: impl FnOnce() -> Result<TcpStoreServer>,
-) -> Result<Arc<TcpStoreServer>> {
+/// The server of this process on that port, if it is as asked for, or else a new one.
+pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
     let process = std::process::id();
     let mut list = list_of(process);
     let (owner, servers) = list.get_or_insert_with(|| (process, HashMap::new()));
@@ -29,15 +37,61 @@ pub(super) fn find_or(
         servers.clear();
         *owner = process;
     }
-    if port != 0
-        && let Some(server) = servers.get(&port).and_then(Weak::upgrade)
+    if asked.port != 0
+        && let Some(entry) = servers.get(&asked.port)
+        && let Some(server) = entry.server.upgrade()
     {
-        return Ok(server);
+        return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
+            None => Ok(server),
+            Some(mismatch) => Err(StoreError::ServedOtherwise { port: asked.port, mismatch }),
+        };
     }
-    let server = Arc::new(start()?);
-    servers.retain(|_, server| server.strong_count() > 0);
-    servers.insert(server.port(), Arc::downgrade(&server));
+    let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
+    let listen = vec![Listen::from(asked.clone())];
+    let server = Arc::new(TcpStoreServer::start(ServerOptions { listen, limits: Some(limits.clone()) })?);
+    servers.retain(|_, entry| entry.server.strong_count() > 0);
+    let entry = Entry { server: Arc::downgrade(&server), host: asked.host.clone(), limits };
+    servers.insert(server.port(), entry);
     Ok(server)
+}
+
+fn mismatch(
+    entry: &Entry,
+    running: &[SocketAddr],
+    asked: &Endpoint,
+    limits: Option<&Limits>,
+) -> Result<Option<ServerMismatch>> {
+    // The same host is served as well as this machine can, which may have no IPv6.
+    if entry.host != asked.host && !is_served(running, asked)? {
+        let host = if asked.host.is_empty() { "*".into() } else { asked.host.clone() };
+        return Ok(Some(ServerMismatch::Address { running: running.to_vec(), asked: host }));
+    }
+    let differing = limits.map_or_else(Vec::new, |limits| differing(&entry.limits, limits));
+    Ok((!differing.is_empty()).then_some(ServerMismatch::Limits(differing)))
+}
+
+/// Whether a server at these addresses is found by who connects to that host.
+fn is_served(running: &[SocketAddr], asked: &Endpoint) -> Result<bool> {
+    let asked = match asked.host.is_empty() {
+        true => vec![(Ipv6Addr::UNSPECIFIED, asked.port).into()],
+        false => asked.resolve()?,
+    };
+    let covers = |bound: &SocketAddr, asked: &SocketAddr| {
+        let (bound, asked) = (bound.ip().to_canonical(), asked.ip().to_canonical());
+        bound == asked
+            // Of both kinds: that is how such an address is opened.
+            || bound == IpAddr::from(Ipv6Addr::UNSPECIFIED)
+            || bound == IpAddr::from(Ipv4Addr::UNSPECIFIED) && asked.is_ipv4()
+    };
+    Ok(asked.iter().any(|asked| running.iter().any(|bound| covers(bound, asked))))
+}
+
+/// The limits of a server that are not the same; those of clients and others are no concern of it.
+fn differing(running: &Limits, asked: &Limits) -> Vec<LimitMismatch> {
+    let both = running.describe().into_iter().zip(asked.describe());
+    both.filter(|((_, running, _), (_, asked, _))| running != asked)
+        .map(|((name, running, _), (_, asked, _))| LimitMismatch { name, running, asked })
+        .collect()
 }
 
 fn list_of(process: u32) -> MutexGuard<'static, Option<Servers>> {

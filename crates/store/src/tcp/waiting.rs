@@ -29,8 +29,10 @@ enum Popped {
     Key,
 }
 
-/// Keys whose state is asked for after a time-out.
-const STATES: usize = 16 * 1024;
+/// Keys whose states are asked for together after a time-out. What is known when no time is left is whole pieces.
+const PIECE: usize = 8 * 1024;
+/// Keys of which it is first asked whether all are there.
+const GROUP: usize = 256;
 
 impl TcpStore {
     /// Waits for keys, then asks for what they hold. On a server that answers in order both travel together.
@@ -109,7 +111,7 @@ impl TcpStore {
             op,
             store: self.describe(),
             waited: deadline.waited(),
-            keys: KeyStates { keys: keys.iter().map(|key| user_key(key)).collect(), present },
+            keys: KeyStates::new(keys.iter().map(|key| user_key(key)).collect(), present).into(),
         }
     }
 }
@@ -196,23 +198,51 @@ fn wait_then_pop(
     Ok(Waited::Came(if is_key { Popped::Key } else { Popped::Stolen }))
 }
 
-/// Which of the keys are there now.
+/// Which of the keys are there now: of all, or of the first so many as could be asked for in time.
 fn states(connection: &mut Connection, keys: &[&[u8]], deadline: &Deadline) -> Option<Vec<bool>> {
-    if keys.len() > STATES {
-        return None;
+    let mut states = Vec::with_capacity(keys.len());
+    for piece in keys.chunks(PIECE) {
+        match states_of_piece(connection, piece, deadline) {
+            Ok(piece) => states.extend(piece),
+            Err(_) => {
+                connection.spoil();
+                break;
+            }
+        }
     }
-    for key in keys {
-        connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
-    }
-    let mut ask = || {
-        connection.send(deadline)?;
-        keys.iter()
-            .map(|_| Ok(connection.receive(ReplyKind::Checked, deadline)? == Reply::Checked(true)))
-            .collect::<Result<Vec<_>, Broken>>()
+    (!states.is_empty()).then_some(states)
+}
+
+/// Who waits for many keys usually lacks few of them. So groups of keys are asked for first, and each key by itself only
+/// where not all of a group are there.
+fn states_of_piece(
+    connection: &mut Connection,
+    keys: &[&[u8]],
+    deadline: &Deadline,
+) -> Result<Vec<bool>, Broken> {
+    let groups: Vec<_> = keys.chunks(GROUP).collect();
+    let whole = match groups.len() {
+        1 => vec![false],
+        _ => check_each(connection, &groups, deadline)?,
     };
-    let states = ask();
-    if states.is_err() {
-        connection.spoil();
+    let of_groups = || groups.iter().zip(&whole);
+    let alone: Vec<_> =
+        of_groups().filter(|(_, whole)| !**whole).flat_map(|(group, _)| group.chunks(1)).collect();
+    let mut alone = check_each(connection, &alone, deadline)?.into_iter();
+    let states = of_groups().flat_map(|(group, whole)| group.iter().map(move |_| *whole));
+    Ok(states.map(|whole| whole || alone.next() == Some(true)).collect())
+}
+
+/// Of each of these lists, whether all its keys are there.
+fn check_each(
+    connection: &mut Connection,
+    lists: &[&[&[u8]]],
+    deadline: &Deadline,
+) -> Result<Vec<bool>, Broken> {
+    for keys in lists {
+        connection.queue(&Request::Check { keys: KeyList::new(keys) });
     }
-    states.ok()
+    connection.send(deadline)?;
+    let all = Reply::Checked(true);
+    lists.iter().map(|_| Ok(connection.receive(ReplyKind::Checked, deadline)? == all)).collect()
 }

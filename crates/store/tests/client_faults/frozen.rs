@@ -1,13 +1,17 @@
 //! A server that is stopped and comes back: K05, and K1 for what is built on top of the operations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rallypoint_core::wire::Op;
 use rallypoint_store::{Barrier, PrefixStore, Result, Store, StoreError, TcpStore, barrier, synchronize};
 
 use crate::child::Server;
 use crate::clock::{SOON, client, eventually, fails_after, goes_on_for};
+use crate::fake::{Act, Fake, TORCHS};
 use crate::operations::{all, prepare, waiting};
+use crate::timing::fails_in_time;
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -42,6 +46,45 @@ fn every_operation_returns_in_time_from_a_server_that_is_stopped_and_works_when_
     for (operation, store) in all().iter().zip(&stores) {
         eventually("it works again", || (operation.call)(store).is_ok());
     }
+}
+
+/// What it has said until then is told, and of the rest that it is not known.
+#[test]
+fn a_server_that_falls_silent_while_it_says_which_keys_are_there_is_believed_so_far() {
+    let checks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&checks);
+    // Enough for the first of the pieces in which it is asked, and not for two.
+    let server = Fake::start(TORCHS, move |seen| match seen.op {
+        Op::Check if counted.fetch_add(1, Ordering::SeqCst) >= 48 => Act::Ignore,
+        _ => Act::Answer,
+    });
+    let store = client(server.port(), SOON);
+    let names: Vec<_> = (0..20_000).map(|n| format!("k{n}")).collect();
+    let keys: Vec<_> = names.iter().map(String::as_str).collect();
+    store.multi_set(&keys[1..].iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
+    let mut keys = keys;
+    // The missing one is behind all that can be asked for.
+    keys.rotate_left(1);
+    // On a busy machine it may have had no time to say anything.
+    let was_heard =
+        |error: &StoreError| matches!(error, StoreError::Timeout { keys, .. } if keys.present.is_some());
+    let error = fails_in_time(TIMEOUT, "wait", was_heard, || {
+        checks.store(0, Ordering::SeqCst);
+        store.wait_for(&keys, TIMEOUT)
+    });
+    let said = error.to_string();
+    let StoreError::Timeout { keys, .. } = error else { panic!("{said}") };
+    let known = keys.present.as_ref().map_or(0, Vec::len);
+    assert!(known > 0 && known < 20_000, "{said}");
+    assert!(keys.missing().is_empty(), "{said}");
+    let expected = format!(
+        "the first {known} keys are all there; the server did not say in time which of the other {} are there",
+        20_000 - known
+    );
+    assert!(said.ends_with(&expected), "{said}");
+    // Nothing of it is left over on a connection.
+    checks.store(0, Ordering::SeqCst);
+    assert!(store.check(&["k1"]).unwrap());
 }
 
 /// Time-outs of many lengths, of one operation that waits and one that doesn't.

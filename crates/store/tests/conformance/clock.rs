@@ -16,7 +16,7 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
 /// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late.
 pub(crate) fn was_heard(error: &StoreError) -> bool {
     match error {
-        StoreError::Timeout { keys, .. } => keys.present.is_some(),
+        StoreError::Timeout { keys, .. } => keys.present.as_ref().map(Vec::len) == Some(keys.keys.len()),
         StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } => false,
         _ => true,
     }

@@ -71,6 +71,7 @@ suite! {
         wait_ends_when_the_last_key_has_come,
         wait_sees_every_way_in_which_a_key_can_come,
         a_wait_that_times_out_says_which_keys_were_there,
+        a_wait_for_many_keys_that_times_out_says_which_were_there,
         every_wait_takes_its_time_out_and_not_longer,
         a_time_out_changes_nothing_and_the_client_goes_on,
         the_shortest_time_out_is_enough_for_a_key_that_is_there,

@@ -81,6 +81,27 @@ pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
     assert!(text.contains("2 of 4 keys there"), "{text}");
 }
 
+pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &World) {
+    let store = world.client();
+    let names: Vec<_> = (0..20_000).map(|n| format!("many/{n}")).collect();
+    let is_missing = |n: usize| [0, 300, 301, 8_191, 16_384].contains(&n) || n >= 19_998;
+    let there = (0..names.len()).filter(|n| !is_missing(*n));
+    store.multi_set(&there.map(|n| (names[n].as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
+    let keys: Vec<_> = names.iter().map(String::as_str).collect();
+    let time = Duration::from_secs(1);
+    store.set_timeout(time);
+    type Wait = fn(&dyn Store, &[&str]) -> rallypoint_store::Result<()>;
+    let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
+    for wait in waits {
+        let error = times_out_after(time, || wait(&*store, &keys));
+        let StoreError::Timeout { keys, .. } = &error else { panic!("{error:?}") };
+        let expected: Vec<_> = (0..names.len()).map(|n| !is_missing(n)).collect();
+        assert!(keys.present.as_ref() == Some(&expected), "{error}");
+        assert_eq!(keys.missing().len(), 7);
+        assert!(error.to_string().contains("(19993 of 20000 keys there: "), "{error}");
+    }
+}
+
 pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
     let store = world.client();
     store.set("there", b"1").unwrap();

@@ -208,7 +208,10 @@ fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
     store.set("12345678", b"1234").unwrap();
     store.delete_key("12345678").unwrap();
     store.append("k", b"123").unwrap();
-    assert!(matches!(store.append("k", b"45"), Err(StoreError::ValueTooLarge { len: 5, .. })));
+    let error = store.append("k", b"45").unwrap_err();
+    assert!(matches!(error, StoreError::ValueTooLarge { len: 5, .. }), "{error}");
+    // A file is sent nothing, whatever comes of it.
+    assert_eq!(error.to_string(), "value of 5 bytes for k, the limit is 4; nothing was changed");
     assert_eq!(store.get("k").unwrap(), b"123");
 }
 

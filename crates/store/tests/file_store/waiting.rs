@@ -1,12 +1,15 @@
 //! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
 
+use std::cell::Cell;
 use std::fs;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError};
+use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError, interruptible};
 
-use super::bed::{Bed, Held, record, timed};
+use super::bed::{Bed, Held, SOON, push, record, timed};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -79,13 +82,21 @@ fn waiting_for_many_keys_is_as_idle_as_for_one() {
 
 #[test]
 fn a_get_returns_once_another_sets_the_key() {
+    static LOOKED: AtomicU32 = AtomicU32::new(0);
+    let count = || {
+        LOOKED.fetch_add(1, Ordering::SeqCst);
+        false
+    };
     let bed = Bed::new();
     let (one, two) = (bed.open(), bed.open());
     one.set_timeout(NO_TIMEOUT);
     std::thread::scope(|scope| {
-        let get = scope.spawn(|| one.get("k"));
-        // Not a wait for a condition: whether it has begun to wait by then or not, it must return.
-        std::thread::sleep(Duration::from_millis(30));
+        let get = scope.spawn(|| interruptible(count, || one.get("k")));
+        // It has looked in vain, more than once, and waits.
+        let deadline = Instant::now() + SOON;
+        while LOOKED.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         two.set("k", b"v").unwrap();
         assert_eq!(get.join().unwrap().unwrap(), b"v");
     });
@@ -131,6 +142,60 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         );
         drop(held);
         operation(&store).unwrap();
+    }
+}
+
+thread_local! {
+    /// A file to which a record is put as soon as this thread has looked at it and pauses.
+    static GROWING: Cell<Option<PathBuf>> = const { Cell::new(None) };
+}
+
+fn grow() -> bool {
+    if let Some(path) = GROWING.take() {
+        push(&path, &record("/new", "1"));
+    }
+    false
+}
+
+#[test]
+fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before() {
+    let waits: [(Operation, &str, &[bool]); 3] = [
+        (
+            ("wait", |store| store.wait(&["absent", "there"])),
+            "missing absent (1 of 2 keys there: there)",
+            &[false, true],
+        ),
+        (("get", |store| store.get("absent").map(drop)), "missing absent", &[false]),
+        (
+            ("multi_get", |store| store.multi_get(&["there", "absent"]).map(drop)),
+            "missing absent (1 of 2 keys there: there)",
+            &[true, false],
+        ),
+    ];
+    for ((name, wait), states, expected) in waits {
+        let bed = Bed::new();
+        let store = bed.open();
+        store.set("there", b"1").unwrap();
+        store.set_timeout(TIMEOUT);
+        // It has read all there is, so it can look without the lock; then there is more, which it can't read.
+        let held = Held::exclusive(&bed.path());
+        GROWING.set(Some(bed.path()));
+        let call = timed(|| interruptible(grow, || wait(&store)));
+        call.assert_timed_out_after(TIMEOUT);
+        let error = call.result.unwrap_err();
+        let said = error.to_string();
+        let StoreError::Timeout { keys, .. } = error else { panic!("{name}: {said}") };
+        assert_eq!(keys.present.as_deref(), Some(expected), "{name}: {said}");
+        assert_eq!(keys.obstacle, Some(FileObstacle::Locked), "{name}: {said}");
+        let end = format!("{states}; that was seen last, for at the end another process holds its lock");
+        assert!(said.ends_with(&end), "{name}: {said}");
+        drop(held);
+        // Nothing stays of it.
+        let error = wait(&store).unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Timeout { keys, .. } if keys.obstacle.is_none()),
+            "{name}: {error}"
+        );
     }
 }
 

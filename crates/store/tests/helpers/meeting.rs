@@ -91,6 +91,42 @@ fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
     });
 }
 
+/// More than a server is asked about in one piece.
+const MANY: u64 = 20_000;
+
+/// Sets these keys, and takes them for what so many others did.
+fn set_all(store: &TcpStore, keys: impl Iterator<Item = String>) {
+    let keys: Vec<_> = keys.collect();
+    store.multi_set(&keys.iter().map(|key| (key.as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
+    let absent = [0, 299, 300, 8_191, 8_192, 16_384, 19_999];
+    ranks(&[7], |store, rank| {
+        set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
+        let error = times_out_after(SHORT, || synchronize(store, b"x", rank, MANY, "k", SHORT));
+        assert!(error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"), "{error}");
+        assert_eq!(missing::<()>(Err(error)), absent);
+    });
+}
+
+#[test]
+fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
+    // Most have not come, and the others are spread among them.
+    let has_come = |rank: &u64| rank % 100 == 7;
+    ranks(&[7], |store, rank| {
+        set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
+        let at = Barrier::new("b", MANY).timeout(Duration::from_secs(2)).rank(rank);
+        let error = times_out_after(at.timeout, || {
+            store.set("b/num_members", b"199").unwrap();
+            barrier(store, &at)
+        });
+        let absent: Vec<_> = (0..MANY).filter(|rank| !has_come(rank)).collect();
+        assert!(missing::<()>(Err(error)) == absent);
+    });
+}
+
 /// Rank 0 stays for those who have not read yet, but no longer than it may.
 #[test]
 fn rank_0_waits_for_the_others_to_finish_in_time() {

@@ -1,10 +1,12 @@
 //! A server within a program: where it listens, who shares it, and that it is gone when it is dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_store::{
-    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    Endpoint, LimitMismatch, Limits, Listen, ServerMismatch, ServerOptions, Store, StoreError, TcpStore,
+    TcpStoreOptions, TcpStoreServer,
 };
 
 use crate::clock::{SOON, eventually};
@@ -202,6 +204,97 @@ fn tenants_that_come_at_once_start_one_server() {
         tenant.add("n", 1).unwrap();
     }
     assert_eq!(tenants[0].get("n").unwrap(), b"8");
+}
+
+/// Why a running server can't be shared.
+fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> ServerMismatch {
+    match shared.unwrap_err() {
+        StoreError::ServedOtherwise { mismatch, .. } => mismatch,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_server_is_shared_by_who_asks_for_an_address_that_it_listens_on() {
+    let everywhere = TcpStoreServer::shared("0.0.0.0", 0, None).unwrap();
+    for host in ["0.0.0.0", "127.0.0.1", "127.0.0.2", "localhost", "::ffff:127.0.0.1"] {
+        let shared = TcpStoreServer::shared(host, everywhere.port(), None);
+        assert_eq!(shared.unwrap().instance(), everywhere.instance(), "{host}");
+    }
+    let everywhere = TcpStoreServer::shared("", 0, None).unwrap();
+    for host in ["", "*", "0.0.0.0", "127.0.0.1", "localhost"] {
+        let shared = TcpStoreServer::shared(host, everywhere.port(), None);
+        assert_eq!(shared.unwrap().instance(), everywhere.instance(), "{host}");
+    }
+    let here = TcpStoreServer::shared("localhost", 0, None).unwrap();
+    for host in ["localhost".to_owned(), here.addresses()[0].ip().to_string()] {
+        let shared = TcpStoreServer::shared(&host, here.port(), None);
+        assert_eq!(shared.unwrap().instance(), here.instance(), "{host}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() {
+    let here = TcpStoreServer::shared("127.0.0.1", 0, None).unwrap();
+    for (host, asked) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
+        let running = here.addresses().to_vec();
+        let expected = ServerMismatch::Address { running, asked: asked.into() };
+        assert_eq!(mismatch(TcpStoreServer::shared(host, here.port(), None)), expected);
+    }
+    let error = TcpStoreServer::shared("0.0.0.0", here.port(), None).unwrap_err().to_string();
+    let port = here.port();
+    assert_eq!(
+        error,
+        format!(
+            "this process serves port {port} already, but not as asked: it listens on 127.0.0.1:{port}, not on 0.0.0.0"
+        )
+    );
+    // Through the store, as its users meet it; and the one that runs has suffered nothing.
+    let asked = TcpStoreOptions {
+        is_master: true,
+        multi_tenant: true,
+        ..TcpStoreOptions::new(Endpoint::new("0.0.0.0", port))
+    };
+    assert!(matches!(TcpStore::open(asked), Err(StoreError::ServedOtherwise { .. })));
+    assert!(answers("127.0.0.1", port));
+}
+
+#[test]
+fn a_server_with_other_limits_is_not_shared_silently() {
+    let mut limits = TcpStoreServer::default_limits();
+    (limits.value_len, limits.keys) = (1 << 20, 1_000);
+    let first = tenant_with(0, limits.clone()).unwrap();
+    let server = first.server().unwrap();
+    // They are the server's, and are kept.
+    let too_large = server_refuses(first.port(), 2 << 20);
+    assert!(matches!(too_large, StoreError::ValueTooLarge { limit: 1_048_576, .. }), "{too_large}");
+    // Those of clients are each client's own, and who names none takes any.
+    let mut same = limits.clone();
+    (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
+    assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
+    let any = TcpStoreServer::shared("127.0.0.1", first.port(), None).unwrap();
+    assert_eq!(any.instance(), server.instance());
+
+    let mut others = limits;
+    others.value_len = 2 << 20;
+    let expected = LimitMismatch { name: "value_len", running: "1MiB".into(), asked: "2MiB".into() };
+    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), Some(others.clone())));
+    assert_eq!(found, ServerMismatch::Limits(vec![expected]));
+    let error = tenant_with(first.port(), others).unwrap_err().to_string();
+    assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
+}
+
+fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
+    TcpStore::open(TcpStoreOptions {
+        is_master: true,
+        multi_tenant: true,
+        limits,
+        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+    })
+}
+
+fn server_refuses(port: u16, len: usize) -> StoreError {
+    TcpStore::connect("127.0.0.1", port).unwrap().set("k", &vec![7; len]).unwrap_err()
 }
 
 #[test]
