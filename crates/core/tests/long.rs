@@ -270,11 +270,22 @@ proptest! {
             both(&mut in_steps, &mut at_once, client, &Ask::ListKeys);
         }
         prop_assert_eq!(&in_steps.told, &at_once.told);
+        for store in [&mut in_steps, &mut at_once] {
+            // What is told is held.
+            store.told.clear();
+            while store.engine.has_work() {
+                store.engine.work();
+            }
+            // One look at as many as there are may pass one by.
+            (0..3).for_each(|_| store.engine.tidy());
+        }
         prop_assert_eq!(in_steps.engine.snapshot(), at_once.engine.snapshot());
     }
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+
     /// A wait in steps may see a key later than one at once would, and so miss one that is deleted again. What stays is
     /// seen by both.
     #[test]
@@ -351,6 +362,43 @@ fn a_wait_for_more_than_may_be_awaited_is_refused_and_leaves_nothing_behind() {
     }
     assert!(matches!(&store.told[&LONG][..], [Err(why)] if why.contains("10")), "{:?}", store.told);
     assert_eq!((store.engine.snapshot().awaited, store.engine.snapshot().blocked), (0, 0));
+}
+
+#[test]
+fn what_is_much_to_store_is_stored_in_steps_too() {
+    let mut store = Told { engine: Engine::new(Limits::default(), 1, None), ..Told::new() };
+    let names: Vec<Vec<u8>> = (0..100).map(name).collect();
+    let value = vec![b'7'; 60_000];
+    let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &value[..])).collect();
+    let mut bytes = Vec::new();
+    Request::MultiSet { pairs: PairList::new(&pairs) }.encode(&mut bytes);
+    let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
+    assert!(store.engine.is_long(&frame));
+    store.engine.begin(store.id(LONG), frame);
+    let mut steps = 0;
+    while store.engine.works_for().is_some() {
+        store.engine.work();
+        steps += 1;
+    }
+    store.note();
+    assert!(steps > 15, "{steps} steps for 6 MB");
+    assert_eq!((store.told.len(), store.engine.snapshot().keys), (0, 100));
+    assert!(names.iter().all(|name| store.engine.value_of(name).is_some_and(|held| **held == *value)));
+}
+
+#[test]
+fn letting_go_of_what_a_long_wait_has_seen_takes_its_time_too() {
+    let mut store = Told::new();
+    store.ask(0, &Ask::MultiSet((0..24).map(|key| (key, 1)).collect()));
+    store.ask(1, &Ask::Wait((0..24).collect()));
+    assert!(!store.engine.has_work());
+    store.ask(1, &Ask::Get(0));
+    let mut steps = 0;
+    while store.engine.has_work() {
+        assert_eq!((store.engine.works_for(), store.engine.work()), (None, None));
+        steps += 1;
+    }
+    assert_eq!(steps, 24);
 }
 
 #[test]

@@ -143,6 +143,8 @@ pub struct Engine {
     spare: Option<Box<Keepsake>>,
     /// A request that is being carried out in steps.
     long: Option<Box<Long>>,
+    /// What nobody wants any more, where letting go of it takes long.
+    rubbish: Vec<Vec<(Key, Value)>>,
     /// What all latches together are counted as.
     latched: usize,
     empty: Value,
@@ -172,6 +174,7 @@ impl Engine {
             outputs: VecDeque::new(),
             spare: None,
             long: None,
+            rubbish: Vec::new(),
             latched: 0,
             empty: Value::default(),
         }
@@ -251,7 +254,9 @@ impl Engine {
     fn discard(&mut self, mut keepsake: Box<Keepsake>) {
         let claim = keepsake.claim.take();
         self.latched -= std::mem::take(&mut keepsake.bytes);
-        if keepsake.latch.capacity() <= LATCH_KEEP {
+        if keepsake.latch.len() > self.limits.turn_keys {
+            self.rubbish.push(std::mem::take(&mut keepsake.latch));
+        } else if keepsake.latch.capacity() <= LATCH_KEEP {
             keepsake.latch.clear();
             self.spare = Some(keepsake);
         }

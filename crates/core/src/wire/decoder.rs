@@ -43,7 +43,7 @@ impl Frame<'static> {
 
 impl Frame<'_> {
     /// The bytes, operation code first, save what lies apart.
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::There(bytes) => bytes,
             Repr::Pieced(pieced) => &pieced.bytes,

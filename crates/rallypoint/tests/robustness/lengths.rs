@@ -46,7 +46,7 @@ fn c06_a_key_longer_than_the_limit_ends_the_connection_before_anything_is_alloca
         }
     }
     assert!(server.growth() < 4 * MIB, "{}", server.growth());
-    assert!(server.offences()[0].contains("key of 8193 bytes, limit 8192"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("key of 8193 bytes, limit 8192"), "{:?}", server.offences());
     let longest = "k".repeat(8192);
     let mut client = server.connect();
     client.set(&longest, "v");

@@ -67,6 +67,10 @@ fn r09_a_multi_set_of_all_the_keys_there_may_be_costs_half_a_second_at_most_and_
     server.assert_unharmed_holding(131_072 * 200);
 }
 
+fn many_keys<'a>(keys: &'a [String], value: &'a [u8]) -> Vec<(&'a [u8], &'a [u8])> {
+    keys.iter().map(|key| (key.as_bytes(), value)).collect()
+}
+
 #[test]
 fn r09_large_multi_sets_disturb_nobody() {
     let _alone = alone();
@@ -74,20 +78,22 @@ fn r09_large_multi_sets_disturb_nobody() {
     let large = vec![5; 4 * MIB];
     let frame = message(Request::MultiSet { pairs: PairList::new(&[(b"/1", &large), (b"/2", &large)]) });
     let keys: Vec<String> = (0..10_000).map(|n| format!("/key/{n}")).collect();
-    let many: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &[7; 16][..])).collect();
+    let many = many_keys(&keys, &[7; 16]);
     let many = message(Request::MultiSet { pairs: PairList::new(&many) });
+    let middling = many_keys(&keys[..150], &large[..60 * KIB]);
+    let middling = message(Request::MultiSet { pairs: PairList::new(&middling) });
     let mut client = server.connect();
     assert_undisturbed(&server, Duration::from_millis(5), || {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(500) {
-            for frame in [&frame, &many] {
+            for frame in [&frame, &many, &middling] {
                 client.send(frame);
                 client.ping();
             }
         }
     });
     drop(client);
-    server.assert_unharmed_holding(2 * large.len() + 10_000 * 200 + HEAP);
+    server.assert_unharmed_holding(2 * large.len() + 10_000 * 200 + 150 * 60 * KIB + HEAP);
 }
 
 /// As many keys as a request may have, one request after the other. Nobody sees half of one.

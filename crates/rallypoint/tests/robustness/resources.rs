@@ -129,7 +129,7 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
             });
             served.extend(next);
         }
-        assert!(server.offences()[0].contains("refused"), "{:?}", server.offences());
+        assert!(server.first_offence().contains("refused"), "{:?}", server.offences());
         drop(served);
         eventually(Duration::from_secs(5), "there is room again", || server.health()["status"] == "serving");
         server.assert_unharmed();

@@ -40,13 +40,14 @@ fn many_who_ask_for_all_keys_and_read_nothing_cost_little_and_disturb_nobody() {
             client.tell(Request::ListKeys);
             writer.set(&format!("/new/{}", lazy.len()), "");
             lazy.push(client);
-            std::thread::sleep(Duration::from_millis(5));
+            // What the system takes for each is sent all the same, and more of them at a time share the processor.
+            std::thread::sleep(Duration::from_millis(25));
         }
     });
     let growth = server.process().memory().saturating_sub(before);
     println!("{} lists of {keys} keys nobody reads: {} MiB", lazy.len(), growth / MIB);
     // Printed once for all, they are 8 MiB; held by each, they would be 15 MiB for each.
-    assert!(lazy.len() > 20 && growth < 32 * MIB, "{} lists, {growth} bytes", lazy.len());
+    assert!(lazy.len() > 15 && growth < 32 * MIB, "{} lists, {growth} bytes", lazy.len());
     // Who reads on after all gets the list of its moment.
     let Reply::Keys(listed) = lazy[0].reply(ReplyKind::Keys) else { panic!() };
     assert_eq!((of_job(&listed), listed.iter().filter(|key| key.starts_with(b"/new/")).count()), (keys, 0));

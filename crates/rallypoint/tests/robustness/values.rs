@@ -161,7 +161,7 @@ fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
     // What is held is not too long for any other request.
     let reply = client.ask(Request::CompareSet { key: b"/k", expected: &held, desired: (&b"v"[..]).into() });
     assert_eq!(reply, Reply::Value((&b"v"[..]).into()));
-    let line = &server.offences()[0];
+    let line = server.first_offence();
     assert!(line.contains("/k") && line.contains("12582912"), "{line}");
     drop(client);
     server.assert_unharmed();
@@ -186,7 +186,7 @@ fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
     assert_eq!(client.value("/1"), b"w");
     assert_eq!(client.number(Request::DeleteKey { key: b"/1" }), 1);
     client.set("/new", "v");
-    assert!(server.offences()[0].contains("10 keys"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("10 keys"), "{:?}", server.offences());
     drop(client);
     server.assert_unharmed();
 }
@@ -206,7 +206,7 @@ fn v09_a_store_full_of_bytes_refuses_more_and_evicts_nothing() {
     assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
     // The room that a value gives up is room for the next.
     client.set("/a", vec![3; 50_000]);
-    assert!(server.offences()[0].contains("full"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("full"), "{:?}", server.offences());
     drop(client);
     server.assert_unharmed();
 }

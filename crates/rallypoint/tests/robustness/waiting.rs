@@ -308,7 +308,7 @@ fn w11_awaited_keys_have_a_limit_for_each_and_for_all() {
     waiting[0].set("/present", "v");
     let reply = waiting[0].ask(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
     assert_eq!(reply, Reply::Stop);
-    assert!(server.offences()[0].contains("limit 10"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("limit 10"), "{:?}", server.offences());
     drop(waiting);
     server.assert_unharmed();
 }

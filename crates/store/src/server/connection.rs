@@ -31,7 +31,7 @@ pub(super) struct Connection {
     pub(super) touched: bool,
     /// Its large request waits for those of others.
     pub(super) paused: bool,
-    /// It has a request of very many keys, and another's is being carried out.
+    /// It has a request that takes long, and another's is being carried out.
     pub(super) is_patient: bool,
     /// Is on the list of those with work left. Once is enough: twice would be two turns.
     pub(super) queued: bool,

@@ -85,7 +85,7 @@ pub(super) struct EventLoop {
     /// Connections that got replies in another's turn.
     touched: VecDeque<usize>,
     doomed: Vec<usize>,
-    /// Connections with a request of very many keys, while another's is being carried out.
+    /// Connections with a request that takes long, while another's is being carried out.
     patient: Vec<usize>,
     /// Not validated yet, oldest first. Entries may be out of date.
     unvalidated: VecDeque<ClientId>,
@@ -230,7 +230,7 @@ impl EventLoop {
             && self.stalled.is_empty()
             && self.recycler.is_empty()
             && self.engine.is_tidy());
-        match (self.ready.is_empty() && self.engine.works_for().is_none(), clocks) {
+        match (self.ready.is_empty() && !self.engine.has_work(), clocks) {
             (false, _) => Some(Duration::ZERO),
             (true, true) => Some(self.sweep_every),
             (true, false) => None,
@@ -444,9 +444,9 @@ impl EventLoop {
         self.count_held(index);
     }
 
-    /// A step of a request of very many keys, if there is one. After the last, those go on who waited for it.
+    /// A step of a request that takes long, if there is one. After the last, those go on who waited for it.
     fn work(&mut self) {
-        if self.engine.works_for().is_some() {
+        if self.engine.has_work() {
             if let Some(client) = self.engine.work() {
                 self.queue(client.index());
             }

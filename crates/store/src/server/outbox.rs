@@ -15,8 +15,8 @@ enum Segment {
     Bytes(Vec<u8>),
     /// A value of the store.
     Value(Value),
-    /// Values to be printed one after the other, from this one on.
-    Values(Vec<Value>, usize),
+    /// Values to be printed one after the other, and let go of as they are.
+    Values(std::vec::IntoIter<Value>),
     /// Keys that the store prints.
     Keys(Listing),
 }
@@ -80,7 +80,7 @@ impl Outbox {
             Segment::Bytes(bytes) => bytes.len(),
             Segment::Value(value) if value.is_shared() => 0,
             Segment::Value(value) => value.len(),
-            Segment::Values(values, _) => values.len() * size_of::<Value>(),
+            Segment::Values(values) => values.len() * size_of::<Value>(),
             Segment::Keys(listing) => listing.held(),
         });
         segments.sum::<usize>() + self.tail.len()
@@ -112,7 +112,7 @@ impl Outbox {
                 if len <= PRINT_AT_ONCE {
                     self.print(buffers, |out| reply.encode(out));
                 } else {
-                    self.push_segment(Segment::Values(std::mem::take(values), 0), len);
+                    self.push_segment(Segment::Values(std::mem::take(values).into_iter()), len);
                 }
             }
             other => self.print(buffers, |out| other.encode(out)),
@@ -191,8 +191,8 @@ impl Outbox {
 
     /// If a list comes next, prints the next stretch of it.
     fn print_ahead(&mut self, buffers: &mut Buffers, engine: &mut Engine) {
-        let (values, next) = match self.segments.front_mut() {
-            Some(Segment::Values(values, next)) => (values, next),
+        let values = match self.segments.front_mut() {
+            Some(Segment::Values(values)) => values,
             Some(Segment::Keys(listing)) => match engine.print_keys(listing) {
                 Some(keys) => return self.segments.push_front(Segment::Value(keys)),
                 None => {
@@ -204,19 +204,17 @@ impl Outbox {
         };
         let mut bytes = buffers.take();
         let mut large = None;
-        while let Some(value) = values.get_mut(*next) {
-            if bytes.len() >= PRINT_AT_ONCE {
-                break;
-            }
-            *next += 1;
+        while bytes.len() < PRINT_AT_ONCE
+            && let Some(value) = values.next()
+        {
             bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
             if value.len() >= Value::SHARED_FROM {
-                large = Some(std::mem::take(value));
+                large = Some(value);
                 break;
             }
-            bytes.extend_from_slice(value);
+            bytes.extend_from_slice(&value);
         }
-        if *next == values.len() {
+        if values.len() == 0 {
             self.segments.pop_front();
         }
         if let Some(value) = large {

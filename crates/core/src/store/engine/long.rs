@@ -1,4 +1,4 @@
-//! Requests of very many keys, carried out in steps so that others have their turns in between.
+//! Requests of very many keys, or of much to be stored, carried out in steps so that others have their turns in between.
 //!
 //! First its keys are sorted by the table they are in, a step at a time; nobody sees anything of that. When that is done
 //! the request counts as carried out, all at once: from then on a table is looked at or written, as the request asks,
@@ -54,6 +54,8 @@ impl Long {
 
 /// At most so many times [`Limits::turn_keys`](crate::Limits::turn_keys) are handled at once.
 const AT_ONCE: usize = 3;
+/// A MULTI_SET is long from so many bytes on, and has as many stored in a step as a connection is read of in a turn.
+const MUCH: usize = 2 * 1024 * 1024;
 
 /// How many keys a request has, if it can be carried out in steps.
 fn keys_of(request: &Request<'_>) -> usize {
@@ -67,9 +69,13 @@ fn keys_of(request: &Request<'_>) -> usize {
 impl Engine {
     /// Whether this request is to be carried out in steps: [`Engine::begin`].
     pub fn is_long(&self, frame: &Frame<'_>) -> bool {
-        let many = AT_ONCE * self.limits.turn_keys;
-        // Each takes at least its length.
-        frame.len() / 8 > many && u32::try_from(frame.len()).is_ok() && keys_of(&frame.request()) > many
+        let (many, bytes) = (AT_ONCE * self.limits.turn_keys, frame.bytes().len());
+        // Each key takes at least its length.
+        if bytes <= MUCH.min(8 * many) || u32::try_from(bytes).is_err() {
+            return false;
+        }
+        let keys = keys_of(&frame.request());
+        keys > many || (keys > 1 && bytes > MUCH && frame.op() == Op::MultiSet)
     }
 
     /// A client asks for what takes long. It is carried out by [`Engine::work`]; until then nothing else is to come from
@@ -112,8 +118,9 @@ impl Engine {
 
     /// The next step of a long request. Whose it was, once it is done.
     pub fn work(&mut self) -> Option<ClientId> {
-        let mut long = self.long.take()?;
         let step = self.limits.turn_keys;
+        self.clear_away(step);
+        let mut long = self.long.take()?;
         if long.waits() {
             if let Err(reason) = self.register_some(&mut long, step) {
                 self.unblock(long.client.index);
@@ -125,8 +132,8 @@ impl Engine {
                 return Some(self.refuse(*long, reason));
             }
         } else {
-            let before = long.left;
-            while before - long.left < step && long.left > 0 {
+            let (keys, bytes) = (long.left, long.adding);
+            while keys - long.left < step && bytes - long.adding < self.limits.turn_bytes && long.left > 0 {
                 let table = long.next;
                 long.next += 1;
                 self.do_table(&mut long, table);
@@ -137,6 +144,22 @@ impl Engine {
         }
         self.long = Some(long);
         None
+    }
+
+    /// Whether [`Engine::work`] has something to do.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.long.is_some() || !self.rubbish.is_empty()
+    }
+
+    /// Lets go of so many values that nobody wants any more: of very many, that takes long as well.
+    fn clear_away(&mut self, how_many: usize) {
+        if let Some(some) = self.rubbish.last_mut() {
+            some.truncate(some.len().saturating_sub(how_many));
+            if some.is_empty() {
+                self.rubbish.pop();
+            }
+        }
     }
 
     /// Does all that is left of a long request, and answers it.

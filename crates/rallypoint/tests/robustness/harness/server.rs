@@ -168,9 +168,15 @@ impl Server {
         String::from_utf8(log).expect("the log is text").lines().map(str::to_owned).collect()
     }
 
+    /// The first line about a peer, when it is there: a thread of its own writes the log.
+    pub(crate) fn first_offence(&self) -> String {
+        eventually(Duration::from_secs(5), "a line in the log", || !self.offences().is_empty());
+        self.offences().remove(0)
+    }
+
     /// Waits for exactly one line about a peer; which.
     pub(crate) fn only_offence(&self) -> String {
-        eventually(Duration::from_secs(5), "a line in the log", || !self.offences().is_empty());
+        self.first_offence();
         let lines = self.offences();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         lines[0].clone()
