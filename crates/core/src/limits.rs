@@ -100,8 +100,9 @@ pub struct Limits {
     pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold; a server takes at most a quarter of the machine's memory unless
-    /// told otherwise. Torch: none, the host runs out of memory instead.
+    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold; a server
+    /// takes at most a quarter of the machine's memory unless told otherwise. Torch: none, the host runs out of memory
+    /// instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
     pub keys: usize = 4_000_000; server count,

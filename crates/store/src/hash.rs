@@ -47,6 +47,8 @@ impl HashStore {
         limits.value_len = usize::MAX / 2;
         limits.awaited_total = usize::MAX / 2;
         limits.awaited_per_client = usize::MAX / 2;
+        // Its callers take turns at the lock.
+        limits.turn_keys = usize::MAX;
         let state = State {
             engine: Engine::new(limits, crate::server::random_number(), None),
             free: Vec::new(),
@@ -199,6 +201,10 @@ impl State {
         self.engine.handle_disconnect(client);
         self.answers.remove(&client);
         self.free.push(client.index() as u32);
+        // A value may have been replaced while its answer was on its way.
+        if !self.engine.is_tidy() {
+            self.engine.tidy();
+        }
     }
 }
 
@@ -418,6 +424,19 @@ fn names(request: &Request<'_>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_what_was_asked_for_however_much_that_was() {
+        let store = HashStore::new();
+        let names: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
+        let pairs: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
+        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+        store.multi_set(&pairs).unwrap();
+        assert_eq!(store.multi_get(&keys).unwrap().len(), keys.len());
+        store.multi_set(&pairs).unwrap();
+        let engine = &store.state().engine;
+        assert!(engine.is_tidy() && !engine.has_work());
+    }
 
     #[test]
     fn a_refusal_names_store_operation_and_keys_once() {

@@ -142,7 +142,7 @@ impl TcpStore {
     /// Adds itself to the workers; the one with the server waits for the others.
     fn join(&self, world_size: u64, deadline: &Deadline) -> Result<()> {
         let mut joined = self.add_at(INIT_KEY, 1, deadline)?;
-        self.link.known().witness_steady(INIT_KEY);
+        self.link.known().witness_steady(INIT_KEY, joined);
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         while self.server.is_some() && joined < world_size as i64 {
             if deadline.has_passed() {
@@ -163,7 +163,7 @@ impl TcpStore {
     /// how many have.
     pub fn count_worker(&self) -> Result<i64> {
         let joined = self.add_at(INIT_KEY, 1, &Deadline::after(self.load_timeout()))?;
-        self.link.known().witness_steady(INIT_KEY);
+        self.link.known().witness_steady(INIT_KEY, joined);
         Ok(joined)
     }
 

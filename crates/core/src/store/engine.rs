@@ -1,7 +1,8 @@
 //! One total order of requests, and what each of them does.
 //!
-//! *Tell*: [`Engine::handle_request`], [`Engine::handle_disconnect`]. *Ask*: [`Engine::poll_output`]. The rest looks.
-//! A driver that has others to serve lets requests of very many keys be carried out in steps: [`Engine::begin`].
+//! *Tell*: [`Engine::handle_request`], [`Engine::handle_disconnect`]. *Ask*: [`Engine::poll_output`].
+//! A driver that has others to serve lets requests of very many keys be carried out in steps: *tell* [`Engine::begin`], *do*
+//! [`Engine::work`] while there is some, and [`Engine::tidy`] now and then. The rest looks.
 //! It needs no clock: clients bound their own waits and cancel them.
 
 mod long;
@@ -282,7 +283,9 @@ impl Engine {
                 while let Some(printed) = self.print_keys(&mut listing) {
                     keys.extend(Strings::of(&printed).map(Key::from));
                 }
-                self.tidy();
+                if !keys.is_empty() {
+                    self.tidy();
+                }
                 Some(Output::Reply { client, reply: Reply::Keys(keys) })
             }
             Next::Output(output) => Some(output),
@@ -480,7 +483,7 @@ impl Engine {
                 State::Free => continue,
                 State::Waiting(places) => {
                     assert_eq!(self.waiters.missing(places).count(), places.left());
-                    let is_registered = self.works_for().is_none_or(|client| client.index() != index);
+                    let is_registered = !self.is_registering(index as ClientIndex);
                     assert!(places.left() > 0 || !is_registered, "a client waits for nothing");
                     for key in self.waiters.missing(places) {
                         assert!(self.map.get(key).is_none(), "a wake-up was lost");

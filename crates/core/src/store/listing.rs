@@ -43,8 +43,12 @@ impl Listing {
         self.len
     }
 
-    /// What it costs to hold it, roughly.
+    /// What it costs to hold it, roughly: its share of what is printed already.
     pub fn held(&self) -> usize {
-        self.sheets.len() * size_of::<Arc<Sheet>>()
+        let share = |sheet: &Arc<Sheet>| {
+            let printed = sheet.printed.get().map_or(0, |printed| printed.len());
+            size_of::<Arc<Sheet>>() + printed / Arc::count(sheet)
+        };
+        self.sheets.iter().map(share).sum()
     }
 }

@@ -129,6 +129,36 @@ fn r09_requests_of_all_the_keys_there_may_be_disturb_nobody() {
     server.assert_unharmed_holding(131_072 * 200 + HEAP);
 }
 
+/// They take turns, and those who came first have theirs first.
+#[test]
+fn r09_many_who_ask_for_very_many_keys_at_once_are_all_answered() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let names: Vec<String> = (0..20_000).map(|n| format!("/key/{n}")).collect();
+    let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let set = message(Request::MultiSet { pairs: PairList::new(&many_keys(&names, &[7; 16])) });
+    let keys = KeyList::new(&keys);
+    let [get, check, wait] =
+        [Request::MultiGet { keys }, Request::Check { keys }, Request::Wait { keys }].map(message);
+    let ask = || {
+        let (address, all) = (server.address(), [&set[..], &get, &wait, &check, &set, &check].concat());
+        std::thread::spawn(move || {
+            let mut client = Client::connect(address);
+            client.send(&all);
+            client.send(&message(Request::Ping { nonce: 7 }));
+            client.finish_sending();
+            client.bytes(20_000 * 24);
+            assert_eq!(client.bytes(3), [0; 3], "the wait and both checks");
+            assert_eq!(client.bytes(4), 7u32.to_le_bytes());
+        })
+    };
+    let asking: Vec<_> = (0..12).map(|_| ask()).collect();
+    for (n, thread) in asking.into_iter().enumerate() {
+        assert!(thread.join().is_ok(), "client {n} is not answered");
+    }
+    server.assert_unharmed_holding(20_000 * 200 + HEAP);
+}
+
 #[test]
 fn one_connection_that_never_pauses_does_not_delay_the_others() {
     let _alone = alone();

@@ -55,6 +55,42 @@ fn many_who_ask_for_all_keys_and_read_nothing_cost_little_and_disturb_nobody() {
     server.assert_unharmed_holding(before + 16 * MIB);
 }
 
+/// Each list is of another moment, and the keys of every table change in between: nothing is shared.
+#[test]
+fn lists_that_nobody_reads_share_the_limit_of_replies_however_the_keys_change() {
+    let _alone = alone();
+    let mut server = Server::with(&["output_total=32MiB"]);
+    let long = "k".repeat(4_000);
+    let names: Vec<String> = (0..4_000).map(|n| format!("/{n:05}{long}")).collect();
+    let mut writer = server.connect();
+    for names in names.chunks(1_000) {
+        let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
+        writer.send(&message(Request::MultiSet { pairs: PairList::new(&pairs) }));
+    }
+    writer.ping();
+    server.wait_until_idle();
+    let before = server.process().memory();
+    let mut lazy: Vec<Client> = Vec::new();
+    let mut most = 0;
+    for names in names.chunks(250) {
+        let mut client = server.connect();
+        client.tell(Request::ListKeys);
+        lazy.push(client);
+        server.wait_until_idle();
+        for name in names {
+            writer.tell(Request::DeleteKey { key: name.as_bytes() });
+        }
+        writer.bytes(8 * names.len());
+        server.wait_until_idle();
+        most = most.max(server.process().memory().saturating_sub(before));
+    }
+    println!("{} lists of up to 16 MiB: {} MiB at most", lazy.len(), most / MIB);
+    assert!(most < 64 * MIB, "{most}");
+    assert!(server.first_offence().contains("replies of"), "{:?}", server.offences());
+    drop((lazy, writer));
+    server.assert_unharmed_holding(before + 48 * MIB);
+}
+
 #[test]
 fn a_reader_of_a_long_list_disturbs_nobody() {
     let _alone = alone();

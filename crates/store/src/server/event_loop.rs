@@ -43,6 +43,9 @@ const GLANCE: usize = 32 * 1024;
 const SERVED_TOGETHER: usize = 64;
 const SERVED_BYTES: usize = 256 * 1024;
 
+/// A connection that is closed is sent what it takes at once of what it is owed, up to so many times what a turn is.
+const LAST_TRIES: usize = 32;
+
 /// What is left of a connection's turn.
 struct Share {
     bytes: usize,
@@ -230,7 +233,8 @@ impl EventLoop {
             && self.stalled.is_empty()
             && self.recycler.is_empty()
             && self.engine.is_tidy());
-        match (self.ready.is_empty() && !self.engine.has_work(), clocks) {
+        let idle = self.ready.is_empty() && self.patient.is_empty() && !self.engine.has_work();
+        match (idle, clocks) {
             (false, _) => Some(Duration::ZERO),
             (true, true) => Some(self.sweep_every),
             (true, false) => None,
@@ -321,7 +325,12 @@ impl EventLoop {
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         // A last try; whoever does not take it now never will.
-        let _ = connection.outbox.send(&mut connection.stream, &mut self.buffers, &mut self.engine);
+        for _ in 0..LAST_TRIES {
+            match connection.outbox.send(&mut connection.stream, &mut self.buffers, &mut self.engine) {
+                Ok(sent) if sent.is_cut_short => {}
+                _ => break,
+            }
+        }
         self.input_held -= connection.held;
         self.output_held -= connection.owed;
         self.counters.connections.store(self.connections.len() as u64, Ordering::Relaxed);
@@ -446,17 +455,24 @@ impl EventLoop {
 
     /// A step of a request that takes long, if there is one. After the last, those go on who waited for it.
     fn work(&mut self) {
+        let mut done = None;
         if self.engine.has_work() {
-            if let Some(client) = self.engine.work() {
-                self.queue(client.index());
-            }
+            done = self.engine.work();
             self.take_outputs(None);
             self.settle();
         }
         if self.engine.works_for().is_none() {
-            while let Some(index) = self.patient.pop() {
+            // In their order, and before the one that has had its turn. The first begins; the others find that, and wait
+            // again.
+            for index in std::mem::take(&mut self.patient) {
+                if let Some(connection) = self.connections.get_mut(index) {
+                    connection.is_patient = false;
+                }
                 self.queue(index);
             }
+        }
+        if let Some(client) = done {
+            self.queue(client.index());
         }
     }
 

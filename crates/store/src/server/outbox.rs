@@ -90,7 +90,9 @@ impl Outbox {
     pub(super) fn push_keys(&mut self, listing: Listing, buffers: &mut Buffers) {
         self.print(buffers, |out| out.extend_from_slice(&(listing.count() as i64).to_le_bytes()));
         let len = listing.printed_len();
-        self.push_segment(Segment::Keys(listing), len);
+        if len > 0 {
+            self.push_segment(Segment::Keys(listing), len);
+        }
     }
 
     /// Adds a reply, and may leave an empty one behind.

@@ -21,8 +21,8 @@ pub(super) struct Known {
     met: bool,
     /// What it says of itself, if it is one of ours.
     identity: Option<String>,
-    /// A key that was there and that nobody deletes.
-    steady: Option<Vec<u8>>,
+    /// A number that was there and that nobody deletes or lessens: its key, and how large it was.
+    steady: Option<(Vec<u8>, i64)>,
     /// Keys that were there, the first ones.
     oldest: Vec<Vec<u8>>,
     /// The others, newest first.
@@ -85,9 +85,14 @@ impl Known {
         }
     }
 
-    /// Remembers that this key was there, and that nobody has a way to delete it.
-    pub(super) fn witness_steady(&mut self, key: &[u8]) {
-        self.steady = Some(key.to_vec());
+    /// Remembers that this number was there, and that nobody has a way to delete or lessen it.
+    pub(super) fn witness_steady(&mut self, key: &[u8], number: i64) {
+        self.steady = Some((key.to_vec(), number));
+    }
+
+    /// Whether this is a number that a server which was started anew may have again, but smaller: how large it was.
+    pub(super) fn at_least(&self, key: &[u8]) -> Option<i64> {
+        self.steady.as_ref().filter(|(steady, _)| steady == key).map(|(_, number)| *number)
     }
 
     /// Remembers that this key may be gone for a good reason.
@@ -97,7 +102,7 @@ impl Known {
     }
 
     fn all_witnesses(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.steady.iter().chain(&self.newest).chain(&self.oldest)
+        self.steady.iter().map(|(key, _)| key).chain(&self.newest).chain(&self.oldest)
     }
 
     fn is_witness(&self, key: &[u8]) -> bool {
@@ -265,9 +270,10 @@ mod tests {
     #[test]
     fn a_steady_key_is_never_pushed_out() {
         let mut known = unnamed(0);
-        known.witness_steady(b"init/");
+        known.witness_steady(b"init/", 2);
         (0..100).for_each(|n| known.witness(&numbered(n)));
         assert_eq!(known.witnesses(None)[0], b"init/");
+        assert_eq!((known.at_least(b"init/"), known.at_least(&numbered(0))), (Some(2), None));
     }
 
     #[test]

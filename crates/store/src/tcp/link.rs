@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rallypoint_core::number::parse_prefix;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 use rallypoint_core::{Limits, WireError};
 
@@ -145,6 +146,7 @@ impl Link {
             let started = Instant::now();
             let broken = match attempt(&mut connection, deadline) {
                 Ok(value) => {
+                    connection.beat();
                     self.pool.put_back(connection);
                     return Ok(value);
                 }
@@ -282,8 +284,20 @@ impl Link {
         connection.send(deadline)?;
         let count = looked_for.len();
         let mut missing = Vec::new();
+        let mut there = Vec::new();
         for key in looked_for {
-            if connection.receive(ReplyKind::Checked, deadline)? != Reply::Checked(true) {
+            match connection.receive(ReplyKind::Checked, deadline)? {
+                Reply::Checked(true) => there.push(key),
+                _ => missing.push(key),
+            }
+        }
+        for key in there {
+            let Some(least) = self.known().at_least(&key) else { continue };
+            connection.queue(&Request::Get { key: &key });
+            connection.send(deadline)?;
+            let value = connection.receive(ReplyKind::Value, deadline)?;
+            let is_less = |value: &[u8]| parse_prefix(value).is_some_and(|number| number < least);
+            if matches!(&value, Reply::Value(value) if is_less(value)) {
                 missing.push(key);
             }
         }
@@ -291,6 +305,10 @@ impl Link {
         let missing = self.known().meet(identity, missing, all_missing);
         if let Some(missing) = missing {
             let beside = self.pool.beside(address, &deadline.or_after(TO_VOUCH));
+            // Who had no time to answer has said nothing. The next connection is looked at again.
+            if deadline.has_passed() {
+                return Err(Broken::Silent { sent: false });
+            }
             self.known().judge(missing, beside);
         }
         self.pool.admit(&connection);

@@ -55,11 +55,8 @@ impl Pool {
     /// Takes back a connection over which a call came to its end.
     pub(super) fn put_back(&self, connection: Connection) {
         let mut state = self.lock();
-        if connection.is_clean() {
-            connection.beat();
-            if state.idle.len() < IDLE {
-                state.idle.push(connection);
-            }
+        if connection.is_clean() && state.idle.len() < IDLE {
+            state.idle.push(connection);
         }
     }
 
@@ -86,6 +83,7 @@ impl Pool {
             };
             drop(state);
             if connection.life().0 == address && connection.is_alive() && connection.ping(deadline).is_ok() {
+                connection.beat();
                 self.put_back(connection);
                 return Beside::Answers;
             }
@@ -139,6 +137,7 @@ mod tests {
         assert!(watched(pool.beside(elsewhere, &deadline)).is_empty());
         let seen = watched(pool.beside(address, &deadline));
         assert_eq!(seen.iter().map(Watched::sign).collect::<Vec<_>>(), [Sign::None]);
+        busy.beat();
         pool.put_back(busy);
         assert_eq!(seen[0].sign(), Sign::Answered);
         assert!(matches!(pool.beside(address, &deadline), Beside::Answers));

@@ -114,6 +114,24 @@ fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
     assert_reset(&store.num_keys().unwrap_err(), "init/");
 }
 
+/// Who starts it anew joins it anew. Then the count is there again, but it begins anew, too.
+#[test]
+fn a_store_that_was_joined_anew_by_fewer_is_another_one() {
+    let server = Fake::honest(TORCHS);
+    let joined = |port| TcpStoreOptions {
+        world_size: Some(3),
+        timeout: SOON,
+        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+    };
+    let _first = TcpStore::open(joined(server.port())).unwrap();
+    let second = TcpStore::open(joined(server.port())).unwrap();
+    second.set("k", b"v").unwrap();
+    let server = server.replace(TORCHS);
+    let _again = TcpStore::open(joined(server.port())).unwrap();
+    assert_eq!(server.value("init/").unwrap(), b"1");
+    assert_reset(&second.num_keys().unwrap_err(), "init/");
+}
+
 /// The first keys that were seen and the last ones are remembered: others may delete many.
 #[test]
 fn one_key_that_is_left_of_many_is_enough() {

@@ -12,7 +12,7 @@ use super::{Engine, Keepsake, LATCH_KEEP, Output, STORED_KEY, State};
 use crate::error::Refusal;
 use crate::store::ClientId;
 use crate::store::map::cost;
-use crate::store::waiters::{Places, WAIT_OVERHEAD};
+use crate::store::waiters::{ClientIndex, Places, WAIT_OVERHEAD};
 use crate::value::Value;
 use crate::wire::{Frame, Kept, Op, Reply, Request};
 
@@ -69,9 +69,9 @@ fn keys_of(request: &Request<'_>) -> usize {
 impl Engine {
     /// Whether this request is to be carried out in steps: [`Engine::begin`].
     pub fn is_long(&self, frame: &Frame<'_>) -> bool {
-        let (many, bytes) = (AT_ONCE * self.limits.turn_keys, frame.bytes().len());
+        let (many, bytes) = (self.limits.turn_keys.saturating_mul(AT_ONCE), frame.bytes().len());
         // Each key takes at least its length.
-        if bytes <= MUCH.min(8 * many) || u32::try_from(bytes).is_err() {
+        if bytes <= MUCH.min(many.saturating_mul(8)) || u32::try_from(bytes).is_err() {
             return false;
         }
         let keys = keys_of(&frame.request());
@@ -90,7 +90,7 @@ impl Engine {
                 self.begin_waiting(client, left);
                 Vec::new()
             }
-            _ => vec![Vec::with_capacity(left / 192); self.map.divide_early()],
+            _ => (0..self.map.divide_early()).map(|_| Vec::with_capacity(left / 192)).collect(),
         };
         let (values, all_present) = (Vec::new(), true);
         let (at, sorted, is_sorted, next, adding) = (0, 0, false, 0, 0);
@@ -128,7 +128,7 @@ impl Engine {
             }
         } else if !long.is_sorted {
             // Half the work of the other steps.
-            if let Err(reason) = self.sort(&mut long, 2 * step) {
+            if let Err(reason) = self.sort(&mut long, step.saturating_mul(2)) {
                 return Some(self.refuse(*long, reason));
             }
         } else {
@@ -213,17 +213,21 @@ impl Engine {
         }
     }
 
-    /// A client is gone that a long request may be of. What it wrote was asked for in full; its answer nobody wants.
+    /// A client is gone that a long request may be of. What counts as written is written; the rest nobody wants.
     pub(super) fn abandon(&mut self, client: ClientId) {
-        match &self.long {
-            Some(long) if long.client == client && long.writes() => self.finish(),
-            Some(long) if long.client == client => {
-                if let Some(keepsake) = self.long.take().and_then(|long| long.keepsake) {
-                    self.discard(keepsake);
-                }
-            }
-            _ => {}
+        let Some(long) = self.long.as_mut().filter(|long| long.client == client) else { return };
+        let keepsake = long.keepsake.take();
+        if !(long.is_sorted && long.writes()) {
+            self.long = None;
         }
+        if let Some(keepsake) = keepsake {
+            self.discard(keepsake);
+        }
+    }
+
+    /// Whether this client is still being registered for what it waits for.
+    pub(super) fn is_registering(&self, index: ClientIndex) -> bool {
+        self.long.as_deref().is_some_and(|long| long.client.index == index && long.waits())
     }
 
     /// Bytes the store will grow by, at most.

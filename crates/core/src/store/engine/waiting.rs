@@ -164,7 +164,7 @@ impl Engine {
 
     /// Notes that a waiter has seen one of its keys; whether it was the last.
     pub(super) fn strike(&mut self, seen: &Seen) -> bool {
-        let is_registered = self.works_for().is_none_or(|client| client.index != seen.client);
+        let is_registered = !self.is_registering(seen.client);
         let State::Waiting(places) = &mut self.clients[seen.client as usize].state else {
             unreachable!("only waiting clients are registered");
         };

@@ -47,7 +47,14 @@ impl Engine {
     /// written may take the place of something.
     pub(super) fn make_room(&mut self) {
         self.do_all();
-        self.tidy();
+        self.rubbish.clear();
+        loop {
+            let before = self.bytes();
+            self.tidy();
+            if self.bytes() == before {
+                break;
+            }
+        }
     }
 
     /// May this key be written, and is there room for it to hold so many bytes?

@@ -32,7 +32,7 @@ impl EventLoop {
     }
 
     /// Keeps the books of what is held of a connection's replies.
-    fn count_owed(&mut self, index: usize) {
+    pub(super) fn count_owed(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let owed = if connection.outbox.unsent() > 0 { connection.outbox.own_bytes() } else { 0 };
         self.output_held = self.output_held + owed - connection.owed;
@@ -70,8 +70,8 @@ impl EventLoop {
         let unreadable = connection.hung_up && !connection.wants_input(&self.limits);
         let blocked = self.engine.is_blocked(connection.client);
         // Whoever sends no more can't cancel either: a wait is dropped, with what stands behind it.
-        let busy = self.engine.works_for() == Some(connection.client) || connection.session.has_deferred();
-        let idle = blocked || (connection.ended && !busy);
+        let works = self.engine.works_for() == Some(connection.client);
+        let idle = !works && (blocked || (connection.ended && !connection.session.has_deferred()));
         if (connection.ended || unreadable) && idle && connection.outbox.unsent() == 0 {
             self.doom(index);
         }
