@@ -67,7 +67,7 @@ pub(super) struct EventLoop {
     queued_listeners: Vec<bool>,
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
-    /// Connections wait to be accepted for which there was no file, not even to refuse them.
+    /// Connections wait to be accepted for which there was no file, not even to refuse them, or no memory.
     starved: bool,
     connections: Slab<Connection>,
     generation: u32,
@@ -232,7 +232,8 @@ impl EventLoop {
             && self.arriving.is_empty()
             && self.stalled.is_empty()
             && self.recycler.is_empty()
-            && self.engine.is_tidy());
+            && self.engine.is_tidy()
+            && !self.starved);
         let idle = self.ready.is_empty() && self.patient.is_empty() && !self.engine.has_work();
         match (idle, clocks) {
             (false, _) => Some(Duration::ZERO),

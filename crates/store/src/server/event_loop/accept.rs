@@ -37,6 +37,10 @@ impl EventLoop {
                         return;
                     }
                 }
+                Err(error) if is_out_of_memory(&error) => {
+                    self.starved = true;
+                    return;
+                }
                 // The peer went away while it waited to be accepted, or the like: its matter.
                 Err(_) => {}
             }
@@ -74,7 +78,7 @@ impl EventLoop {
         self.turn(index);
     }
 
-    /// A file has become free, and no event will tell of those who wait.
+    /// A file or some memory may have become free, and no event will tell of those who wait.
     pub(super) fn accept_again(&mut self) {
         self.starved = false;
         if self.spare_file.is_none() {
@@ -107,6 +111,11 @@ fn is_out_of_files(error: &io::Error) -> bool {
     use rustix::io::Errno;
     error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
         || error.raw_os_error() == Some(Errno::NFILE.raw_os_error())
+}
+
+fn is_out_of_memory(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::NOBUFS, Errno::NOMEM].iter().any(|short| error.raw_os_error() == Some(short.raw_os_error()))
 }
 
 /// Lets this process open as many files as it may; how many that is.

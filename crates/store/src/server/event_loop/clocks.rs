@@ -20,6 +20,10 @@ impl EventLoop {
         self.offences.forget_old(now);
         self.recycler.tidy();
         self.engine.tidy();
+        // What was short may be free again, whoever of this process had it.
+        if self.starved {
+            self.accept_again();
+        }
         self.settle();
     }
 
