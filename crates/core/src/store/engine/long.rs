@@ -358,10 +358,7 @@ impl Engine {
                 let pairs = || places.iter().filter_map(|&(at, _)| pairs.take(&mut (at as usize)));
                 for (key, value) in pairs() {
                     long.adding -= cost(key.len(), value.bytes().len());
-                    match value.to_shared() {
-                        Some(value) => self.map.set(key, value),
-                        None => self.map.set_copy(key, value.bytes()),
-                    }
+                    self.store(key, value);
                 }
                 if self.waiters.len() > 0 {
                     pairs().for_each(|(key, _)| self.wake_if_present(key));

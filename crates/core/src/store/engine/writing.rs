@@ -181,16 +181,19 @@ impl Engine {
             added += cost(key.len(), value.bytes().len());
         }
         self.permit_all(pairs, added)?;
-        for (key, value) in pairs.iter() {
-            match value.to_shared() {
-                Some(value) => self.map.set(key, value),
-                None => self.map.set_copy(key, value.bytes()),
-            }
-        }
+        pairs.iter().for_each(|(key, value)| self.store(key, value));
         if self.waiters.len() > 0 {
             self.wake_for_pairs(pairs);
         }
         Ok(())
+    }
+
+    /// Stores a value that is permitted, and wakes nobody.
+    pub(super) fn store(&mut self, key: &[u8], value: Payload<'_>) {
+        match value.to_shared() {
+            Some(value) => self.map.set(key, value),
+            None => self.map.set_copy(key, value.bytes()),
+        }
     }
 
     /// Is there room for all of them, which take so many bytes?
