@@ -1,12 +1,14 @@
 """Servers to test against, each on a free port of its own: torch's two and ours."""
 
+import contextlib
 import os
 import pathlib
 import select
+import signal
 import subprocess
 
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import DEADLINE, seconds, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -83,6 +85,26 @@ class OurServer:
             raise AssertionError(f"SIGTERM did not end the server; its log: {self.log}") from None
         assert alive, f"the server had ended by itself with {self.process.returncode}; its log: {self.log}"
         assert self.process.returncode == 0, f"exit code {self.process.returncode}; its log: {self.log}"
+
+    @contextlib.contextmanager
+    def frozen(self):
+        """It does nothing meanwhile; what it is sent then waits, and `unread` counts it."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            # Its threads stop one after the other.
+            tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
+            until("it stands still", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def unread(self):
+        """How many of its connections have sent what it has not read."""
+        local = f":{self.port:04X}"
+        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # Of a connection the second of these is what waits to be read.
+        queues = [row[4] for row in rows if row[1].endswith(local) and row[3] == "01"]
+        return sum(int(queue.split(":")[1], 16) > 0 for queue in queues)
 
     def kill(self):
         """Ends it without a word, as a crash would."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import DEADLINE, seconds, until
 from driver import OurClient, OurError
 from stage import Background
 from torch.distributed.elastic.utils import store as elastic
@@ -275,10 +275,12 @@ def test_the_elastic_barrier_names_who_is_missing_on_both_sides(stage, mine, tor
 
 
 def test_a_server_that_goes_away_is_named_by_ours_as_by_torchs_client(ours):
-    with OurClient(ours.server, timeout=500) as mine:
+    with OurClient(ours.server, timeout=2000) as mine:
         torchs = ours.client()
         mine.set("k", "v")
-        waiting, theirs = mine.later("get", "missing"), Background(torchs.get, "missing")
+        with ours.server.frozen():
+            waiting, theirs = mine.later("get", "missing"), Background(torchs.get, "missing")
+            until("both requests", lambda: ours.server.unread() == 2, instead=ours.server.unread)
         ours.settle()
         ours.server.kill()
         message = fails("ConnectionLost", waiting)

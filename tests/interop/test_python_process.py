@@ -227,6 +227,32 @@ os._exit(0)
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
+def test_a_child_forked_while_a_thread_imports_has_the_module():
+    # Without care the child waits for the import that only its parent goes on with.
+    script = """
+        import os, threading
+        import rallypoint
+
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow(frame, *_):
+            if frame.f_code.co_filename.endswith("_exceptions.py"):
+                begun.set()
+                go_on.wait()
+
+        threading.settrace(slow)
+        threading.Thread(target=lambda: rallypoint.DistError).start()
+        threading.settrace(None)
+        begun.wait()
+        threading.Timer(0.2, go_on.set).start()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if issubclass(rallypoint.DistError, Exception) else 1)
+        print(os.waitpid(child, 0)[1])
+    """
+    assert run(script) == ["0"]
+
+
 def test_a_child_whose_parents_server_is_gone_is_told_so():
     script = """
         import os, rallypoint

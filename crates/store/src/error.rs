@@ -170,9 +170,7 @@ pub enum StoreError {
         waited: Duration,
     },
     /// The address to listen on is taken.
-    #[error(
-        "cannot listen on {address}: address already in use (another store server, or a job that has not ended?)"
-    )]
+    #[error("cannot listen on {address}: address already in use ({})", holder(.address))]
     AddressInUse {
         /// The address.
         address: String,
@@ -549,6 +547,16 @@ fn ranks(missing: &[u64]) -> String {
     some(&missing.iter().map(u64::to_string).collect::<Vec<_>>())
 }
 
+/// Who may have an address that is taken.
+fn holder(address: &str) -> &'static str {
+    match address.rsplit_once(':') {
+        Some((_, "0")) => {
+            "all of this machine's free ports are taken; connections that have ended give theirs back after a minute"
+        }
+        _ => "another store server, or a job that has not ended?",
+    }
+}
+
 fn addresses(tried: &[(String, String)]) -> String {
     match tried {
         [] => "no address was tried".into(),
@@ -570,6 +578,13 @@ mod tests {
         assert_eq!(said(2, &[false, false]), "missing k0, k1");
         assert_eq!(said(3, &[false, true, true]), "missing k0 (2 of 3 keys there: k1, k2)");
         assert_eq!(said(2, &[true, true]), "all of k0, k1 came just after the time-out");
+    }
+
+    #[test]
+    fn a_taken_address_says_who_may_have_it() {
+        let said = |address: &str| StoreError::AddressInUse { address: address.into() }.to_string();
+        assert!(said("127.0.0.1:29400").ends_with("(another store server, or a job that has not ended?)"));
+        assert!(said("[::]:0").contains("all of this machine's free ports are taken"));
     }
 
     #[test]

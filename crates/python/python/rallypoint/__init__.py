@@ -10,7 +10,9 @@ Names, arguments, defaults and exceptions are those of `torch.distributed`; torc
 not imported: `import rallypoint` loads nothing but this file.
 """
 
+import os as _os
 import sys as _sys
+from _thread import RLock as _RLock
 
 # What the package offers, and which of its modules has it.
 _HOMES = {
@@ -42,9 +44,16 @@ def _modules():
     return _MODULES
 
 
+# A child that is forked while another thread imports a module would wait for that thread, which it doesn't have. So a fork
+# waits until the import is done.
+_importing = _RLock()
+_os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+
 def _module(name):
     name = f"{__name__}.{name}"
-    __import__(name)
+    with _importing:
+        __import__(name)
     return _sys.modules[name]
 
 

@@ -36,7 +36,7 @@ impl StaticNode {
         run_id: &str,
         timeout: i64,
     ) -> PyResult<StaticNode> {
-        listen();
+        listen(py)?;
         let make = || -> Result<StaticRendezvousHandler, RendezvousError> {
             let host = match master_addr.contains(':') {
                 true => format!("[{master_addr}]"),

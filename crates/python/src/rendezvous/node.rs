@@ -56,7 +56,7 @@ impl RendezvousNode {
         keep_alive_max_attempt: i64,
         expected_hosts: Option<String>,
     ) -> PyResult<RendezvousNode> {
-        listen();
+        listen(py)?;
         check_nodes(&run_id, min_nodes, max_nodes)?;
         let settings = Settings {
             join_timeout: join,

@@ -23,12 +23,14 @@ static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 const MOST: usize = 256;
 
 /// Begins to keep what is logged.
-pub(super) fn listen() {
+pub(super) fn listen(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Nobody else can have set one: what is in this library is nobody else's.
         let _ = tracing::subscriber::set_global_default(Keeper);
     });
+    // Now, not when the first line is told: the interpreter may lose the exception of a signal that comes during an import.
+    py.import("logging").map(drop)
 }
 
 /// Tells Python's `logging` what was kept. An exception is that of a signal that came meanwhile.

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::store::SERVER_KEY;
@@ -100,16 +100,27 @@ static LOOKERS: AtomicU64 = AtomicU64::new(0);
 
 impl Looker {
     fn start(process: u32) -> Option<Looker> {
-        static MOST: OnceLock<u64> = OnceLock::new();
-        let most = *MOST.get_or_init(|| {
-            std::thread::available_parallelism().map_or(1, |all| (all.get() as u64 / 2).max(1))
-        });
+        let most = most_lookers();
         let own = u64::from(process) << 32;
         let more = |now: u64| match now & !0xffff_ffff == own {
             true => (now - own < most).then_some(now + 1),
             false => Some(own + 1),
         };
         LOOKERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Looker { process })
+    }
+}
+
+/// How many may look. Asking takes a while, so it is asked once; not behind a `OnceLock`, which would never open in a child
+/// that was forked while another thread was asking.
+fn most_lookers() -> u64 {
+    static MOST: AtomicU64 = AtomicU64::new(0);
+    match MOST.load(Ordering::Relaxed) {
+        0 => {
+            let most = std::thread::available_parallelism().map_or(1, |all| (all.get() as u64 / 2).max(1));
+            MOST.store(most, Ordering::Relaxed);
+            most
+        }
+        most => most,
     }
 }
 
