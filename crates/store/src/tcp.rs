@@ -3,9 +3,11 @@
 //! What may be repeated is repeated until the time is up; what may not is never sent twice. What is wrong with a server
 //! is for [`StoreError`] to say.
 
+mod broken;
 mod connection;
 mod known;
 mod link;
+mod looking;
 mod operations;
 mod pool;
 mod pulse;

@@ -81,7 +81,9 @@ fn assert_steady(what: &str, out: &str, restarts: usize) {
     let told: Vec<_> = out.lines().filter_map(numbers).collect();
     let [early, late] = &told[..] else { panic!("{what}: {out}") };
     println!("{what}: KiB, threads, files: {early:?}, after {restarts} more restarts {late:?}");
-    assert!(late[1] <= early[1] + 3 && late[2] <= early[2] + 3, "{what}: {early:?} {late:?}");
+    // A thread or connection more or less is at work at any moment; what is left behind would be one for each restart.
+    assert!(restarts >= 30);
+    assert!(late[1] <= early[1] + 3 && late[2] <= early[2] + 8, "{what}: {early:?} {late:?}");
     // At first much is used for the first time; later on each may leave a few names in a store, and no more.
     assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
 }

@@ -4,7 +4,6 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,43 +12,11 @@ use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, 
 use rallypoint_core::{Limits, WireError};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use super::broken::{Broken, REFUSED, broke, came, is_pause, lost};
+use super::looking::Looker;
 use super::pulse::Pulse;
 use crate::deadline::Deadline;
 use crate::interrupt;
-
-/// How an exchange failed.
-#[derive(Debug)]
-pub(super) enum Broken {
-    /// The connection is gone. `sent`: whether any byte of the request may have left; `ended`: whether it was the other
-    /// side that closed it.
-    Lost { reason: String, sent: bool, ended: bool },
-    /// The server does not answer, or does not take what is sent.
-    Silent { sent: bool },
-    /// The server sent what is not the protocol.
-    Violation(WireError),
-    /// The answer to a ping was to another one.
-    WrongNonce { sent: u32, found: u32 },
-}
-
-impl Broken {
-    /// The same, of a step after which the request itself has not been sent yet, or has been answered.
-    pub(super) fn before_sending(self) -> Broken {
-        match self {
-            Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: false },
-            Broken::Silent { .. } => Broken::Silent { sent: false },
-            other => other,
-        }
-    }
-
-    /// The same, of a step after the request itself was sent.
-    pub(super) fn after_sending(self) -> Broken {
-        match self {
-            Broken::Lost { reason, ended, .. } => Broken::Lost { reason, ended, sent: true },
-            Broken::Silent { .. } => Broken::Silent { sent: true },
-            other => other,
-        }
-    }
-}
 
 /// A connection with its handshake done.
 #[derive(Debug)]
@@ -88,49 +55,6 @@ const READ_LARGE: usize = 256 * 1024;
 const SOON: Duration = Duration::from_micros(200);
 /// How long it is looked for one where the last came soon, letting others run meanwhile.
 const LOOKING: Duration = Duration::from_micros(100);
-
-/// A thread that looks for an answer without sleeping. Where many do, they take the time of those who would answer, so only
-/// some may: at most every second processor is busy with it.
-struct Looker {
-    process: u32,
-}
-
-/// How many there are, and above that in which process: a forked child has none of its parent's threads.
-static LOOKERS: AtomicU64 = AtomicU64::new(0);
-
-impl Looker {
-    fn start(process: u32) -> Option<Looker> {
-        let most = most_lookers();
-        let own = u64::from(process) << 32;
-        let more = |now: u64| match now & !0xffff_ffff == own {
-            true => (now - own < most).then_some(now + 1),
-            false => Some(own + 1),
-        };
-        LOOKERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Looker { process })
-    }
-}
-
-/// How many may look. Asking takes a while, so it is asked once; not behind a `OnceLock`, which would never open in a child
-/// that was forked while another thread was asking.
-fn most_lookers() -> u64 {
-    static MOST: AtomicU64 = AtomicU64::new(0);
-    match MOST.load(Ordering::Relaxed) {
-        0 => {
-            let most = std::thread::available_parallelism().map_or(1, |all| (all.get() as u64 / 2).max(1));
-            MOST.store(most, Ordering::Relaxed);
-            most
-        }
-        most => most,
-    }
-}
-
-impl Drop for Looker {
-    fn drop(&mut self) {
-        let own = u64::from(self.process) << 32;
-        let fewer = |now: u64| (now & !0xffff_ffff == own && now > own).then(|| now - 1);
-        let _ = LOOKERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
-    }
-}
 
 impl Connection {
     /// Connects and shakes hands. With the connection comes what the server says of itself, if it is one of ours.
@@ -470,52 +394,6 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> std::io::Result<TcpStrea
             socket.set_nonblocking(false)?;
             Ok(socket.into())
         }
-    }
-}
-
-/// What came of reading.
-fn came(read: std::io::Result<usize>) -> Result<usize, Broken> {
-    match read {
-        Ok(0) => {
-            let reason = "the server closed the connection".into();
-            Err(Broken::Lost { reason, sent: true, ended: true })
-        }
-        Ok(len) => Ok(len),
-        Err(error) => Err(broke(&error, true)),
-    }
-}
-
-fn is_pause(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
-}
-
-fn lost(error: &std::io::Error, sent: bool) -> Broken {
-    let ended = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-    Broken::Lost { reason: plain(error), sent, ended }
-}
-
-/// The same of a connection that was made.
-fn broke(error: &std::io::Error, sent: bool) -> Broken {
-    match error.kind() {
-        ErrorKind::TimedOut => {
-            let reason = "no sign of life from the server's machine (cut off, or gone)".into();
-            Broken::Lost { reason, sent, ended: false }
-        }
-        _ => lost(error, sent),
-    }
-}
-
-/// Why there is no connection where nobody listens.
-pub(super) const REFUSED: &str = "connection refused (nothing listens there)";
-
-/// An error of the system without its number.
-fn plain(error: &std::io::Error) -> String {
-    match error.kind() {
-        ErrorKind::ConnectionRefused => REFUSED.into(),
-        ErrorKind::ConnectionReset => "connection reset by the server".into(),
-        ErrorKind::TimedOut => "no answer to the connection attempt".into(),
-        ErrorKind::BrokenPipe => "the server closed the connection".into(),
-        _ => error.to_string(),
     }
 }
 

@@ -10,7 +10,8 @@ use rallypoint_core::number::parse_prefix;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 use rallypoint_core::{Limits, WireError};
 
-use super::connection::{Broken, Connection};
+use super::broken::Broken;
+use super::connection::Connection;
 use super::known::Known;
 use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
@@ -267,7 +268,7 @@ impl Link {
             // The others may be where the store will be.
             return Err(Missed { error, is_final: tried.is_empty(), is_refused: false });
         }
-        let is_refused = tried.iter().all(|(_, why)| why == super::connection::REFUSED);
+        let is_refused = tried.iter().all(|(_, why)| why == super::broken::REFUSED);
         let endpoint = self.endpoint.to_string();
         let (op, keys, waited) = (call.op, call.names(), deadline.waited());
         let error = StoreError::Unreachable { endpoint, op, keys, waited, tried };

@@ -9,7 +9,8 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, ReplyKind, Request};
 use rallypoint_core::{Value, printable};
 
 use super::TcpStore;
-use super::connection::{Broken, Connection};
+use super::broken::Broken;
+use super::connection::Connection;
 use super::link::user_key;
 use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};

@@ -6,7 +6,8 @@ use rallypoint_core::WireError;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 use super::TcpStore;
-use super::connection::{Broken, Connection};
+use super::broken::Broken;
+use super::connection::Connection;
 use super::link::user_key;
 use super::operations::one;
 use crate::deadline::Deadline;
