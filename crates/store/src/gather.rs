@@ -248,7 +248,8 @@ mod tests {
             for rank in [0, 2, 4] {
                 let store = &store;
                 scope.spawn(move || {
-                    let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_millis(200));
+                    // Long enough for all three to have come, on a busy machine too.
+                    let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
                         matches!(&error, StoreError::RanksMissing { missing, .. } if missing == &[1, 3]),

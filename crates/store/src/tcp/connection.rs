@@ -429,20 +429,21 @@ mod tests {
                 scope.spawn(move || {
                     let timeout = Duration::from_millis(millis);
                     let stream = TcpStream::connect(address).unwrap();
-                    let (mut set, start) = (None, Instant::now());
-                    let deadline = Deadline::after(timeout);
-                    while let Ok(new) = new_timeout(set, deadline.slice()) {
-                        if let Some(new) = new {
-                            stream.set_read_timeout(new).unwrap();
-                            set = new;
+                    let lateness = || {
+                        let (mut set, start) = (None, Instant::now());
+                        let deadline = Deadline::after(timeout);
+                        while let Ok(new) = new_timeout(set, deadline.slice()) {
+                            if let Some(new) = new {
+                                stream.set_read_timeout(new).unwrap();
+                                set = new;
+                            }
+                            assert!((&stream).read(&mut [0]).is_err_and(|error| is_pause(&error)));
                         }
-                        assert!((&stream).read(&mut [0]).is_err_and(|error| is_pause(&error)));
-                    }
-                    let late = start.elapsed().saturating_sub(timeout);
-                    assert!(
-                        late < (timeout / 25).max(Duration::from_millis(100)),
-                        "{late:?} after {timeout:?}"
-                    );
+                        start.elapsed().saturating_sub(timeout)
+                    };
+                    // The system's steps are the same each time; what else the machine does is not.
+                    let is_in_time = |late: Duration| late < (timeout / 25).max(Duration::from_millis(100));
+                    assert!((0..5).any(|_| is_in_time(lateness())), "late after {timeout:?}");
                 });
             }
         });

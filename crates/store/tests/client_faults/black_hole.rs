@@ -18,8 +18,9 @@ const RECOVERY: Duration = Duration::from_secs(5);
 /// Everything returns in time while nothing passes, and works soon after it does again. One client for each operation.
 fn survives(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl Fn()) {
     let operations: Vec<Operation> = all().into_iter().chain(waiting()).collect();
-    let stores: Vec<_> = operations.iter().map(|_| connect(TIMEOUT)).collect();
+    let stores: Vec<_> = operations.iter().map(|_| connect(SOON)).collect();
     prepare(&stores[0]);
+    stores.iter().for_each(|store| store.set_timeout(TIMEOUT));
     cut();
     std::thread::scope(|scope| {
         for (operation, store) in operations.iter().zip(&stores) {

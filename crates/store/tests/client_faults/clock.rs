@@ -3,13 +3,15 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use rallypoint_store::{Endpoint, Result, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOptions};
 
 pub(crate) use crate::timing::{SOON, TRIES, eventually, goes_on_for, latest};
 
-/// A client of the server on that port of this machine.
+/// A client of the server on that port of this machine. Its time-out is that of what follows: connecting may take its time.
 pub(crate) fn client(port: u16, timeout: Duration) -> TcpStore {
-    open("127.0.0.1", port, timeout).unwrap()
+    let store = open("127.0.0.1", port, SOON).unwrap();
+    store.set_timeout(timeout);
+    store
 }
 
 pub(crate) fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore> {

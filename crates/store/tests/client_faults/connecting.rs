@@ -12,8 +12,9 @@ use rallypoint_store::{
 };
 
 use crate::child::Server;
-use crate::clock::{SOON, fails_after, open};
+use crate::clock::{SOON, eventually, fails_after, open};
 use crate::fake::{Act, Fake, TORCHS};
+use crate::timing::fails_in_time;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -53,9 +54,11 @@ fn a_server_that_answers_only_half_the_handshake_is_given_its_time_and_no_more()
 #[test]
 fn a_server_that_closes_during_the_handshake_is_tried_again_until_the_time_is_up() {
     let server = Fake::start(TORCHS, |_| Act::Refuse);
-    let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
+    // The last attempt may begin so late that its own time is up before it is closed.
+    let is_fair = |error: &StoreError| tried(error)[0].1.contains("closed");
+    let error = fails_in_time(TIMEOUT, "connect", is_fair, || open("127.0.0.1", server.port(), TIMEOUT));
     assert!(tried(&error)[0].1.contains("closed"), "{error}");
-    assert!(server.connections() > 3, "tried {} times", server.connections());
+    eventually("it was tried several times", || server.connections() > 3);
 }
 
 #[test]

@@ -11,10 +11,21 @@ use crate::operations::{all, at_once, prepare, waiting};
 /// How soon whoever waits must be told.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
+/// Far longer than that.
+const LONG: Duration = Duration::from_secs(5);
+
 /// Whether the error names the peer, the operation and what it was about.
 fn names(error: &StoreError, port: u16, what: &str) -> bool {
     let text = error.to_string();
     text.contains(&format!("127.0.0.1:{port}")) && what.split(' ').next().is_some_and(|op| text.contains(op))
+}
+
+/// Whether the thread that was to wait was so late on a busy machine that there was no server any more.
+#[track_caller]
+fn came_too_late(error: &StoreError, tried: u32) -> bool {
+    let is_late = matches!(error, StoreError::Unreachable { .. });
+    assert!(!is_late || tried < TRIES, "{error:?}");
+    is_late
 }
 
 /// What becomes of a call that waits when the server goes away, and how soon.
@@ -38,10 +49,13 @@ fn whoever_waits_on_a_server_that_is_killed_is_told_within_50_ms() {
     for operation in waiting() {
         for tried in 1.. {
             let mut server = Server::start();
-            let store = client(server.port(), SOON);
+            let store = client(server.port(), LONG);
             prepare(&store);
             let port = server.port();
             let (error, took) = while_waiting(&store, operation.call, || server.kill());
+            if came_too_late(&error, tried) {
+                continue;
+            }
             assert!(names(&error, port, operation.name), "{}: {error}", operation.name);
             match &error {
                 StoreError::ConnectionLost { keys, .. } if !operation.name.starts_with("barrier") => {
@@ -65,8 +79,11 @@ fn whoever_waits_on_a_server_that_is_killed_is_told_within_50_ms() {
 fn whoever_waits_on_a_server_that_is_dropped_is_told_within_50_ms() {
     for tried in 1.. {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-        let store = client(server.port(), SOON);
+        let store = client(server.port(), LONG);
         let (error, took) = while_waiting(&store, |store| store.wait(&["missing"]), || drop(server));
+        if came_too_late(&error, tried) {
+            continue;
+        }
         assert!(matches!(error, StoreError::ConnectionLost { .. }), "{error:?}");
         if took <= AT_ONCE {
             return;
@@ -78,17 +95,23 @@ fn whoever_waits_on_a_server_that_is_dropped_is_told_within_50_ms() {
 /// All threads of a client that wait are told, not only the first.
 #[test]
 fn every_thread_that_waits_is_told() {
-    let mut server = Server::start();
-    let store = client(server.port(), SOON);
-    std::thread::scope(|scope| {
-        let blocked: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get("missing"))).collect();
-        goes_on_for(Duration::from_millis(50), &blocked[0]);
-        server.kill();
-        for thread in blocked {
-            let error = thread.join().unwrap().unwrap_err();
+    for tried in 1.. {
+        let mut server = Server::start();
+        let store = client(server.port(), LONG);
+        let errors: Vec<_> = std::thread::scope(|scope| {
+            let blocked: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get("missing"))).collect();
+            goes_on_for(Duration::from_millis(50), &blocked[0]);
+            server.kill();
+            blocked.into_iter().map(|thread| thread.join().unwrap().unwrap_err()).collect()
+        });
+        if errors.iter().any(|error| came_too_late(error, tried)) {
+            continue;
+        }
+        for error in errors {
             assert!(matches!(error, StoreError::ConnectionLost { .. }), "{error:?}");
         }
-    });
+        return;
+    }
 }
 
 #[test]

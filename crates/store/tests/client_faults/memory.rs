@@ -25,7 +25,7 @@ fn resident() -> (u64, u64) {
 
 /// The child: gets a value, and says by how much it grew meanwhile.
 pub(crate) fn read_and_say_what_it_took(port: u16) {
-    let store = client(port, Duration::from_millis(500));
+    let store = client(port, Duration::from_secs(2));
     let (before, _) = resident();
     let error = store.get("k").unwrap_err();
     let (_, most) = resident();

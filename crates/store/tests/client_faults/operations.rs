@@ -3,6 +3,8 @@
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
+use crate::clock::SOON;
+
 /// An operation by its name.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
@@ -23,6 +25,7 @@ impl Operation {
 
 /// What the operations need to succeed at once on a healthy server.
 pub(crate) fn prepare(store: &dyn Store) {
+    let store = store.with_timeout(SOON);
     store.multi_set(&[("there", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
     for _ in 0..8 {
         store.queue_push("queue", b"item").unwrap();

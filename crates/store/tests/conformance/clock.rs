@@ -13,11 +13,14 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
     crate::timing::fails_in_time(timeout, "what was waited for in vain", was_heard, call)
 }
 
-/// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late.
+/// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late, and then there
+/// may be no new connection in time either.
 pub(crate) fn was_heard(error: &StoreError) -> bool {
     match error {
         StoreError::Timeout { keys, .. } => keys.present.as_ref().map(Vec::len) == Some(keys.keys.len()),
-        StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } => false,
+        StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } | StoreError::Unreachable { .. } => {
+            false
+        }
         _ => true,
     }
 }

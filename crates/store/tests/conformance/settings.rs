@@ -35,16 +35,16 @@ pub(crate) fn operations_wait_for_the_time_out_of_the_store(world: &World) {
 
 pub(crate) fn a_clone_is_another_client_of_the_same_store(world: &World) {
     let store = world.client();
-    store.set_timeout(Duration::from_millis(1234));
+    store.set_timeout(Duration::from_millis(12_345));
     store.set("k", b"v").unwrap();
     let clone = store.clone_store().unwrap();
-    assert_eq!(clone.timeout(), Duration::from_millis(1234));
+    assert_eq!(clone.timeout(), Duration::from_millis(12_345));
     assert_eq!(clone.kind(), store.kind());
     assert_eq!(clone.get("k").unwrap(), b"v");
     clone.set("l", b"w").unwrap();
     assert_eq!(store.get("l").unwrap(), b"w");
-    clone.set_timeout(Duration::from_millis(4321));
-    let shared = store.timeout() == Duration::from_millis(4321);
+    clone.set_timeout(Duration::from_millis(54_321));
+    let shared = store.timeout() == Duration::from_millis(54_321);
     assert_eq!(shared, world.shares_timeout, "{:?}", store.timeout());
 }
 
@@ -63,12 +63,12 @@ pub(crate) fn another_time_out_for_a_while_leaves_the_store_its_own(world: &Worl
     let hasty = store.with_timeout(timeout);
     assert_eq!((hasty.timeout(), store.timeout()), (timeout, SOON));
     times_out_after(timeout, || hasty.get("k"));
+    hasty.set_timeout(SOON * 2);
+    assert_eq!((hasty.timeout(), store.timeout()), (SOON * 2, SOON));
     hasty.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
-    hasty.set_timeout(timeout * 2);
-    assert_eq!((hasty.timeout(), store.timeout()), (timeout * 2, SOON));
-    store.set_timeout(timeout * 3);
-    assert_eq!((hasty.timeout(), store.timeout()), (timeout * 2, timeout * 3));
+    store.set_timeout(SOON * 3);
+    assert_eq!((hasty.timeout(), store.timeout()), (SOON * 2, SOON * 3));
     let keys = store.num_keys().unwrap();
     drop(hasty);
     assert_eq!(store.get("k").unwrap(), b"v");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rallypoint_store::{FileObstacle, Store, StoreError};
 
-use super::bed::{Bed, push, record, timed};
+use super::bed::{Bed, push, record, timed, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -33,9 +33,7 @@ fn a_reader_of_a_torn_tail_has_what_is_before_it_and_sleeps_until_its_time_is_up
         assert_eq!(store.get("k").unwrap(), b"v");
         assert!(store.check(&["k"]).unwrap());
         assert_eq!((store.num_keys().unwrap(), store.list_keys().unwrap().len()), (2, 1));
-        let get = timed(|| store.get("torn"));
-        get.assert_timed_out_after(TIMEOUT);
-        let error = get.result.unwrap_err();
+        let error = times_out_after(TIMEOUT, || timed(|| store.get("torn")));
         let expected = format!("its last {} bytes are a torn record", tail.len());
         assert!(
             matches!(error, StoreError::Timeout { .. }) && error.to_string().contains(&expected),
@@ -161,9 +159,8 @@ fn a_long_torn_record_is_not_read_over_and_over() {
     let store = bed.options().timeout(timeout).open().unwrap();
     push(&bed.path(), &[b"\x02\0\0\0/x", &(60u32 << 20).to_le_bytes()[..]].concat());
     File::options().write(true).open(bed.path()).unwrap().set_len(50 << 20).unwrap();
-    let get = timed(|| store.get("x"));
-    get.assert_timed_out_after(timeout);
-    assert!(matches!(get.result, Err(StoreError::Timeout { .. })), "{:?}", get.result);
+    let error = times_out_after(timeout, || timed(|| store.get("x")));
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
 }
 
 #[test]

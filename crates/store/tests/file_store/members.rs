@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rallypoint_store::{FileObstacle, FileStore, Store, StoreError};
 
-use super::bed::{Bed, Held, push, record, timed};
+use super::bed::{Bed, Held, push, record, timed, times_out_after};
 
 fn open(bed: &Bed, num_workers: impl Into<Option<u64>>) -> FileStore {
     bed.options().num_workers(num_workers).open().unwrap()
@@ -119,11 +119,15 @@ fn closing_cuts_off_a_torn_tail_first() {
 #[test]
 fn closing_keeps_its_time_out_and_says_what_held_it_up() {
     let bed = Bed::new();
-    let store = bed.options().timeout(Duration::from_millis(300)).open().unwrap();
-    let _held = Held::shared(&bed.path());
-    let close = timed(|| store.close());
-    close.assert_timed_out_after(Duration::from_millis(300));
-    assert!(matches!(close.result, Err(StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. })));
+    let timeout = Duration::from_millis(300);
+    let mut held = None;
+    let error = times_out_after(timeout, || {
+        held = None;
+        let store = bed.options().timeout(timeout).open().unwrap();
+        held = Some(Held::shared(&bed.path()));
+        timed(|| store.close())
+    });
+    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
 }
 
 #[test]

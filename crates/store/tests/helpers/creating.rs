@@ -8,6 +8,7 @@ use rallypoint_store::{
 };
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
+use crate::timing::fails_in_time;
 use crate::place::Place;
 
 fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
@@ -138,7 +139,7 @@ fn a_worker_without_a_server_gives_up_in_time() {
     let held = reserve_port().unwrap();
     let timeout = Duration::from_millis(400);
     let options = C10dStoreOptions { timeout, ..options(Some(held.port()), 2) };
-    let error = times_out_after(timeout, || create(1, &options));
+    let error = fails_in_time(timeout, "a worker", |_| true, || create(1, &options));
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
 }
 

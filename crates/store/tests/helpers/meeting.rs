@@ -10,6 +10,8 @@ use rallypoint_store::{
 use crate::clock::{SOON, times_out_after, was_heard};
 
 const SHORT: Duration = Duration::from_millis(250);
+/// Long enough for several to come, on a busy machine too.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 fn client(server: &TcpStoreServer) -> TcpStore {
     let endpoint = Endpoint::new("127.0.0.1", server.port());
@@ -27,10 +29,17 @@ fn ranks_at<T: Send>(
     ranks: &[u64],
     act: impl Fn(&TcpStore, u64) -> T + Sync,
 ) -> Vec<T> {
+    let start = std::sync::Barrier::new(ranks.len());
     std::thread::scope(|scope| {
-        let act = &act;
-        let threads: Vec<_> =
-            ranks.iter().map(|&rank| scope.spawn(move || act(&client(server), rank))).collect();
+        let (act, start) = (&act, &start);
+        let rank = |&rank| {
+            let store = client(server);
+            scope.spawn(move || {
+                start.wait();
+                act(&store, rank)
+            })
+        };
+        let threads: Vec<_> = ranks.iter().map(rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -75,7 +84,7 @@ fn rank_0_leaves_last_and_the_keys_are_torchs() {
 fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
     // On a busy machine the answer who was there may come too late, so there is more than one try.
     let heard = (0..5).any(|_| {
-        let results = ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", SHORT));
+        let results = ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", TOGETHER));
         results.into_iter().all(|result| match result {
             Err(error) if !was_heard(&error) => false,
             result => {
@@ -156,7 +165,7 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
 #[test]
 fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
     for came in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let at = Barrier::new("b", 6).timeout(SHORT);
+        let at = Barrier::new("b", 6).timeout(TOGETHER);
         let errors = ranks(came, |store, rank| barrier(store, &at.clone().rank(rank)));
         let absent: Vec<u64> = (0..6).filter(|rank| !came.contains(rank)).collect();
         for error in errors {
@@ -190,12 +199,12 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
 /// One who came without a rank can't be named, and is waited for only as long as that may take.
 #[test]
 fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
-    let at = Barrier { trace_timeout: SHORT, ..Barrier::new("b", 3).timeout(SHORT) };
+    let at = Barrier { trace_timeout: SHORT, ..Barrier::new("b", 3).timeout(TOGETHER) };
     let errors = ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
             let error = barrier(store, &at.clone().rank(0)).unwrap_err();
-            assert!(started.elapsed() >= 2 * SHORT);
+            assert!(started.elapsed() >= TOGETHER + SHORT);
             error
         }
         _ => barrier(store, &at).unwrap_err(),
