@@ -30,6 +30,14 @@ impl Deadline {
         Deadline { start: self.start, at }
     }
 
+    /// The same after something that should have ended with this and was begun then: what it took longer was the machine's
+    /// doing, and is not taken from what comes now.
+    pub(crate) fn grace_after(&self, begun: Instant) -> Deadline {
+        let Deadline { start, at } = self.grace();
+        let lost = self.at.map_or(Duration::ZERO, |at| at.max(begun).elapsed());
+        Deadline { start, at: at.map(|at| at + lost) }
+    }
+
     /// This one, or so long from now if that is sooner.
     pub(crate) fn or_after(&self, most: Duration) -> Deadline {
         let soon = Instant::now() + most;
@@ -123,6 +131,17 @@ mod tests {
         let deadline = Deadline::after(Duration::from_secs(10));
         let left = deadline.grace().left().unwrap();
         assert!(left > Duration::from_secs(10) && left < Duration::from_millis(10_500), "{left:?}");
+    }
+
+    #[test]
+    fn a_grace_is_whole_after_a_stall_and_not_after_a_late_beginning() {
+        let deadline = Deadline::after(Duration::from_millis(1));
+        let stalled = Instant::now();
+        std::thread::sleep(Duration::from_millis(100));
+        let late = Instant::now();
+        let left = |deadline: Deadline| deadline.left().unwrap();
+        assert!(left(deadline.grace_after(stalled)) > Duration::ZERO);
+        assert!(left(deadline.grace_after(late)).is_zero());
     }
 
     #[test]

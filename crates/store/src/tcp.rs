@@ -156,7 +156,11 @@ impl TcpStore {
                 });
             }
             deadline.sleep(backoff.pause());
-            joined = self.number_at(INIT_KEY, &deadline.grace())?;
+            joined = match self.number_at(INIT_KEY, &deadline.grace()) {
+                // The time is up, and there was none left to ask once more: what was known last is told.
+                Err(_) if deadline.has_passed() => joined,
+                answer => answer?,
+            };
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Requests that wait on the server: sent, waited for, and taken back when the time is up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rallypoint_core::WireError;
 use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
@@ -80,10 +80,11 @@ impl TcpStore {
     pub(super) fn meet(&self, name: &str, key: &[u8], world_size: i64, deadline: &Deadline) -> Result<()> {
         let came = self.link.call(Op::Barrier, &[key], false, deadline, |connection, deadline| {
             connection.queue(&Request::Barrier { key, world_size });
-            let grace = deadline.grace();
-            connection.send(&grace)?;
+            connection.send(&deadline.grace())?;
+            let begun = Instant::now();
             match connection.receive(ReplyKind::Waited(Op::Barrier), deadline) {
                 Err(Broken::Silent { .. }) => {
+                    let grace = deadline.grace_after(begun);
                     // However it fails: the arrival itself has been sent.
                     Ok(connection.cancel(Op::Barrier, None, &grace).map_err(Broken::after_sending)?.0)
                 }
@@ -137,23 +138,26 @@ fn wait_then(
     if let Some((request, _)) = &behind {
         connection.queue(request);
     }
-    let grace = deadline.grace();
+    let mut grace = deadline.grace();
     // It goes out even if the time is up by now: the cancel that follows then tells whether all keys were there.
     connection.send(&grace)?;
+    let begun = Instant::now();
     match connection.receive(ReplyKind::Waited(Op::Wait), deadline) {
         Ok(reply) => came(Op::Wait, &reply)?,
-        Err(Broken::Silent { .. }) => match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace)
-        {
-            Ok((true, reply)) if behind.is_some() => return Ok(Waited::Came(reply)),
-            Ok((true, _)) => {}
-            Ok((false, _)) => return Ok(Waited::TimedOut(states(connection, keys, &grace))),
-            // No time is left to find out more; the connection is dropped, and with it the wait.
-            Err(Broken::Silent { .. } | Broken::Lost { .. }) => {
-                connection.spoil();
-                return Ok(Waited::TimedOut(None));
+        Err(Broken::Silent { .. }) => {
+            grace = deadline.grace_after(begun);
+            match connection.cancel(Op::Wait, behind.map(|(_, kind)| kind), &grace) {
+                Ok((true, reply)) if behind.is_some() => return Ok(Waited::Came(reply)),
+                Ok((true, _)) => {}
+                Ok((false, _)) => return Ok(Waited::TimedOut(states(connection, keys, &grace))),
+                // No time is left to find out more; the connection is dropped, and with it the wait.
+                Err(Broken::Silent { .. } | Broken::Lost { .. }) => {
+                    connection.spoil();
+                    return Ok(Waited::TimedOut(None));
+                }
+                Err(broken) => return Err(broken),
             }
-            Err(broken) => return Err(broken),
-        },
+        }
         Err(broken) => return Err(broken),
     }
     match then {

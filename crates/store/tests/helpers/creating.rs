@@ -8,8 +8,8 @@ use rallypoint_store::{
 };
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
-use crate::timing::fails_in_time;
 use crate::place::Place;
+use crate::timing::fails_in_time;
 
 fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
     C10dStoreOptions { world_size, timeout: SOON, ..C10dStoreOptions::new("127.0.0.1", port) }
