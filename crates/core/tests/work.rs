@@ -16,9 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 const REQUEST: usize = 131_072;
 /// Enough clients, or keys one by one, to tell linear from quadratic.
 const CROWD: usize = 32_768;
-/// Linear work needs 16 times as long, and up to 80 times where it leaves the caches of a busy machine; quadratic work 256
-/// times.
-const MOST: u32 = 128;
+/// Linear work needs 16 times as long, and more where it leaves the caches; quadratic work 256 times.
+const MOST: u32 = 64;
 
 /// One measurement at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -44,9 +43,15 @@ fn best(times: usize, mut run: impl FnMut() -> Duration) -> Duration {
 /// Whether `work` of this size is within the bound of a sixteenth of it.
 fn assert_linear(size: usize, work: impl Fn(usize) -> Duration) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let small = best(5, || work(size / 16)).max(Duration::from_micros(1));
-    let large = best(2, || work(size));
-    assert!(large < small * MOST, "{}: {small:?}, {size}: {large:?}", size / 16);
+    let mut seen = Vec::new();
+    // Work that is not linear is not in any of them.
+    let is_linear = (0..5).any(|_| {
+        let small = best(5, || work(size / 16)).max(Duration::from_micros(1));
+        let large = best(2, || work(size));
+        seen.push((small, large));
+        large < small * MOST
+    });
+    assert!(is_linear, "{} and {size}: {seen:?}", size / 16);
 }
 
 fn names(n: usize) -> Vec<Vec<u8>> {

@@ -36,7 +36,7 @@ fn r04_incomplete_requests_share_a_limit_and_those_that_stop_make_room() {
     assert_eq!((limits.input_total, limits.input_stall), (256 * MIB, Duration::from_secs(3)));
     // A quarter of all: each that has stopped costs the one behind it the time it is given.
     let (uploads, total) = (scaled(13, 50), scaled(64, 256));
-    let mut server = Server::with(&["input_stall=200ms", &format!("input_total={total}MiB")]);
+    let mut server = Server::with(&["input_stall=500ms", &format!("input_total={total}MiB")]);
     let upload = almost_an_upload();
     let mut small = server.connect();
     small.send(&upload[..1_000]);
@@ -95,7 +95,7 @@ fn r05_replies_that_nobody_reads_cost_nothing_and_stop_the_reading() {
 #[test]
 fn r05_who_takes_nothing_of_its_replies_is_closed_and_who_takes_some_is_not() {
     assert_eq!(Limits::default().output_stall, Duration::from_secs(30));
-    let mut server = Server::with(&["output_stall=600ms"]);
+    let mut server = Server::with(&["output_stall=2s"]);
     let value = vec![9; 8 * MIB];
     server.connect().set("/k", &value);
     let [mut stuck, mut slow] = [(); 2].map(|()| server.connect());
@@ -110,7 +110,7 @@ fn r05_who_takes_nothing_of_its_replies_is_closed_and_who_takes_some_is_not() {
         taken += slow.bytes(256 * KIB).len();
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     slow.bytes(4 * (8 + value.len()) - taken);
     slow.ping();
     let line = server.only_offence();

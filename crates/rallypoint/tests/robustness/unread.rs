@@ -1,6 +1,6 @@
 //! Row R05 and invariant S14: what replies hold that nobody takes, whatever becomes of the store meanwhile.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rallypoint_core::Key;
 use rallypoint_core::wire::{PairList, Reply, ReplyKind, Request};
@@ -33,9 +33,9 @@ fn many_who_ask_for_all_keys_and_read_nothing_cost_little_and_disturb_nobody() {
     let before = server.process().memory();
     let mut lazy: Vec<Client> = Vec::new();
     assert_undisturbed(&server, Duration::from_millis(5), || {
-        let (mut writer, start) = (server.connect(), Instant::now());
+        let mut writer = server.connect();
         // Each new key changes what the next is told, not what those before it are owed.
-        while start.elapsed() < Duration::from_millis(500) {
+        for _ in 0..18 {
             let mut client = server.connect();
             client.tell(Request::ListKeys);
             writer.set(&format!("/new/{}", lazy.len()), "");

@@ -59,11 +59,13 @@ impl Bystander {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut times = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
+            loop {
                 times.push(ask());
+                if stopped.load(Ordering::Relaxed) {
+                    return times;
+                }
                 std::thread::sleep(every);
             }
-            times
         });
         Bystander { stop, thread }
     }

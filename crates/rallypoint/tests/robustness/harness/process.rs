@@ -31,6 +31,14 @@ impl Process {
         self.schedule(0)
     }
 
+    /// Whether all its threads wait for something.
+    pub(crate) fn sleeps(self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
+        let states =
+            tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        states.into_iter().all(|stat| stat.contains(") S "))
+    }
+
     /// How long its threads had something to do and no processor to do it on.
     pub(crate) fn starved(self) -> Duration {
         self.schedule(1)
