@@ -129,7 +129,8 @@ fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
 
 #[test]
 fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a port").port();
+    let held = rallypoint_store::reserve_port().expect("a port");
+    let port = held.port();
     let output = bench(&format!("127.0.0.1:{port}"), &[]);
     assert_eq!(output.status.code(), Some(5));
     let error = error(&output);
@@ -142,8 +143,8 @@ fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
 
 #[test]
 fn json_is_printed_also_if_nothing_could_be_measured() {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a port").port();
-    let endpoint = format!("127.0.0.1:{port}");
+    let held = rallypoint_store::reserve_port().expect("a port");
+    let endpoint = format!("127.0.0.1:{}", held.port());
     for (endpoint, args, code) in [
         (&*endpoint, &["--json"][..], 5),
         ("127.0.0.1:0", &["--json"], 2),
