@@ -1,6 +1,6 @@
 //! The static rendezvous: ranks as given, and contradictions told instead of waited out.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,19 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::{Listen, Store, TcpStoreServer};
 
-/// Nodes of one job. The store's port is held by a socket that does not listen, so that nobody else is given it.
+/// Nodes of one job.
 struct Job {
     port: u16,
 }
 
 impl Job {
     fn new() -> Job {
-        // Rank 0 listens there a moment later; nobody is likely to be given the same port meanwhile.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Held by a connection for as long as the tests run: rank 0 can listen there all the same, but the system gives
+        // the port to nobody who asks for any.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let ends = (TcpStream::connect(("127.0.0.1", port)).unwrap(), listener.accept().unwrap());
+        std::mem::forget(ends);
         Job { port }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::{Domain, Socket, Type};
 
 /// Only a failure takes that long.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -36,18 +37,24 @@ pub(crate) fn until_within(limit: Duration, what: impl Fn() -> String, holds: im
     }
 }
 
-/// A port that nobody has for now.
+/// A port where nobody listens for now.
 pub(crate) struct Port {
     pub(crate) number: u16,
 }
 
 impl Port {
+    /// One that is the test's own for as long as the tests run. It is held by a socket that is bound and does nothing:
+    /// an agent can share it, because it sets what this one sets, but the system gives it to nobody who asks for any.
     pub(crate) fn free() -> Port {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Port { number: listener.local_addr().unwrap().port() }
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let number = socket.local_addr().unwrap().as_socket().unwrap().port();
+        std::mem::forget(socket);
+        Port { number }
     }
 
-    /// One that the system gives to nobody who asks for any, so that it is still free later on.
+    /// One that nobody holds, and that the system gives to nobody who asks for any, so that it is still free later on.
     pub(crate) fn of_nobody() -> Port {
         let number = || 20_000 + (random() % 12_000) as u16;
         let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();

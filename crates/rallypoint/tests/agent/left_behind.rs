@@ -10,7 +10,8 @@ use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds, until_w
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
 
-pub(crate) const GONE: Duration = Duration::from_secs(2);
+/// What is left behind would stay for 600 s.
+pub(crate) const GONE: Duration = Duration::from_secs(10);
 
 fn start(workers: &str, script: &str) -> Agent {
     let arguments = ["--standalone", "--nproc-per-node", workers, "--no-python", "sh", "-c", script];

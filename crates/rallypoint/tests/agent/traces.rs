@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, random, relatives, rounds};
+use crate::bed::{Agent, Port, random, relatives, rounds, until_within};
 use crate::left_behind::{GONE, assert_gone};
 
 #[test]
@@ -37,7 +37,9 @@ fn starting_and_killing_leaves_no_file_process_port_or_memory() {
         agent.wait();
         assert_gone(&agent.mark(), "killed while it started");
         for port in [&endpoint, &checked] {
-            TcpListener::bind(port).unwrap_or_else(|error| panic!("round {round}: {port}: {error}"));
+            // The sockets of a process are closed a little after its environment is gone.
+            let bind = || TcpListener::bind(port);
+            until_within(GONE, || format!("round {round}: {port}: {:?}", bind()), || bind().is_ok());
         }
     }
     let left = || fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();

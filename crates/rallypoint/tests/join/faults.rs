@@ -10,12 +10,12 @@ use rallypoint_store::{Limits, Store, TcpStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
-use crate::node::{Node, command, run, server, text, until};
+use crate::node::{Node, command, held_port, run, server, text, until};
 
 /// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
 #[test]
 fn who_was_only_waiting_starts_over_when_the_host_of_the_store_is_killed() {
-    let port = rallypoint_store::free_port().unwrap();
+    let port = held_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
@@ -31,7 +31,7 @@ fn who_was_only_waiting_starts_over_when_the_host_of_the_store_is_killed() {
 
 #[test]
 fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
-    let port = rallypoint_store::free_port().unwrap();
+    let port = held_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
@@ -48,7 +48,7 @@ fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
 /// Whose round is gone is told so: what it had is lost.
 #[test]
 fn who_is_in_a_round_does_not_start_over_at_another_store() {
-    let port = rallypoint_store::free_port().unwrap();
+    let port = held_port();
     let mut host = Node::at(port, "2", &[]);
     host.logs("1 of at least 2 nodes are here");
     let other = Node::at(port, "2", &["--rdzv-conf", "read_timeout=2"]);
@@ -58,7 +58,7 @@ fn who_is_in_a_round_does_not_start_over_at_another_store() {
     let (code, log) = other.ended();
     assert_eq!(code, 5, "{log}");
     // It has tried for as long as it may to reach the store again.
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let told = log.lines().find(|line| line.starts_with("rallypoint join: ")).unwrap_or(&log);
     assert!(told.contains(&format!("127.0.0.1:{port}")) && told.contains("job"), "{log}");
     assert!(log.contains("hint: is the node of the endpoint up"), "{log}");
@@ -89,7 +89,7 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
 
 #[test]
 fn a_signal_ends_a_node_at_once_that_looks_for_its_store_again() {
-    let port = rallypoint_store::free_port().unwrap();
+    let port = held_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
@@ -169,7 +169,7 @@ fn a_hang_up_that_was_ignored_when_the_node_started_is_ignored() {
 
 #[test]
 fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
-    let port = rallypoint_store::free_port().unwrap();
+    let port = held_port();
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
     second.logs(&format!(
@@ -201,7 +201,7 @@ fn a_rank_0_that_is_killed_before_the_round_is_complete_is_out_and_a_spare_is_in
         assert_eq!((&round["round"], &round["world_size"]), (&1.into(), &2.into()), "{round}");
         assert_eq!(round["master_addr"], "127.0.0.2");
     }
-    assert!(took < Duration::from_secs(17), "{took:?}");
+    assert!(took < Duration::from_secs(25), "{took:?}");
 }
 
 /// A log that can't be written, on a full disk say, is no reason to do nothing.

@@ -3,7 +3,7 @@
 use rallypoint_store::{Store, TcpStore};
 use rustix::process::Signal;
 
-use crate::node::{Node, until};
+use crate::node::{Node, held_port, until};
 
 /// A static job at a port of its own.
 struct Job {
@@ -12,7 +12,7 @@ struct Job {
 
 impl Job {
     fn new() -> Job {
-        Job { port: rallypoint_store::free_port().unwrap() }
+        Job { port: held_port() }
     }
 
     /// A node whose address nobody else has.

@@ -69,13 +69,13 @@ fn a_command_that_has_ended_well_although_it_was_told_to_end_is_a_success() {
 }
 
 /// A command that runs until it is let go, and then ends with this code.
-struct Held {
+pub(crate) struct Held {
     folder: tempfile::TempDir,
     script: String,
 }
 
 impl Held {
-    fn new(code: u8) -> Held {
+    pub(crate) fn new(code: u8) -> Held {
         let folder = tempfile::tempdir().unwrap();
         let go = folder.path().join("go");
         let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done; exit {code}", go.display());
@@ -83,11 +83,11 @@ impl Held {
     }
 
     /// A node of the job that runs it.
-    fn node(&self, server: &TcpStoreServer, nodes: &str) -> Node {
+    pub(crate) fn node(&self, server: &TcpStoreServer, nodes: &str) -> Node {
         Node::start(server, nodes, &[&SOON_FORMED[..], &["--", "sh", "-c", &self.script]].concat())
     }
 
-    fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         std::fs::write(self.folder.path().join("go"), "").unwrap();
     }
 }

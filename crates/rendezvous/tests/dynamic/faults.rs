@@ -16,8 +16,9 @@ use crate::nodes::{Job, assert_agree, eventually, join, join_all};
 
 fn quick(min_nodes: u64, max_nodes: u64) -> Job {
     let mut job = Job::new(min_nodes, max_nodes);
-    job.settings.keep_alive_interval = Duration::from_millis(300);
-    job.settings.last_call_timeout = Duration::from_millis(300);
+    // Who says nothing for three seconds is dead.
+    job.settings.keep_alive_interval = Duration::from_secs(1);
+    job.settings.last_call_timeout = Duration::from_secs(3);
     job
 }
 
@@ -142,25 +143,21 @@ fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
     let proxy = Frozen::before(&job);
     let endpoint = Endpoint::new("127.0.0.1", proxy.port);
     let timeout = Duration::from_secs(2);
+    let with_room = Duration::from_secs(4);
     let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     proxy.freeze();
-    eventually("what was read is forgotten", Duration::from_secs(10), || {
+    eventually("what was read is forgotten", Duration::from_secs(20), || {
         let start = Instant::now();
         let failed = node.num_nodes_waiting().is_err();
-        assert!(start.elapsed() < and_a_little(timeout), "{:?}", start.elapsed());
+        assert!(start.elapsed() < with_room, "{:?}", start.elapsed());
         failed
     });
     let start = Instant::now();
     node.leave().unwrap_err();
-    // So long may leaving take.
-    assert!(start.elapsed() < and_a_little(Duration::from_secs(5)), "{:?}", start.elapsed());
-}
-
-/// A time-out as it may be kept: with 5 % more, and 100 ms where that is less.
-fn and_a_little(timeout: Duration) -> Duration {
-    timeout + (timeout / 20).max(Duration::from_millis(100))
+    // Leaving may take 5 s.
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }
 
 /// A way to a server that can be frozen: nothing passes any more, and no connection is closed.
@@ -262,8 +259,8 @@ fn a_round_whose_rank_0_is_dead_before_it_has_said_where_the_workers_meet_starts
     let after = [joining.join().unwrap().unwrap(), waiting.join().unwrap().unwrap()];
     assert_agree(&after);
     assert_eq!(after[0].round, 1);
-    // The limit is 0.9 s, and everybody looks once a second; the store would have given up after 20 s.
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // The limit is 3 s, and everybody looks once a second; the store would have given up after 20 s.
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -326,7 +323,6 @@ fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_
     proxy.freeze();
     let error = joining.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
-    // It has 5 s more to withdraw.
-    let most = and_a_little(job.settings.join_timeout + Duration::from_secs(5));
-    assert!(start.elapsed() < most, "{:?}", start.elapsed());
+    // It has 2 s, and 5 s more to withdraw.
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
 }
