@@ -27,6 +27,17 @@ def until(what, condition, within=DEADLINE, instead=None):
     return found
 
 
+def tried(attempt):
+    """Makes an attempt, which is told its number, until one ends well: what answers a moment before the end of a short time-out
+    may be late on a busy machine. If none does, the last error is raised."""
+    for number in range(4):
+        try:
+            return attempt(number)
+        except Exception:  # noqa: BLE001  whatever it is, the next must do
+            pass
+    return attempt(4)
+
+
 def stays(what, condition, time_long):
     """Looks often, for so many seconds, that something is so and stays so."""
     end = time.monotonic() + time_long

@@ -213,8 +213,10 @@ def queues(scene):
 
 @conversation(f"{CONNECT} wait cancel_wait queue_push wait queue_pop")
 def a_queue_pop_that_times_out(scene):
-    store = scene.client(timeout=ms(100))
+    store = scene.client()
+    store.set_timeout(ms(100))
     expect(dist.DistStoreError, lambda: store.queue_pop("q"))
+    store.set_timeout(ms(10_000))
     store.queue_push("q", "item")
     assert store.queue_pop("q") == b"item"
 
@@ -270,7 +272,7 @@ def the_masters_own_client(scene):
     recorded = scene.proxy.so_far()
     del master
     scene.proxy.finish()
-    return recorded
+    return [polled_once(tidy(log)) for log in recorded]
 
 
 def tidy(log):
@@ -284,6 +286,17 @@ def tidy(log):
         else:
             runs.append((direction, data))
     return runs
+
+
+def polled_once(runs):
+    """Without polls that were answered like the one before: how many there are depends on the machine."""
+    kept = []
+    for run in runs:
+        kept.append(run)
+        # A poll is WAIT and GET, each with its answer.
+        if kept[-4:] == kept[-8:-4]:
+            del kept[-4:]
+    return kept
 
 
 def record(only=None):

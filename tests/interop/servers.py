@@ -5,6 +5,7 @@ import os
 import pathlib
 import select
 import signal
+import socket
 import subprocess
 
 import torch.distributed as dist
@@ -31,6 +32,15 @@ def example(name):
     if not (folder / name).exists():
         raise FileNotFoundError(f"no {name} in {folder}: build it with `cargo build --workspace --examples`, as the binary was built")
     return str(folder / name)
+
+
+def is_reached(host, port):
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), timeout=DEADLINE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 class TorchServer:

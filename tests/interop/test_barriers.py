@@ -2,6 +2,7 @@
 
 from clock import DEADLINE, ms, seconds
 from stage import Background, on_both
+from torch.distributed.elastic.utils.store import store_timeout
 
 
 @on_both
@@ -18,8 +19,9 @@ def test_a_barrier_lets_go_when_all_have_come(stage):
 
 @on_both
 def test_a_barrier_that_times_out_says_so_and_leaves_the_connection_usable(stage):
-    store = stage.client(timeout=ms(100))
-    stage.see(store.barrier, "bar", 2)
+    store = stage.client()
+    with store_timeout(store, 0.1):
+        stage.see(store.barrier, "bar", 2)
     stage.see(store.barrier, "other bar", 2, ms(50))
     stage.see(store.set, "k", "v")
     stage.see(store.get, "k")

@@ -7,23 +7,25 @@ if one day it does not, the deviation may go.
 import pytest
 import raw
 from clock import DEADLINE, ms, seconds
+from servers import is_reached
 from stage import Background, outcome
 
 LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes."
 
 
 def test_a_compare_set_that_fails_wakes_nobody(libuv, ours):
-    def get_while_another_fails_to_set(stage):
+    def get_while_another_fails_to_set(stage, timeout):
         other = stage.client()
-        store, has_asked = stage.watched_client(timeout=ms(1000))
+        store, has_asked = stage.watched_client()
+        store.set_timeout(timeout)
         waiting = Background(store.get, "k")
         has_asked()
         assert other.compare_set("k", "expected", "desired") == b"expected"
         assert other.check(["k"]) is False
         return waiting.result()
 
-    assert get_while_another_fails_to_set(libuv) == b""
-    assert "wait timeout after 1000ms, keys: /k" in get_while_another_fails_to_set(ours)
+    assert get_while_another_fails_to_set(libuv, seconds(DEADLINE)) == b""
+    assert "wait timeout after 1000ms, keys: /k" in get_while_another_fails_to_set(ours, ms(1000))
 
 
 def test_a_wait_keeps_what_it_saw_of_a_key_that_is_deleted_meanwhile(libuv, ours):
@@ -42,16 +44,17 @@ def test_a_wait_keeps_what_it_saw_of_a_key_that_is_deleted_meanwhile(libuv, ours
 
 
 def test_a_compare_set_that_creates_the_key_wakes_who_waits_for_it(legacy, ours):
-    def get_while_another_sets(stage):
+    def get_while_another_sets(stage, timeout):
         other = stage.client()
-        store, has_asked = stage.watched_client(timeout=ms(1000))
+        store, has_asked = stage.watched_client()
+        store.set_timeout(timeout)
         waiting = Background(store.get, "k")
         has_asked()
         assert other.compare_set("k", "", "made") == b"made"
         return waiting.result()
 
-    assert "wait timeout" in get_while_another_sets(legacy)
-    assert get_while_another_sets(ours) == b"made"
+    assert "wait timeout" in get_while_another_sets(legacy, ms(1000))
+    assert get_while_another_sets(ours, seconds(DEADLINE)) == b"made"
 
 
 def test_a_multi_set_is_visible_all_at_once_and_not_piece_by_piece(libuv, ours):
@@ -100,9 +103,9 @@ def test_each_of_two_waits_in_a_row_gets_its_answer(libuv, ours):
 
 
 def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv, ours):
-    def get_b_while_q_is_pushed(stage):
+    def get_b_while_q_is_pushed(stage, timeout):
         other = stage.client()
-        store, has_asked = stage.watched_client(timeout=ms(1000))
+        store, has_asked = stage.watched_client()
         # `wait` and a pop that doesn't block are what `queue_pop` does, without keeping the interpreter's lock.
         waiting = Background(store.wait, ["q"])
         has_asked()
@@ -110,65 +113,66 @@ def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv,
         assert waiting.result() is None
         assert store.queue_pop("q", block=False) == b"one"
         has_asked.mark()
+        store.set_timeout(timeout)
         waiting = Background(store.get, "B")
         has_asked()
         other.queue_push("q", "two")
         return waiting.result()
 
-    assert get_b_while_q_is_pushed(libuv) == b""
-    assert "wait timeout after 1000ms, keys: /B" in get_b_while_q_is_pushed(ours)
+    assert get_b_while_q_is_pushed(libuv, seconds(DEADLINE)) == b""
+    assert "wait timeout after 1000ms, keys: /B" in get_b_while_q_is_pushed(ours, ms(1000))
 
 
 def test_a_barrier_that_timed_out_does_not_count_when_tried_again(libuv, ours):
-    def second_try_alone(stage):
+    def second_try_alone(stage, timeout):
         store = stage.client()
         assert "barrier timeout" in outcome(store.barrier, "bar", 2, ms(50))
-        return outcome(store.barrier, "bar", 2, ms(50))
+        return outcome(store.barrier, "bar", 2, timeout)
 
-    assert second_try_alone(libuv) is None
-    assert "barrier timeout after 50ms, key: bar" in second_try_alone(ours)
+    assert second_try_alone(libuv, seconds(DEADLINE)) is None
+    assert "barrier timeout after 50ms, key: bar" in second_try_alone(ours, ms(50))
 
 
 def test_the_dead_do_not_count_at_a_barrier(libuv, ours):
-    def alone_after_a_death(stage):
+    def alone_after_a_death(stage, timeout):
         with stage.raw() as dying:
             dying.ask("barrier", "/bar", 2)
             dying.settle()
         stage.settle()
-        return outcome(stage.client().barrier, "bar", 2, ms(50))
+        return outcome(stage.client().barrier, "bar", 2, timeout)
 
-    assert alone_after_a_death(libuv) is None
-    assert "barrier timeout after 50ms, key: bar" in alone_after_a_death(ours)
+    assert alone_after_a_death(libuv, seconds(DEADLINE)) is None
+    assert "barrier timeout after 50ms, key: bar" in alone_after_a_death(ours, ms(50))
 
 
 def test_a_barrier_can_be_used_again(libuv, ours):
-    def second_round(stage):
+    def second_round(stage, timeout):
         first, second = stage.client(), stage.client()
         waiting = Background(first.barrier, "bar", 2)
         second.barrier("bar", 2)
         assert waiting.result() is None
-        alone = outcome(first.barrier, "bar", 2, ms(50))
+        alone = outcome(first.barrier, "bar", 2, timeout)
         waiting = Background(first.barrier, "bar", 2, seconds(DEADLINE))
         both = (outcome(second.barrier, "bar", 2, seconds(DEADLINE)), waiting.result())
         return alone, both
 
-    assert second_round(libuv) == (None, (None, None))
-    alone, both = second_round(ours)
+    assert second_round(libuv, seconds(DEADLINE)) == (None, (None, None))
+    alone, both = second_round(ours, ms(50))
     assert "barrier timeout" in alone
     assert both == (None, None)
 
 
 def test_only_arrivals_open_a_barrier(libuv, ours):
-    def while_somebody_sets_its_name(stage):
+    def while_somebody_sets_its_name(stage, timeout):
         other = stage.client()
         store, has_asked = stage.watched_client()
-        waiting = Background(store.barrier, "bar", 2, ms(1000))
+        waiting = Background(store.barrier, "bar", 2, timeout)
         has_asked()
         other.set("bar", "open sesame")
         return waiting.result()
 
-    assert while_somebody_sets_its_name(libuv) is None
-    assert "barrier timeout" in while_somebody_sets_its_name(ours)
+    assert while_somebody_sets_its_name(libuv, seconds(DEADLINE)) is None
+    assert "barrier timeout" in while_somebody_sets_its_name(ours, ms(1000))
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -215,18 +219,18 @@ def test_append_does_not_grow_a_value_past_the_limit(libuv, ours):
 
 
 def test_a_wrong_magic_number_ends_the_connection_at_once(libuv, ours):
-    def is_closed(stage):
+    def is_closed(stage, within):
         with stage.raw(validate=False) as connection:
             connection.send(b"\x00\xde\xad\xbe\xef")
             connection.settle()
-            connection.socket.settimeout(0.2)
+            connection.socket.settimeout(within)
             try:
                 return connection.socket.recv(1) == b""
             except TimeoutError:
                 return False
 
-    assert is_closed(libuv) is False
-    assert is_closed(ours) is True
+    assert is_closed(libuv, 0.2) is False
+    assert is_closed(ours, DEADLINE) is True
 
 
 def test_a_request_before_validate_is_not_executed(libuv, ours):
@@ -269,16 +273,7 @@ def test_other_protocols_are_closed_at_once(ours, hello):
 
 
 def test_a_server_on_loopback_is_not_reached_from_elsewhere(libuv, ours):
-    import socket
-
-    def is_reached(stage, host):
-        try:
-            socket.create_connection((host, stage.server.port), timeout=5).close()
-            return True
-        except ConnectionRefusedError:
-            return False
-
     # Another loopback address stands for every other address of this machine.
-    assert is_reached(libuv, "127.0.0.3") is True
-    assert is_reached(ours, "127.0.0.3") is False
-    assert is_reached(ours, "127.0.0.1") is True
+    assert is_reached("127.0.0.3", libuv.server.port) is True
+    assert is_reached("127.0.0.3", ours.server.port) is False
+    assert is_reached("127.0.0.1", ours.server.port) is True

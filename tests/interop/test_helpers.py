@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds, stays, until
-from servers import SERVERS, example
+from clock import DEADLINE, seconds, stays, tried, until
+from servers import SERVERS, example, is_reached
 from torch.distributed.elastic.utils import store as torchs
-from torch.distributed.elastic.utils.distributed import create_c10d_store, get_free_port
+from torch.distributed.elastic.utils.distributed import create_c10d_store
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -138,17 +138,20 @@ def test_get_all_leaves_the_same_keys(server):
 
 
 def test_an_exchange_that_is_not_complete_ends_everywhere_and_ours_names_who_is_missing(server):
-    came_to = ranks(
-        server,
-        [0, 2],
-        {2},
-        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(SHORT), "x"],
-        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", SHORT),
-    )
-    assert isinstance(came_to[0], dist.DistStoreError)
-    name, message = came_to[2].args
-    assert name == "RanksMissing"
-    assert "2 of 4 ranks came, missing: 1, 3" in message
+    def two_of_four(number):
+        came_to = ranks(
+            server,
+            [0, 2],
+            {2},
+            lambda rank: ["synchronize", endpoint(server), f"data{number}/", 4, rank, ms(SHORT), "x"],
+            lambda store, rank: torchs.synchronize(store, b"x", rank, 4, f"data{number}/", SHORT),
+        )
+        assert isinstance(came_to[0], dist.DistStoreError)
+        name, message = came_to[2].args
+        assert name == "RanksMissing"
+        assert "2 of 4 ranks came, missing: 1, 3" in message
+
+    tried(two_of_four)
 
 
 @pytest.mark.parametrize("ours", MIXES, ids=str)
@@ -184,38 +187,44 @@ def test_ranks_without_a_number_meet_too(server):
 
 
 def test_torchs_rank_0_names_the_missing_and_does_not_miss_ours(server):
-    came_to = ranks(
-        server,
-        [0, 1],
-        {1},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(SHORT), ms(DEADLINE)],
-        lambda store, rank: torchs.barrier(store, 4, "b", SHORT, rank, trace_timeout=SHORT),
-    )
-    error = came_to[0]
-    assert isinstance(error, dist.DistStoreError)
-    missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
-    assert set(missing.split(", ")) == {"2", "3"}, error
-    # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
-    name, message = came_to[1].args
-    assert name == "RanksMissing"
-    assert "2 of 4 ranks came, missing: 2, 3" in message
+    def two_of_four(number):
+        came_to = ranks(
+            server,
+            [0, 1],
+            {1},
+            lambda rank: ["barrier", endpoint(server), f"b{number}", 4, rank, ms(SHORT), ms(DEADLINE)],
+            lambda store, rank: torchs.barrier(store, 4, f"b{number}", SHORT, rank, trace_timeout=SHORT),
+        )
+        error = came_to[0]
+        assert isinstance(error, dist.DistStoreError)
+        missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
+        assert set(missing.split(", ")) == {"2", "3"}, error
+        # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
+        name, message = came_to[1].args
+        assert name == "RanksMissing"
+        assert "2 of 4 ranks came, missing: 2, 3" in message
+
+    tried(two_of_four)
 
 
 def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
-    came_to = ranks(
-        server,
-        [0, 1, 2],
-        {0},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(SHORT), ms(DEADLINE)],
-        lambda store, rank: torchs.barrier(store, 4, "b", SHORT, rank, trace_timeout=SHORT),
-    )
-    name, message = came_to[0].args
-    assert name == "RanksMissing"
-    assert "3 of 4 ranks came, missing: 3" in message
-    for rank in (1, 2):
-        assert isinstance(came_to[rank], dist.DistStoreError)
-        # They waited for the gate that rank 0 opens.
-        assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
+    def three_of_four(number):
+        came_to = ranks(
+            server,
+            [0, 1, 2],
+            {0},
+            lambda rank: ["barrier", endpoint(server), f"b{number}", 4, rank, ms(SHORT), ms(DEADLINE)],
+            lambda store, rank: torchs.barrier(store, 4, f"b{number}", 3 * SHORT, rank),
+        )
+        name, message = came_to[0].args
+        assert name == "RanksMissing"
+        assert "3 of 4 ranks came, missing: 3" in message
+        for rank in (1, 2):
+            assert isinstance(came_to[rank], dist.DistStoreError)
+            # They waited for the gate that rank 0 opens.
+            assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
+
+    tried(three_of_four)
 
 
 # ---- create_c10d_store ----
@@ -235,9 +244,8 @@ def ours_create(rank, port, world_size, timeout):
 
 @pytest.mark.parametrize("libuv", ["1", "0"])
 @pytest.mark.parametrize("ours", [{0}, {1}, {0, 2}, {1, 2}], ids=str)
-def test_a_world_of_both_creates_its_store(ours, libuv, monkeypatch):
+def test_a_world_of_both_creates_its_store(ours, libuv, monkeypatch, port):
     monkeypatch.setenv("USE_LIBUV", libuv)
-    port = get_free_port()
     with ThreadPoolExecutor(3) as pool:
         theirs = {
             rank: pool.submit(torchs_create, rank, port, 3, DEADLINE) for rank in range(3) if rank not in ours
@@ -257,21 +265,20 @@ def test_a_world_of_both_creates_its_store(ours, libuv, monkeypatch):
                 processes[rank].close()
 
 
-def test_our_server_says_how_many_came_when_not_all_do():
-    port = get_free_port()
+def test_our_server_says_how_many_came_when_not_all_do(port):
     with ThreadPoolExecutor(1) as pool:
-        theirs = pool.submit(torchs_create, 1, port, 3, 2.0)
-        process = ours_create(0, port, 3, 2.0)
+        process = ours_create(0, port, 3, 5.0)
+        until("it to listen", lambda: is_reached("127.0.0.1", port))
+        theirs = pool.submit(torchs_create, 1, port, 3, 5.0)
         name, message = process.said().args
         assert name == "WorkersMissing"
         assert "2 of 3 joined" in message
         assert isinstance(theirs.result(DEADLINE), RuntimeError)
 
 
-def test_torchs_server_counts_ours():
-    port = get_free_port()
+def test_torchs_server_counts_ours(port):
     with ThreadPoolExecutor(1) as pool:
-        theirs = pool.submit(torchs_create, 0, port, 3, 2.0)
-        process = ours_create(1, port, 3, 2.0)
+        theirs = pool.submit(torchs_create, 0, port, 3, 5.0)
+        process = ours_create(1, port, 3, 5.0)
         assert "2/3 clients joined" in str(theirs.result(DEADLINE))
         assert process.said().args[0] in ("WorkersMissing", "ConnectionLost", "Unreachable")

@@ -1,11 +1,13 @@
 """Torch's clients reach our server at every kind of address it is asked to listen on, and at no other."""
 
+import contextlib
+import errno
 import socket
 
 import pytest
 import torch.distributed as dist
 from clock import DEADLINE, seconds
-from servers import OurServer
+from servers import OurServer, is_reached
 
 
 def has_ipv6():
@@ -16,12 +18,24 @@ def has_ipv6():
     return True
 
 
-def is_reached(host, port):
-    try:
-        socket.create_connection((host, port), timeout=DEADLINE).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+@contextlib.contextmanager
+def our_server(listen, not_reached):
+    """One on a port that nobody has where it is not to be reached; there it is held, so that nobody else listens."""
+    for _ in range(5):
+        server = OurServer(listen)
+        with contextlib.ExitStack() as stack:
+            stack.callback(server.stop)
+            try:
+                for host in not_reached:
+                    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                    stack.enter_context(socket.socket(family)).bind((host, server.port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            yield server
+            return
+    raise AssertionError(f"each time somebody had the port at one of {not_reached}")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +51,7 @@ def is_reached(host, port):
 def test_torchs_client_connects_wherever_we_listen_and_nowhere_else(listen, reached, not_reached):
     if "::1" in [*reached, *not_reached] and not has_ipv6():
         pytest.skip("this machine has no IPv6")
-    server = OurServer(listen)
-    try:
+    with our_server(listen, not_reached) as server:
         for host in reached:
             store = dist.TCPStore(host, server.port, is_master=False, timeout=seconds(DEADLINE))
             store.set(host, "here")
@@ -46,5 +59,3 @@ def test_torchs_client_connects_wherever_we_listen_and_nowhere_else(listen, reac
         assert store.num_keys() == len(reached)
         for host in not_reached:
             assert not is_reached(host, server.port), host
-    finally:
-        server.stop()

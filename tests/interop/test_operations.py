@@ -2,7 +2,7 @@
 
 import datetime
 
-from clock import ms, seconds
+from clock import DEADLINE, ms, seconds
 from stage import on_both
 
 NUMBERS = [
@@ -188,6 +188,7 @@ def test_a_clone_shares_the_store_but_not_the_connection(stage):
     clone.set_timeout(ms(100))
     stage.note("timeout of the first", store.timeout)
     stage.see(clone.get, "missing")
+    clone.set_timeout(seconds(DEADLINE))
     stage.see(store.set, "from the first", "1")
     stage.see(clone.get, "from the first")
     # One is closed by the server, the other stays.

@@ -3,12 +3,13 @@
 import torch.distributed as dist
 from clock import ms
 from stage import on_both
+from torch.distributed.elastic.utils.store import store_timeout
 
 
 @on_both
 def test_a_prefix_store_does_every_operation_under_its_prefix(stage):
     plain = stage.client()
-    store = dist.PrefixStore("pre", stage.client(timeout=ms(100)))
+    store = dist.PrefixStore("pre", stage.client())
     stage.see(store.set, "k", "v")
     stage.see(store.get, "k")
     stage.see(plain.get, "pre/k")
@@ -25,10 +26,12 @@ def test_a_prefix_store_does_every_operation_under_its_prefix(stage):
     stage.see(plain.queue_len, "pre/q")
     stage.see(store.queue_pop, "q")
     stage.see(store.queue_pop, "q", block=False)
-    stage.see(store.queue_pop, "q")
+    with store_timeout(store, 0.1):
+        stage.see(store.queue_pop, "q")
     stage.see(store.delete_key, "k")
     stage.see(store.delete_key, "k")
-    stage.see(store.get, "k")
+    with store_timeout(store, 0.1):
+        stage.see(store.get, "k")
     stage.see(store.wait, ["n", "k"], ms(50))
     plain.set("elsewhere", "1")
     plain.set("prefix-like", "1")

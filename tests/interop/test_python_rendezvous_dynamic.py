@@ -217,7 +217,7 @@ def test_a_second_round_can_follow_the_first(lib, server):
 
 def test_who_comes_late_is_counted_and_let_in(lib, server, publishing):
     job = run_id()
-    first, second, late = (Node(lib, server, job, (2, 3), last_call=1) for _ in range(3))
+    first, second, late = (Node(lib, server, job, (2, 3), last_call=3) for _ in range(3))
     with first, second, late:
         first.start(), second.start()
         all_in_one_round([first.joined(), second.joined()])

@@ -125,7 +125,7 @@ def test_a_barrier_names_who_is_missing_as_it_was_told_to(lib):
                 store,
                 3,
                 "test/store",
-                barrier_timeout=0.5,
+                barrier_timeout=2,
                 rank=rank,
                 rank_tracing_decoder=lambda each: f"Rank {each} host",
                 trace_timeout=2,
@@ -133,7 +133,7 @@ def test_a_barrier_names_who_is_missing_as_it_was_told_to(lib):
         return str(error.value)
 
     said = at_once([lambda rank=rank: come(rank) for rank in (0, 1)])
-    told = "Timed out waiting on barrier on rank 0, for key prefix: test/store (world_size=3, missing_ranks=[Rank 2 host], timeout=0.5)"
+    told = "Timed out waiting on barrier on rank 0, for key prefix: test/store (world_size=3, missing_ranks=[Rank 2 host], timeout=2)"
     assert said[0] == told
 
 

@@ -18,8 +18,8 @@ SLOW = 240
 
 
 @pytest.fixture
-def endpoint():
-    return f"127.0.0.1:{OURS.ports.get_free_port()}"
+def endpoint(port):
+    return f"127.0.0.1:{port}"
 
 
 class Process:

@@ -139,8 +139,7 @@ def test_a_client_waits_for_its_server(module):
     assert found == [b"v"]
 
 
-def test_a_client_that_finds_no_server_is_a_network_error(family, module):
-    port = free_port()
+def test_a_client_that_finds_no_server_is_a_network_error(family, module, port):
     with raises(family, "DistNetworkError", "client socket has timed out after 300ms", f"127.0.0.1, {port}"):
         module.TCPStore("127.0.0.1", port, timeout=ms(300))
 

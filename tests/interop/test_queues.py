@@ -2,6 +2,7 @@
 
 from clock import ms
 from stage import on_both
+from torch.distributed.elastic.utils.store import store_timeout
 
 
 @on_both
@@ -21,19 +22,21 @@ def test_items_come_out_in_the_order_they_went_in(stage):
 
 @on_both
 def test_an_empty_queue_raises_or_times_out(stage):
-    store = stage.client(timeout=ms(50))
+    store = stage.client()
     stage.see(store.queue_len, "q")
     stage.see(store.queue_pop, "q", block=False)
-    stage.see(store.queue_pop, "q")
+    with store_timeout(store, 0.05):
+        stage.see(store.queue_pop, "q")
     stage.see(store.queue_push, "q", "item")
     stage.see(store.queue_pop, "q")
     stage.see(store.queue_pop, "q", block=False)
-    stage.see(store.queue_pop, "q", block=True)
+    with store_timeout(store, 0.05):
+        stage.see(store.queue_pop, "q", block=True)
 
 
 @on_both
 def test_a_queue_is_no_key_but_counts_as_present(stage):
-    store = stage.client(timeout=ms(50))
+    store = stage.client()
     store.queue_push("q", "item")
     stage.see(store.num_keys)
     stage.see(store.list_keys)
@@ -44,12 +47,12 @@ def test_a_queue_is_no_key_but_counts_as_present(stage):
     stage.see(store.queue_len, "q")
     store.queue_pop("q")
     stage.see(store.check, ["q"])
-    stage.see(store.wait, ["q"])
+    stage.see(store.wait, ["q"], ms(50))
 
 
 @on_both
 def test_a_key_and_a_queue_of_one_name_live_side_by_side(stage):
-    store = stage.client(timeout=ms(50))
+    store = stage.client()
     store.queue_push("q", "item")
     stage.see(store.set, "q", "value")
     stage.see(store.get, "q")

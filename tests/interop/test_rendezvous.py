@@ -39,7 +39,7 @@ def test_eight_of_each_kind_agree(nodes):
 def test_a_late_node_waits_and_all_start_over_then_it_is_closed(nodes, monkeypatch):
     # Otherwise torch's rank 0 publishes its address in its first round only, and a newcomer waits in vain (trap T1).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    options = {"last_call_timeout": 1}
+    options = {"last_call_timeout": 4}
     torchs = nodes(TorchNode, 3, "job", (4, 7), **options)
     ours = nodes(OurNode, 2, "job", (4, 7), **options)
     first = [node.joined() for node in [node.start() for node in torchs + ours]]
@@ -66,7 +66,7 @@ def test_a_late_node_waits_and_all_start_over_then_it_is_closed(nodes, monkeypat
 
 def test_a_late_torch_node_is_let_in_by_ours(nodes):
     """Ours publish the master in every round, so where rank 0 is one of ours torch's newcomer finds it."""
-    options = {"last_call_timeout": 1}
+    options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), addr="127.0.0.1", **options)
     assert_agree([node.joined() for node in ours])
     [late] = nodes(TorchNode, 1, "job", (1, 3), addr="127.0.0.2", **options)
@@ -78,7 +78,7 @@ def test_a_late_torch_node_is_let_in_by_ours(nodes):
 
 def test_a_late_torch_node_is_not_let_in_by_torchs(nodes):
     """Trap T1: rank 0 publishes its address in its first round only, and the newcomer waits for it in vain."""
-    options = {"last_call_timeout": 1, "read_timeout": 4}
+    options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
@@ -91,9 +91,9 @@ def test_a_late_torch_node_is_not_let_in_by_torchs(nodes):
 
 def test_a_late_torch_node_that_sorts_first_is_the_master_of_itself_alone(nodes):
     """Trap T1: the old node keeps the place it found in its first round, its own, whoever is rank 0 now."""
-    [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=1)
+    [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     assert old.start().joined().world_size == 1
-    [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=1)
+    [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
     late.start()
     until("the late one to be seen", lambda: old.waiting() == 1)
     old.start()
@@ -106,10 +106,10 @@ def test_a_late_torch_node_that_sorts_first_is_the_master_of_itself_alone(nodes)
 
 
 def test_a_late_node_of_ours_that_sorts_first_is_the_master_of_both(nodes):
-    [old] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=1)
+    [old] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     alone = old.joined()
     assert (alone.world_size, alone.master[0]) == (1, "127.0.0.2")
-    [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=1)
+    [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
     rounds = [late.joined(), old.joined()]
     assert_agree(rounds)
     assert [one.rank for one in rounds] == [0, 1]
@@ -117,7 +117,7 @@ def test_a_late_node_of_ours_that_sorts_first_is_the_master_of_both(nodes):
 
 
 def test_ours_that_comes_late_to_torchs_says_what_it_waits_for(nodes):
-    options = {"last_call_timeout": 1, "read_timeout": 4}
+    options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
@@ -140,8 +140,11 @@ def test_old_nodes_of_ours_go_on_with_torchs_rank_0_that_does_not_publish_again(
     assert second[0].number == 1 and second[0].master == first[0].master
 
 
-HEARD = 2.5
+HEARD = 5
 """Seconds until a node of ours has heard what one of torch's wrote."""
+
+RARE_HEARTBEATS = {"keep_alive_interval": 60}
+"""Not by them, that is."""
 
 
 @pytest.fixture
@@ -168,8 +171,8 @@ def state(node):
 
 def test_ours_that_waits_soon_hears_that_one_of_torchs_joined(nodes, written):
     # Ours is rank 0, and waits for nothing else.
-    [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1")
-    [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2")
+    [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1", **RARE_HEARTBEATS)
+    [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2", **RARE_HEARTBEATS)
     until("ours to wait", lambda: (found := state(torchs)) and len(found.participants) == 1)
     torchs.start()
     mine = ours.joined()
@@ -180,7 +183,7 @@ def test_ours_that_waits_soon_hears_that_one_of_torchs_joined(nodes, written):
 
 
 def test_ours_that_is_in_a_round_soon_hears_that_one_of_torchs_waits(nodes, written):
-    options = {"last_call_timeout": 1}
+    options = {"last_call_timeout": 3, **RARE_HEARTBEATS}
     [ours] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert ours.joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
@@ -191,7 +194,7 @@ def test_ours_that_is_in_a_round_soon_hears_that_one_of_torchs_waits(nodes, writ
 
 
 def test_one_that_leaves_closes_nothing_and_the_others_start_over(nodes):
-    options = {"last_call_timeout": 1}
+    options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), **options)
     [torchs] = nodes(TorchNode, 1, "job", (1, 3), **options)
     torchs.start()

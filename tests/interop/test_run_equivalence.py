@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clock import until
-from launchers import LAUNCHERS, SCRIPTS, Run, both
+from launchers import LAUNCHERS, SCRIPTS, SLOW, Run, both
 
 TELL, SAY, FAIL, WAIT = (SCRIPTS / f"{name}.py" for name in ("tell", "say", "fail", "wait"))
 
@@ -187,7 +187,7 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
         handled = ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]
         with Run(name, tmp_path, "--nproc-per-node", 2, *handled, WAIT, wait=False) as run:
             workers = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
-            until("the workers", lambda: all(path.exists() for path in workers) or run.process.poll() is not None)
+            until("the workers", lambda: all(path.exists() for path in workers) or run.process.poll() is not None, within=SLOW)
             assert run.process.poll() is None, run.wait().err
             run.signal(number)
             outcomes.append((run.wait().code, run.seen()))

@@ -117,7 +117,7 @@ def test_ours_told_to_stop_while_it_waits_is_out_at_once_and_closes_nothing(numb
         start = time.monotonic()
         ours.signal(number)
         assert ours.ended() == 128 + number
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
     participants, _, closed = lists(server, "job")
     assert (participants, closed) == (set(), False)
     server.stop()

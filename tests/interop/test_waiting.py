@@ -4,19 +4,23 @@ import itertools
 
 from clock import DEADLINE, ms, seconds
 from stage import Background, on_both
+from torch.distributed.elastic.utils.store import store_timeout
 
 
 @on_both
 def test_a_wait_that_times_out_names_all_its_keys_and_leaves_the_connection_usable(stage):
-    store = stage.client(timeout=ms(100))
+    store = stage.client()
     store.set("k", "v")
-    stage.see(store.get, "missing")
+    with store_timeout(store, 0.1):
+        stage.see(store.get, "missing")
     stage.see(store.get, "k")
-    stage.see(store.wait, ["missing"])
+    with store_timeout(store, 0.1):
+        stage.see(store.wait, ["missing"])
     stage.see(store.wait, ["k", "missing"], ms(50))
     stage.see(store.wait, ["missing", "k"], ms(50))
-    stage.see(store.multi_get, ["k", "missing"])
-    stage.see(store.queue_pop, "q")
+    with store_timeout(store, 0.1):
+        stage.see(store.multi_get, ["k", "missing"])
+        stage.see(store.queue_pop, "q")
     stage.see(store.wait, ["k"])
     stage.see(store.wait, [])
     stage.see(store.wait, ["", "ключ"], ms(50))
@@ -85,9 +89,10 @@ def test_many_clients_waiting_for_one_key_are_all_woken(stage):
 
 @on_both
 def test_a_client_that_cancelled_is_not_woken_later(stage):
-    store, other = stage.client(timeout=ms(50)), stage.client()
-    for _ in range(3):
-        stage.see(store.get, "k")
+    store, other = stage.client(), stage.client()
+    with store_timeout(store, 0.05):
+        for _ in range(3):
+            stage.see(store.get, "k")
     other.set("k", "v")
     # A stray wake-up would be taken for the answer to one of these.
     stage.see(store.add, "n", 2**40 + 1)
