@@ -243,7 +243,7 @@ os._exit(0)
 def test_a_child_forked_while_a_thread_imports_has_the_module():
     # Without care the child waits for the import that only its parent goes on with.
     script = """
-        import os, threading
+        import os, sys, threading
         import rallypoint
 
         begun, go_on = threading.Event(), threading.Event()
@@ -253,9 +253,11 @@ def test_a_child_forked_while_a_thread_imports_has_the_module():
                 begun.set()
                 go_on.wait()
 
-        threading.settrace(slow)
-        threading.Thread(target=lambda: rallypoint.DistError).start()
-        threading.settrace(None)
+        def use():
+            sys.settrace(slow)
+            rallypoint.DistError
+
+        threading.Thread(target=use).start()
         begun.wait()
         threading.Timer(0.2, go_on.set).start()
         child = os.fork()
