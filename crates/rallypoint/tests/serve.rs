@@ -1,6 +1,9 @@
 //! `rallypoint serve` as people call it: what it prints, where it listens, how it ends. What it serves is tested
 //! elsewhere.
 
+#[path = "agent/held_port.rs"]
+mod held_port;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use held_port::held_port;
 use rallypoint_core::wire::{MAGIC, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -275,8 +279,7 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
 
 #[test]
 fn nobody_reading_its_output_does_not_stop_it() {
-    let port = rallypoint_store::free_port().unwrap();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
     let start = Instant::now();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use socket2::{Domain, Socket, Type};
+
+use crate::held_port::held_port;
 
 /// Only a failure takes that long.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -43,15 +44,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// One that is the test's own for as long as the tests run. It is held by a socket that is bound and does nothing:
-    /// an agent can share it, because it sets what this one sets, but the system gives it to nobody who asks for any.
+    /// One that is the test's own for as long as the tests run.
     pub(crate) fn free() -> Port {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
-        let number = socket.local_addr().unwrap().as_socket().unwrap().port();
-        std::mem::forget(socket);
-        Port { number }
+        Port { number: held_port() }
     }
 
     /// One that nobody holds, and that the system gives to nobody who asks for any, so that it is still free later on.

@@ -2,6 +2,7 @@
 
 mod bed;
 mod fixed;
+mod held_port;
 mod left_behind;
 mod nodes;
 mod stopping;

@@ -10,7 +10,8 @@ use rallypoint_store::{Limits, Store, TcpStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
-use crate::node::{Node, command, held_port, run, server, text, until};
+use crate::held_port::held_port;
+use crate::node::{Node, command, run, server, text, until};
 
 /// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
 #[test]

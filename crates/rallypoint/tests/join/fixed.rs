@@ -3,7 +3,8 @@
 use rallypoint_store::{Store, TcpStore};
 use rustix::process::Signal;
 
-use crate::node::{Node, held_port, until};
+use crate::held_port::held_port;
+use crate::node::{Node, until};
 
 /// A static job at a port of its own.
 struct Job {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::node::{Node, SOON, command, held_port, server};
+use crate::held_port::held_port;
+use crate::node::{Node, SOON, command, server};
 
 #[test]
 fn after_a_lost_store_the_next_round_has_its_whole_time_again() {

@@ -2,6 +2,8 @@
 
 mod faults;
 mod fixed;
+#[path = "../agent/held_port.rs"]
+mod held_port;
 mod lasting;
 mod node;
 mod waiting;
@@ -13,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use node::{Node, command, held_port, run, server, text, until};
+use held_port::held_port;
+use node::{Node, command, run, server, text, until};
 use worker::Held;
 
 #[test]

@@ -1,7 +1,6 @@
 //! A node that runs, as a user starts it, with what it says.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 use rallypoint_store::TcpStoreServer;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 
 /// Only a failure takes that long.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -120,17 +118,6 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A port that is the test's own for as long as the tests run. It is held by a socket that is bound and does nothing: a
-/// store can share it, because it sets what this one sets, but the system gives it to nobody who asks for any port.
-pub(crate) fn held_port() -> u16 {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
-    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-    std::mem::forget(socket);
-    port
 }
 
 pub(crate) fn server() -> TcpStoreServer {
