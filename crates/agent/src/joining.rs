@@ -7,10 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, DynamicRendezvousHandler, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
-    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    AssignedRanks, DynamicRendezvousHandler, Observer, PatientWait, RendezvousError, RendezvousHandler,
+    RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
 };
-use rallypoint_store::StoreError;
 
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
@@ -150,26 +149,32 @@ impl Joining {
             rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
-        let start = Instant::now();
+        let mut wait = PatientWait::new(store, &awaited, SLICE);
+        let (mut start, generation) = (Instant::now(), store.generation());
         loop {
-            match store.wait_for(&awaited, SLICE) {
-                Ok(()) => {
+            match wait.poll(Duration::MAX) {
+                Ok(true) => {
                     let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
                     let restarts = news::most_restarts(store, nodes).map_err(failed)?;
                     return Ok(Some((ranks, restarts)));
                 }
-                Err(error @ StoreError::Timeout { .. }) => {
-                    if self.gives_up.load(Ordering::SeqCst) {
-                        return Err(self.interrupted());
-                    }
-                    if handler.num_nodes_gone()? > 0 || handler.num_nodes_waiting()? > 0 {
-                        return Ok(None);
-                    }
-                    if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
-                        return Err(failed(error));
-                    }
-                }
+                Ok(false) => {}
+                // How long an outage may last is for the handler to say, below.
+                Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
+            }
+            if self.gives_up.load(Ordering::SeqCst) {
+                return Err(self.interrupted());
+            }
+            // A store that was restarted has lost what the nodes said.
+            if handler.num_nodes_gone()? > 0
+                || handler.num_nodes_waiting()? > 0
+                || store.generation() != generation
+            {
+                return Ok(None);
+            }
+            if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+                return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }
     }

@@ -12,7 +12,8 @@
 
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_rendezvous::PatientWait;
+use rallypoint_store::{Result, Store};
 
 use crate::report::Failure;
 
@@ -78,14 +79,19 @@ fn restarts_of(rank: u64) -> String {
 
 /// Waits for news of a round and hands them on, for as long as `hand_on` and `is_wanted` say that somebody wants to know.
 pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: impl Fn(Tiding)) {
-    if let Err(error) = store.with_timeout(TELL).add(LISTENING, 1) {
-        tracing::debug!("could not say that this node listens: {error}");
-    }
+    let mut announced_in = None;
     let mut key = NEWS;
     while is_wanted() {
+        // A store that was restarted has lost the count.
+        if announced_in != Some(store.generation()) {
+            match store.with_timeout(TELL).add(LISTENING, 1) {
+                Ok(_) => announced_in = Some(store.generation()),
+                Err(error) => tracing::debug!("could not say that this node listens: {error}"),
+            }
+        }
         let start = Instant::now();
-        match store.wait_for(&[key], SLICE) {
-            Ok(()) => match read(store) {
+        match PatientWait::new(store, &[key], SLICE).poll(SLICE) {
+            Ok(true) => match read(store) {
                 Ok(Tiding::Restart(failure)) => {
                     hand_on(Tiding::Restart(failure));
                     key = FAILURE;
@@ -98,7 +104,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
                 }
                 Err(error) => tracing::debug!("could not read the news: {error}"),
             },
-            Err(StoreError::Timeout { .. }) => {}
+            Ok(false) => {}
             // A store that is lost is told of by whoever watches the rendezvous.
             Err(error) => {
                 tracing::debug!("no news can be heard: {error}");

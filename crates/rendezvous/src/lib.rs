@@ -37,6 +37,7 @@ mod hosts;
 mod machine;
 mod observer;
 mod parameters;
+mod patience;
 mod ranks;
 mod registry;
 mod settings;
@@ -58,7 +59,10 @@ pub use observer::{Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };
-pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
+pub use patience::PatientWait;
+pub use rallypoint_core::rendezvous::{
+    Launch, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
+};
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
 pub use store_info::RendezvousStoreInfo;
