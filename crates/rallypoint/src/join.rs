@@ -64,7 +64,9 @@ fn create(
     let _waiting =
         Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
     Ok(match parameters.backend.as_str() {
-        "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?),
+        "c10d" => {
+            Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _), None)?)
+        }
         "static" => {
             Arc::new(StaticRendezvousHandler::create(parameters)?.with_observer(Arc::clone(progress) as _))
         }
@@ -103,7 +105,10 @@ impl Node {
                 output::say(format!("{line}\n")).map(|()| round).inspect_err(|_| self.leave())
             }
             Err(RendezvousError::GracefulExit { .. }) => {
-                tracing::info!("the job has ended; this node was a spare and was not needed");
+                tracing::warn!(
+                    "this node ran no workers: the job {:?} ended while it was a spare",
+                    self.handler.run_id()
+                );
                 self.linger();
                 Err(ExitCode::SUCCESS)
             }

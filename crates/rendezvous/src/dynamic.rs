@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Member, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
+    End, Goal, Launch, Member, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
@@ -68,16 +68,17 @@ const LEAVE: Duration = Duration::from_secs(5);
 
 /// Makes a handler as `parameters` ask for: a store, the backend over it, and this node.
 pub fn create_dynamic_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
-    Ok(Box::new(DynamicRendezvousHandler::create(parameters, None)?))
+    Ok(Box::new(DynamicRendezvousHandler::create(parameters, None, None)?))
 }
 
 impl DynamicRendezvousHandler {
-    /// A handler with the `c10d` backend, watched by `observer`.
+    /// A handler with the `c10d` backend, watched by `observer`. `launch` is what its node runs.
     pub fn create(
         parameters: &RendezvousParameters,
         observer: Option<Arc<dyn Observer>>,
+        launch: Option<Launch>,
     ) -> Result<DynamicRendezvousHandler> {
-        let settings = settings(parameters)?;
+        let settings = Settings { launch, ..settings(parameters)? };
         let expected = ExpectedHosts::of(parameters)?;
         let made = create_store(parameters)?;
         let backend = C10dBackend::new(Arc::clone(&made.store), &parameters.run_id)?;
@@ -107,14 +108,33 @@ impl DynamicRendezvousHandler {
             return Err(RendezvousError::Parameters(wrong));
         }
         let me = NodeDesc::new(addr, i64::from(process_id()), next_local_id());
-        Ok(DynamicRendezvousHandler {
-            driver: Arc::new(Driver::new(backend, Arc::clone(&store), Member::new(me, settings))),
+        Ok(DynamicRendezvousHandler::of_member(backend, store, Member::new(me, settings)))
+    }
+
+    pub(crate) fn of_member(
+        backend: Arc<dyn RendezvousBackend>,
+        store: Arc<dyn Store>,
+        member: Member,
+    ) -> DynamicRendezvousHandler {
+        DynamicRendezvousHandler {
+            driver: Arc::new(Driver::new(backend, Arc::clone(&store), member)),
             store,
             is_host: false,
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
-        })
+        }
+    }
+
+    /// Takes this node out of the rendezvous although it was another process that took part. What that one announced is
+    /// not known here, so it is taken back in any case.
+    pub(crate) fn leave_from_outside(&self) -> Result<()> {
+        let state = self.driver.look()?;
+        if state.has(self.node()) {
+            self.driver.suppose_announced(&state);
+            self.leave()?;
+        }
+        Ok(())
     }
 
     /// The same with another clock than this machine's.
@@ -497,7 +517,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         // Whoever took them for dead may have known them a little longer.
         let long = self.driver.settings.keep_alive_limit() * 4 / 5;
         let are_silent = lost.iter().all(|node| self.driver.silence_of_gone(node) >= long);
-        Ok(!lost.is_empty() && are_dead && are_silent)
+        // Ours say so when they leave for good; torch's leave to come back, and say nothing.
+        Ok(!lost.is_empty() && (!are_dead || are_silent))
     }
 
     fn describe_gone(&self) -> Result<Option<String>> {

@@ -27,6 +27,7 @@
 
 mod backend;
 mod c10d;
+mod departure;
 mod dynamic;
 mod endpoint;
 mod error;
@@ -45,6 +46,7 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
+pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};

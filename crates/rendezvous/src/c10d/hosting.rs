@@ -16,7 +16,7 @@ use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
 
 /// The port of an endpoint that names none.
-pub(super) const DEFAULT_PORT: u16 = 29400;
+pub(crate) const DEFAULT_PORT: u16 = 29400;
 /// How long a node looks for a host before it asks itself again whether it is the one: its name, or its address, may have
 /// come meanwhile, or the host that was there may have gone.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -157,7 +157,7 @@ fn name_of_host(endpoint: &Endpoint) -> String {
     }
 }
 
-fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path: std::path::PathBuf = match parameters.endpoint.trim() {
         // Torch makes a file that only this process knows.
         "" => {

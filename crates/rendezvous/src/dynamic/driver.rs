@@ -153,6 +153,11 @@ impl Driver {
         member.watch.until_next_death(self.settings.keep_alive_limit(), &self.me)
     }
 
+    /// Supposes that this node has announced itself for the next round to be open, as another process may have done.
+    pub(super) fn suppose_announced(&self, state: &State) {
+        self.member().announcement = Some(state.round + u64::from(state.complete));
+    }
+
     /// Puts up with a call to the store, begun at `began`, that failed.
     ///
     /// # Errors
@@ -256,6 +261,7 @@ impl Driver {
         let mut step = run.start();
         let mut corrupt_since = None;
         let mut woken = None;
+        let mut is_spare = false;
         let waits = matches!(goal, Goal::Join | Goal::Exit);
         // What must be done by then must not wait longer for a store that is away.
         let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
@@ -275,6 +281,15 @@ impl Driver {
             let began = self.now();
             let asks = !matches!(step, Step::Pause { .. });
             let reads = matches!(step, Step::Read);
+            if waits && run.is_spare(&self.me) && !std::mem::replace(&mut is_spare, true) {
+                tracing::warn!(
+                    "The node '{}' is a spare of the rendezvous '{}': {}. It runs no workers until a node of the round \
+                     is lost. If it is not meant as a spare, give its job a --rdzv-id of its own.",
+                    self.me,
+                    self.settings.run_id,
+                    run.reason()
+                );
+            }
             let next = match step {
                 Step::Read => self.cell(backend).map(|cell| {
                     let mut member = self.member();
