@@ -20,6 +20,8 @@ pub struct LaunchConfig {
     pub rendezvous: RendezvousParameters,
     /// How often the workers may be started again after a failure.
     pub max_restarts: u32,
+    /// The longest pause before a restart, while workers keep ending soon after their start.
+    pub max_restart_backoff: Duration,
     /// How long, at most, until what can only be seen by looking (a node that waits, a worker that hangs) is looked for.
     pub monitor_interval: Duration,
     /// The signals that end the job in good order, by number.
@@ -203,6 +205,7 @@ impl LaunchConfig {
             role: "default".into(),
             rendezvous,
             max_restarts: 0,
+            max_restart_backoff: Duration::from_secs(30),
             monitor_interval: Duration::from_millis(100),
             signals: vec![15, 2, 1, 3],
             grace: Grace { shutdown: seconds(30), restart: seconds(30) },

@@ -307,6 +307,7 @@ proptest! {
             shutdown_grace: Duration::from_millis(shutdown),
             restart_grace: Duration::from_millis(restart),
             is_elastic,
+            max_restart_backoff: Duration::from_secs(30),
         });
         for chance in &chances {
             world.play(chance);

@@ -127,7 +127,7 @@ fn until(waiting: &Waiting<'_>) -> String {
     let left = seconds(waiting.left);
     match waiting.reason {
         Reason::Spare { .. } => "; until a node leaves or the job ends".into(),
-        Reason::LastCall { left, .. } => format!("; starts in {} s (last_call_timeout)", seconds(*left)),
+        Reason::LastCall { left, setting, .. } => format!("; starts in {} s ({setting})", seconds(*left)),
         _ => format!("; gives up in {left} s (join_timeout)"),
     }
 }

@@ -82,8 +82,10 @@ pub trait RendezvousBackend: Send + Sync {
         false
     }
 
-    /// Removes what was left beside the state of rounds that nobody can be in any more.
-    fn forget(&self, round: u64) {
-        let _ = round;
+    /// Removes the keys of all rounds up to this one, which no node can be in any more, at most for so long. Returns whether
+    /// all are removed.
+    fn forget(&self, round: u64, most: Duration) -> bool {
+        let _ = (round, most);
+        true
     }
 }

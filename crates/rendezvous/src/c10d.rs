@@ -86,15 +86,27 @@ impl C10dBackend {
         if !is_absent() {
             return;
         }
-        // Not every store can list its keys. Then the first round is all that can be known to be in the way.
-        let Ok(keys) = self.store.list_keys() else { return self.forget(0) };
-        for key in keys.iter().filter(|key| keys::is_of_a_round(&self.run_id, key)) {
-            if !is_absent() {
-                return;
+        self.remove_rounds(u64::MAX, is_absent);
+    }
+
+    /// Removes the keys of all rounds up to this one, for as long as `goes_on`. Returns whether all are removed. A store
+    /// that can't list its keys keeps some.
+    fn remove_rounds(&self, last: u64, goes_on: impl Fn() -> bool) -> bool {
+        let keys = match self.store.list_keys() {
+            Ok(mut keys) => {
+                keys.retain(|key| keys::round_of(&self.run_id, key).is_some_and(|round| round <= last));
+                keys
             }
-            // Not being able to tidy up hurts nobody.
-            let _ = self.store.delete_key(key);
-        }
+            Err(_) => self.keys_beside(if last == u64::MAX { 0 } else { last }),
+        };
+        keys.iter().all(|key| goes_on() && self.store.delete_key(key).is_ok())
+    }
+
+    /// The keys beside the state of one round.
+    fn keys_beside(&self, round: u64) -> Vec<String> {
+        let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
+        let others = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
+        phases.into_iter().chain(others).collect()
     }
 
     /// Our server lets nothing but states be written there, and ends the connection of who tries: it is there, these bytes
@@ -230,12 +242,8 @@ impl RendezvousBackend for C10dBackend {
         }
     }
 
-    fn forget(&self, round: u64) {
-        let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
-        let others = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
-        for key in phases.iter().chain(&others) {
-            // Not being able to tidy up hurts nobody.
-            let _ = self.store.delete_key(key);
-        }
+    fn forget(&self, round: u64, most: Duration) -> bool {
+        let start = Instant::now();
+        self.remove_rounds(round, || start.elapsed() < most)
     }
 }

@@ -229,12 +229,18 @@ impl DynamicRendezvousHandler {
             state.round
         );
         self.compare_terms(state);
+        let entered = Instant::now();
         let in_round = InRound { handler: self, round: state.round, rank_0: &participants[0] };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let serve = self.use_agent_store();
         let Some(bootstrap_store_info) =
             bootstrap.build(run_id, rank, &participants, &*store, serve, &in_round)?
         else {
+            // To start over would be to train alone, beside a job that can't take this node in.
+            if self.driver.has_lost_torch_host(state.round, &participants[0]) {
+                let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
+                return Err(RendezvousError::NoMaster { run_id, rank_0, waited: entered.elapsed() });
+            }
             tracing::warn!(
                 "Round {} of the rendezvous '{run_id}' fell apart before its rank 0, '{:?}', had said where the workers \
                  meet. The node '{me}' starts over.",

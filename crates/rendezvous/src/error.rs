@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{Reason, StateError};
+use rallypoint_core::rendezvous::{Reason, StateError, keys};
 use rallypoint_store::StoreError;
 
 use crate::hosts::MissingHosts;
@@ -19,7 +19,8 @@ pub type Result<T, E = RendezvousError> = std::result::Result<T, E>;
 pub enum RendezvousError {
     /// The rendezvous has ended for good; torch's `RendezvousClosedError`.
     #[error(
-        "the rendezvous {run_id:?} is closed: {reason}; a closed run id can't be used again, start with another one"
+        "the rendezvous {run_id:?} is closed: {reason}\nhint: use a new --rdzv-id, or remove the old job from the store: \
+         rallypoint store --endpoint HOST:PORT delete {}", keys::state(.run_id)
     )]
     Closed {
         /// Which one.
@@ -94,9 +95,9 @@ pub enum RendezvousError {
     },
     /// Rank 0 of the round has not said where the workers' store is.
     #[error(
-        "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s \
-         (read_timeout): it failed after it joined, or it runs a launcher that publishes them in its first round only \
-         (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes avoids that)",
+        "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s: it \
+         failed after it joined, or it is torchrun, which publishes them in its first round only, so that its job can't \
+         grow\nhint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes, or let `rallypoint run` be rank 0",
         .waited.as_secs()
     )]
     NoMaster {

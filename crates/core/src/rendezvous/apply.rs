@@ -80,7 +80,7 @@ pub fn apply(
     next.keep_world(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
-        (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call(&next))),
+        (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call(&next).0)),
         _ => None,
     };
     next

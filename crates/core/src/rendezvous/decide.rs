@@ -190,9 +190,10 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(state, view, Reason::BelowMinNodes { have, need: settings.min_nodes });
     }
     let called = view.watch.last_call().unwrap_or_default();
-    match settings.last_call(state).checked_sub(called) {
+    let (limit, setting) = settings.last_call(state);
+    match limit.checked_sub(called) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
-        Some(left) => stay(state, view, Reason::LastCall { have, most: settings.max_nodes, left }),
+        Some(left) => stay(state, view, Reason::LastCall { have, most: settings.max_nodes, left, setting }),
     }
 }
 

@@ -32,19 +32,23 @@ pub fn round_prefix(run_id: &str, round: u64) -> String {
     format!("{}.{round}", state(run_id))
 }
 
-/// Whether this key belongs to some round of that run: all but its state, as long as no other run's id looks like one.
-pub fn is_of_a_round(run_id: &str, key: &str) -> bool {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+/// The round of that run which this key belongs to. All keys but the state's do, as long as no other run's id looks like
+/// one of them.
+pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
+    let number = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|_| is_number)
+    };
     let beside = || {
         let rest = key.strip_prefix("rallypoint.rendezvous/")?.strip_prefix(run_id)?.strip_prefix('/')?;
         let (name, round) = rest.split_once('/')?;
-        Some(["announced", "completed", "ended", "wanted"].contains(&name) && is_number(round))
+        number(round).filter(|_| ["announced", "completed", "ended", "wanted"].contains(&name))
     };
     let within = || {
         let rest = key.strip_prefix(&state(run_id))?.strip_prefix('.')?;
-        Some(is_number(rest.split_once('/')?.0))
+        number(rest.split_once('/')?.0)
     };
-    beside().or_else(within).unwrap_or(false)
+    beside().or_else(within)
 }
 
 #[cfg(test)]
@@ -79,13 +83,15 @@ mod tests {
             let of_rounds = names(run_id).into_iter().filter(|name| *name != state(run_id));
             let met = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
             for key in of_rounds.chain(met) {
-                assert!(is_of_a_round(run_id, &key), "{key}");
+                assert!(round_of(run_id, &key).is_some(), "{key}");
             }
-            assert!(!is_of_a_round(run_id, &state(run_id)));
+            assert_eq!(round_of(run_id, &state(run_id)), None);
+            assert_eq!(round_of(run_id, &announced(run_id, 7)), Some(7));
+            assert_eq!(round_of(run_id, &format!("{}/k/8", round_prefix(run_id, 12))), Some(12));
         }
         let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
         for key in of_others.chain(["k".into(), "".into(), "torch.rendezvous.job./k".into()]) {
-            assert!(!is_of_a_round("job", &key), "{key}");
+            assert_eq!(round_of("job", &key), None, "{key}");
         }
     }
 

@@ -30,6 +30,8 @@ pub enum Reason {
         most: u64,
         /// How long it has to go.
         left: Duration,
+        /// The setting that says how long it lasts.
+        setting: &'static str,
     },
     /// The last call is over.
     LastCallOver {
@@ -146,7 +148,7 @@ impl fmt::Display for Reason {
             Reason::BelowMinNodes { have, need } => {
                 write!(f, "{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))
             }
-            Reason::LastCall { have, most, left } => {
+            Reason::LastCall { have, most, left, .. } => {
                 write!(
                     f,
                     "{have} of at most {most} nodes are here, last call for {:.0} s more",

@@ -61,16 +61,19 @@ impl Settings {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How long the open round of `state` waits for more nodes once it has enough.
+    /// How long the open round of `state` waits for more nodes once it has enough, and the setting that says so.
     ///
     /// A round opens when every node has left the one before it, so all who survived that are here at once. Waiting
     /// long is worth it only for newcomers, and those are here if the round has more nodes than the one before it.
-    pub fn last_call(&self, state: &State) -> Duration {
+    pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         match state.previous_world() {
-            Some(world) if state.participants.len() as u64 <= world => {
-                self.reform_last_call_timeout.min(self.last_call_timeout)
+            Some(world)
+                if state.participants.len() as u64 <= world
+                    && self.reform_last_call_timeout < self.last_call_timeout =>
+            {
+                (self.reform_last_call_timeout, "reform_last_call_timeout")
             }
-            _ => self.last_call_timeout,
+            _ => (self.last_call_timeout, "last_call_timeout"),
         }
     }
 

@@ -13,6 +13,8 @@ pub struct Policy {
     pub shutdown_grace: Duration,
     /// How long when they are to be started again, or another has failed.
     pub restart_grace: Duration,
+    /// The longest pause before a restart.
+    pub max_restart_backoff: Duration,
     /// Whether the job goes on without nodes that are lost.
     pub is_elastic: bool,
 }
@@ -25,11 +27,12 @@ impl Policy {
     /// Workers that end sooner than this after their start are not restarted at once, unless it is the first time.
     pub const SHORT_RUN: Duration = Duration::from_secs(10);
 
-    /// The pause before a restart, after so many short runs in a row: none at first, then 0.1 s, doubling up to 30 s.
-    pub fn restart_backoff(short_runs: u32) -> Duration {
+    /// The pause before a restart, after so many short runs in a row: none at first, then 0.1 s, doubling up to the
+    /// longest.
+    pub fn restart_backoff(&self, short_runs: u32) -> Duration {
         match short_runs.checked_sub(2) {
             None => Duration::ZERO,
-            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(Duration::from_secs(30)),
+            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(self.max_restart_backoff),
         }
     }
 }

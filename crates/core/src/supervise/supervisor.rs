@@ -408,7 +408,7 @@ impl Supervisor {
     fn back_off(&mut self, reason: Reason, now: MonoTime) {
         let is_short = now.since(self.started_at) < Policy::SHORT_RUN;
         self.short_runs = if is_short { self.short_runs + 1 } else { 0 };
-        let pause = Policy::restart_backoff(self.short_runs);
+        let pause = self.policy.restart_backoff(self.short_runs);
         self.strays = None;
         match pause.is_zero() {
             true => self.join(reason),

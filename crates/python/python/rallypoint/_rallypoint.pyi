@@ -183,6 +183,8 @@ class RendezvousNode:
         keep_alive_interval: timedelta,
         keep_alive_max_attempt: int,
         expected_hosts: str | None = None,
+        reform_last_call: timedelta | None = None,
+        store_outage: timedelta | None = None,
     ) -> RendezvousNode: ...
     @property
     def name(self) -> str:

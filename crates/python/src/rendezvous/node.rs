@@ -38,7 +38,8 @@ impl RendezvousNode {
     /// A node whose state lies in `backend` and whose rounds meet in `store`.
     #[new]
     #[pyo3(signature = (store, backend, addr, *, run_id, min_nodes, max_nodes, join, last_call, close, heartbeat,
-                        keep_alive_interval, keep_alive_max_attempt, expected_hosts=None))]
+                        keep_alive_interval, keep_alive_max_attempt, expected_hosts=None, reform_last_call=None,
+                        store_outage=None))]
     #[allow(clippy::too_many_arguments, reason = "all of them have names where it is called")]
     fn new(
         py: Python<'_>,
@@ -55,17 +56,22 @@ impl RendezvousNode {
         keep_alive_interval: Duration,
         keep_alive_max_attempt: i64,
         expected_hosts: Option<String>,
+        reform_last_call: Option<Duration>,
+        store_outage: Option<Duration>,
     ) -> PyResult<RendezvousNode> {
         listen(py)?;
         check_nodes(&run_id, min_nodes, max_nodes)?;
+        let defaults = Settings::new(run_id, min_nodes as u64, max_nodes as u64);
         let settings = Settings {
+            reform_last_call_timeout: reform_last_call.unwrap_or(defaults.reform_last_call_timeout),
+            store_outage_timeout: store_outage.unwrap_or(defaults.store_outage_timeout),
             join_timeout: join,
             last_call_timeout: last_call,
             close_timeout: close,
             heartbeat_timeout: heartbeat,
             keep_alive_interval,
             keep_alive_max_attempt: keep_alive_max_attempt.clamp(0, i64::from(u32::MAX)) as u32,
-            ..Settings::new(run_id, min_nodes as u64, max_nodes as u64)
+            ..defaults
         };
         let store = stores::to_rust(store)?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {

@@ -111,6 +111,9 @@ pub(crate) struct RunArgs {
     /// How long a worker may take to end before it is killed [default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30]
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS", value_parser = python::int, help_heading = "Workers")]
     pub(super) shutdown_timeout: Option<i64>,
+    /// Longest pause before a restart while workers keep ending within 10 s of their start; 0 restarts at once [default: 30]
+    #[arg(long, alias = "max_restart_backoff", value_name = "SECONDS", value_parser = python::float, help_heading = "Workers")]
+    pub(super) max_restart_backoff: Option<f64>,
     /// Binds each worker to the processors near its GPU; needs numactl [no environment variable]
     #[arg(
         long,

@@ -57,6 +57,7 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     let config = LaunchConfig {
         role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
         max_restarts,
+        max_restart_backoff: max_restart_backoff(args, defaults)?,
         monitor_interval: monitor_interval(args, defaults)?,
         signals,
         grace: Grace { shutdown: grace, restart: grace },
@@ -109,6 +110,17 @@ fn monitor_interval(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration,
     match seconds > 0.0 && seconds <= LONGEST {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err(Refused::value(format!("--monitor-interval {seconds}: it must be a time above 0"))),
+    }
+}
+
+fn max_restart_backoff(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
+    let given = defaults.number(args.max_restart_backoff, "--max-restart-backoff", python::float)?;
+    let seconds = given.unwrap_or(30.0);
+    match (0.0..=LONGEST).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => {
+            Err(Refused::value(format!("--max-restart-backoff {seconds}: it must be 0 or a time in seconds")))
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Driver {
     /// The round that this node has last announced itself for.
     asked: Mutex<Option<u64>>,
     outage: Mutex<Outage>,
+    /// The keys of all rounds up to this one are to be removed.
+    stale: Mutex<Option<u64>>,
     /// Hosts the store in place of a host that is gone, if this node may.
     pub(super) take_over: Option<TakeOver>,
     /// The store that this node hosts since then, kept alive.
@@ -64,6 +66,8 @@ const FAR: Duration = Duration::from_millis(50);
 const OUTAGE_PAUSE: Duration = Duration::from_millis(200);
 /// How long an outage lasts before this node tries to host the store itself.
 const TAKE_OVER_GRACE: Duration = Duration::from_secs(5);
+/// How long the removal of old keys may hold up a heartbeat.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to find out more about somebody who was dropped.
 const WHY: Duration = Duration::from_secs(1);
 
@@ -89,6 +93,7 @@ impl Driver {
             read: Mutex::default(),
             asked: Mutex::default(),
             outage: Mutex::default(),
+            stale: Mutex::default(),
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
@@ -151,6 +156,16 @@ impl Driver {
     pub(super) fn until_next_death(&self) -> Option<Duration> {
         let member = self.member();
         member.watch.until_next_death(self.settings.keep_alive_limit(), &self.me)
+    }
+
+    /// Removes keys of old rounds, if there are some, for a short while.
+    pub(super) fn remove_stale_keys(&self) {
+        let stale = *self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(round) = stale
+            && self.backend.forget(round, REMOVAL_TIMEOUT)
+        {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).take_if(|stale| *stale == round);
+        }
     }
 
     /// Supposes that this node has announced itself for the next round to be open, as another process may have done.
@@ -431,7 +446,7 @@ impl Driver {
             if is.is_none() {
                 backend.signal(Signal::Wanted { round: phase.round });
             } else if phase.round >= 2 && !phase.complete {
-                backend.forget(phase.round - 2);
+                *self.stale.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase.round - 2);
             }
         }
         if after.complete && after.wait_list.contains(&self.me) && !before.wait_list.contains(&self.me) {
@@ -458,6 +473,13 @@ impl Driver {
                 false => tracing::warn!("{what}."),
             }
         }
+    }
+
+    /// Whether a torch node that was rank 0 of this round, and not of the job's first one, is gone. Such a node does not
+    /// publish where the workers meet.
+    pub(super) fn has_lost_torch_host(&self, round: u64, rank_0: &NodeDesc) -> bool {
+        let is_gone = self.latest().is_some_and(|state| !state.has(rank_0));
+        round > 0 && is_gone && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
     }
 
     /// Whether this may be an agent of torch's that waits for the others to finish: its client can do one thing at a

@@ -25,6 +25,7 @@ impl KeepAlive {
                 let mut pause = driver.until_heartbeat();
                 while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
                     beat(&driver);
+                    driver.remove_stale_keys();
                     // Whatever came of it, not at once again.
                     pause = driver.until_heartbeat().max(Duration::from_millis(100));
                 }

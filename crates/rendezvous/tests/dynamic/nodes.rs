@@ -66,8 +66,8 @@ impl RendezvousBackend for Counted {
     fn wait(&self, signal: Signal, most: Duration) -> bool {
         self.inner.wait(signal, most)
     }
-    fn forget(&self, round: u64) {
-        self.inner.forget(round);
+    fn forget(&self, round: u64, most: Duration) -> bool {
+        self.inner.forget(round, most)
     }
     fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
         let inner = self.inner.with_timeout(most);

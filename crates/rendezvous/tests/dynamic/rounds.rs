@@ -431,3 +431,22 @@ fn of_nodes_with_different_numbers_that_come_at_once_one_is_refused() {
         assert_eq!((refused, ends.iter().filter(|end| end.is_ok()).count()), (1, 1), "{ends:?}");
     }
 }
+
+/// Torch's agents leave all of them behind.
+#[test]
+fn keys_of_old_rounds_are_removed() {
+    let job = Job::new(1, 1);
+    let node = job.node();
+    for round in 0..8 {
+        let info = node.next_rendezvous().unwrap();
+        assert_eq!(info.round, round);
+        info.store.set("of/the/agent", b"1").unwrap();
+    }
+    let store = job.store();
+    let rounds = || -> Vec<u64> {
+        let keys = store.list_keys().unwrap();
+        keys.iter().filter_map(|key| rallypoint_core::rendezvous::keys::round_of("job", key)).collect()
+    };
+    eventually("they are removed", SOON, || rounds().iter().all(|round| *round >= 6));
+    assert!(rounds().contains(&7) && rounds().contains(&6));
+}

@@ -37,6 +37,7 @@ impl Scene {
             max_restarts,
             shutdown_grace: GRACE,
             restart_grace: RESTART_GRACE,
+            max_restart_backoff: Duration::from_secs(30),
             is_elastic: true,
         }))
     }

@@ -170,6 +170,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         local_addr: Optional[str] = None,
         *,
         expected_hosts: Optional[str] = None,
+        reform_last_call: Optional[timedelta] = None,
+        store_outage: Optional[timedelta] = None,
     ) -> None:
         delay = settings.cas_backoff_max_seconds
         if not math.isfinite(delay) or delay < 0:
@@ -192,6 +194,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             keep_alive_interval=settings.keep_alive_interval,
             keep_alive_max_attempt=settings.keep_alive_max_attempt,
             expected_hosts=expected_hosts,
+            reform_last_call=reform_last_call,
+            store_outage=store_outage,
         )
         _leaving.watch(self._node)
 
@@ -322,6 +326,8 @@ def create_handler(
             |---|---|
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
+            | `reform_last_call_timeout` (for a round that re-forms with no more nodes than before) | 3 |
+            | `store_outage_timeout` (how long the store may be silent) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
             | `keep_alive_interval` | 5 |
@@ -352,8 +358,22 @@ def create_handler(
         cas_backoff_max_seconds=seconds,
     )
     return DynamicRendezvousHandler(
-        settings, backend, store, params.local_addr, expected_hosts=params.get("expected_hosts")
+        settings,
+        backend,
+        store,
+        params.local_addr,
+        expected_hosts=params.get("expected_hosts"),
+        reform_last_call=_positive(params, "reform_last_call"),
+        store_outage=_positive(params, "store_outage"),
     )
+
+
+def _positive(params: RendezvousParameters, name: str) -> Optional[timedelta]:
+    """The option `NAME_timeout` in seconds, if it is given."""
+    seconds = params.get_as_int(name + "_timeout")
+    if seconds is not None and seconds <= 0:
+        raise ValueError(f"The {name} timeout ({timedelta(seconds=seconds)}) must be positive.")
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
