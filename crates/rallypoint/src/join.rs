@@ -64,11 +64,15 @@ fn create(
     progress: &Arc<Progress>,
     hurry: Option<Hurry>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
-    let _waiting =
-        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
+    // While a TCP store can't be reached, `progress` tells why.
+    let _waiting = parameters.uses_file().then(|| {
+        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint))
+    });
     Ok(match parameters.backend.as_str() {
         "c10d" => {
-            let handler = DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?;
+            let handler = DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _));
+            progress.end();
+            let handler = handler?;
             Arc::new(match hurry {
                 Some(Hurry { left, read_timeout }) => handler.in_a_hurry(left, read_timeout),
                 None => handler,
@@ -256,14 +260,18 @@ fn complain(error: &RendezvousError) -> ExitCode {
         RendezvousError::Closed { .. } => 3,
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
         RendezvousError::Connection { source, .. } => {
-            output::complain(match source {
+            let hint = match source {
                 StoreError::File { .. }
                 | StoreError::FileTimeout { .. }
                 | StoreError::UntrustedFile { .. } => {
-                    "hint: can all nodes read, write and lock that file, and do all name the same one?"
+                    "can all nodes read, write and lock that file, and do all name the same one?"
                 }
-                _ => "hint: is the node of the endpoint up, and do all nodes name the same endpoint?",
-            });
+                _ => source.connection_fault().map_or(
+                    "is the node of the endpoint up, and do all nodes name the same endpoint?",
+                    |fault| fault.hint(),
+                ),
+            };
+            output::complain(&format!("hint: {hint}"));
             5
         }
         _ => 1,

@@ -63,9 +63,9 @@ impl ConnectionFault {
             }
             ConnectionFault::Vanished => "is that machine up, and connected to the network?",
             ConnectionFault::Closed => {
-                "is that port a TCPStore's? a TLS server closes the connection like this; a store server logs why"
+                "is the server there a TCPStore? a TLS server closes the connection like this, and a store server logs why"
             }
-            ConnectionFault::Silent => "is that port a TCPStore's, and is the process there stopped?",
+            ConnectionFault::Silent => "is the server there a TCPStore, and is its process stopped?",
             ConnectionFault::NotAStore(_) => {
                 "another program has that port: check the host and the port of the endpoint"
             }

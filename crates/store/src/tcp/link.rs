@@ -22,6 +22,8 @@ use crate::fault::ConnectionFault;
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
+/// An attempt that the deadline ends sooner than this does not show why there is no connection.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What an address that is not the last has of a time without end.
 const SHARE_OF_FOREVER: Duration = Duration::from_secs(10);
 /// A server that closes the connection on a request this often refuses it.
@@ -219,25 +221,33 @@ impl Link {
             return Ok(connection);
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
+        let mut previous = None;
         loop {
+            let started = Instant::now();
             let missed = match self.try_addresses(call, deadline, report) {
                 Ok(connection) => return Ok(connection),
                 Err(missed) => missed,
             };
-            if missed.is_final || deadline.has_passed() || (missed.is_refused && nobody == Nobody::GiveUp) {
+            if missed.is_final || (missed.is_refused && nobody == Nobody::GiveUp) {
                 return Err(missed.error);
             }
-            if let Some(fault) = missed.error.connection_fault() {
-                report(&fault);
+            let mut error = missed.error;
+            if !deadline.has_passed() {
+                if let Some(fault) = error.connection_fault() {
+                    report(&fault);
+                }
+                deadline.sleep(backoff.pause());
+            } else if started.elapsed() < MIN_ATTEMPT_TIMEOUT {
+                // The deadline cut this attempt short, so its failure says nothing; the one before does.
+                error = previous.take().unwrap_or(error);
             }
-            deadline.sleep(backoff.pause());
             if deadline.has_passed() {
-                let mut error = missed.error;
                 if let StoreError::Unreachable { waited, .. } = &mut error {
                     *waited = deadline.waited();
                 }
                 return Err(error);
             }
+            previous = Some(error);
         }
     }
 
