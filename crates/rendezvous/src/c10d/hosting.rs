@@ -103,10 +103,12 @@ pub fn create_tcp_store(
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let most = if told.is_some() { left } else { left.min(AGAIN) };
         let options = TcpStoreOptions { timeout: most, ..options(endpoint.clone()) };
+        let opening = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
+            // An attempt that ends before its time was interrupted.
             Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
-                if start.elapsed() < timeout => {}
+                if opening.elapsed() >= most && start.elapsed() < timeout => {}
             Err(mut source) => {
                 if let StoreError::Unreachable { waited, .. } = &mut source {
                     *waited = start.elapsed();
