@@ -1,11 +1,13 @@
 """While a node waits: other threads run, Ctrl-C ends it at once, a fork is told. In processes of their own."""
 
 import gc
+import http.server
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from both import OURS, Node, run_id
@@ -332,6 +334,67 @@ def test_a_process_ends_at_once_although_its_heart_still_beats(backend):
         """,
         backend,
     ) == ["beats"]
+
+
+UNREACHABLE = """
+    import logging
+    from rallypoint.elastic.rendezvous import RendezvousParameters
+    from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+
+    backend, host, port = sys.argv[1:]
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            print(record.getMessage())
+            # The call is still waiting, and need not wait any longer.
+            signal.raise_signal(signal.SIGINT)
+
+    logging.getLogger("rallypoint").addHandler(Told())
+    logging.getLogger("rallypoint").setLevel(logging.INFO)
+    config = {"rank": 1, "timeout": 500} if backend == "static" else {"is_host": False, "read_timeout": 500}
+
+    def meet():
+        parameters = RendezvousParameters(backend, f"{host}:{port}", "job", 2, 2, **config)
+        get_rendezvous_handler(parameters).next_rendezvous()
+"""
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+@pytest.mark.parametrize(
+    ("host", "why", "hint"),
+    [
+        ("127.0.0.1", "connection refused (nothing listens there)", "is the node or server that hosts the store up"),
+        ("no-such-host.invalid", "could not resolve host", "check the spelling of the host name"),
+    ],
+)
+def test_why_the_store_cannot_be_reached_is_logged_while_a_handler_waits(port, backend, host, why, hint):
+    script = """
+        try:
+            meet()
+        except KeyboardInterrupt:
+            pass
+        """
+    told = " ".join(play(textwrap.dedent(UNREACHABLE) + textwrap.dedent(script), backend, host, port))
+    peer = "rank 0" if backend == "static" else "the store"
+    assert f"no answer yet from {peer} at {host}:{port}: {why}" in told, told
+    assert f"hint: {hint}" in told, told
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_an_http_server_at_the_endpoint_is_named_at_once_with_a_hint(backend):
+    """Python's own, which waits for the end of a request and answers ours without a status line."""
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        script = """
+            try:
+                meet()
+            except Exception as error:
+                print(error.__cause__ or error)
+            """
+        script = textwrap.dedent(UNREACHABLE) + textwrap.dedent(script)
+        told = " ".join(play(script, backend, "127.0.0.1", server.server_port))
+        server.shutdown()
+    assert "answered like an HTTP server: not a c10d store server hint: another program has that port" in told, told
 
 
 def test_a_handler_that_is_let_go_of_stops_showing_that_it_is_alive():

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import time
 
 import pytest
@@ -92,6 +93,7 @@ def test_a_static_node_that_waits_shows_a_live_line(endpoint):
     fixed = ("join", "--rdzv-backend", "static", "--nnodes", "2", "--rdzv-conf", "timeout=300")
     with Terminal(*fixed, "--rdzv-endpoint", "127.0.0.1:1", "--node-rank", "1") as node:
         node.shows(r"no answer yet from rank 0 at 127\.0\.0\.1:1; gives up in (300|29\d) s \(timeout\)")
+        node.shows(r"connection refused \(nothing listens there\)")
         node.types("\x03")
         assert node.ended() == 128 + signal.SIGINT
     # The server is no rank 0, but a store is all that a node of another rank needs to wait.
@@ -99,6 +101,50 @@ def test_a_static_node_that_waits_shows_a_live_line(endpoint):
         node.shows("1 of 2 nodes are here; gives up in 29")
         node.types("\x03")
         assert node.ended() == 128 + signal.SIGINT
+
+
+RUN = ("run", "--rdzv-backend", "c10d", "--no-python")
+WAITING = {
+    "run": lambda endpoint: (*RUN, "--nnodes", "2", "--rdzv-conf", "is_host=0", "--rdzv-endpoint", endpoint, "true"),
+    "join": lambda endpoint: ("join", "--nnodes", "2", "--rdzv-conf", "is_host=0", "--rdzv-endpoint", endpoint),
+    "store": lambda endpoint: ("store", "--timeout", "60s", "--endpoint", endpoint, "get", "k"),
+}
+
+
+def stop_when_shown(command, endpoint, *patterns):
+    with Terminal(*WAITING[command](endpoint)) as program:
+        for pattern in patterns:
+            program.shows(pattern)
+        program.types("\x03")
+        program.ended()
+
+
+@pytest.mark.parametrize("command", WAITING)
+def test_a_terminal_shows_that_nothing_listens_at_the_endpoint_and_a_hint(command, port):
+    hint = "hint: is the node or server that hosts the store up"
+    stop_when_shown(command, f"127.0.0.1:{port}", r"connection refused \(nothing listens there\)", hint)
+
+
+@pytest.mark.parametrize("command", ["run", "join"])
+def test_a_terminal_shows_that_the_name_in_the_endpoint_cannot_be_resolved_and_a_hint(command):
+    why = 'could not resolve host "no-such-host.invalid"'
+    stop_when_shown(command, "no-such-host.invalid:29400", why, "hint: check the spelling of the host name")
+
+
+@pytest.mark.parametrize("command", WAITING)
+def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hint(command):
+    for reply, kind in [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP"), (b"\x15\x03\x03\x00\x02\x02\x46", "a TLS")]:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            endpoint = "{}:{}".format(*server.getsockname())
+            with Terminal(*WAITING[command](endpoint)) as program:
+                connection, _ = server.accept()
+                with connection:
+                    # The whole handshake is read, so that closing does not reset the connection.
+                    connection.recv(65536)
+                    connection.sendall(reply)
+                program.shows(f"answered like {kind} server")
+                program.shows("hint: ")
+                assert program.ended() != 0
 
 
 def test_a_command_reads_what_is_typed_and_a_key_that_interrupts_reaches_it_once(endpoint):

@@ -111,7 +111,8 @@ impl Joining {
 
     fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
-        let _made = tell_if_slow(&parameters.endpoint);
+        // While a TCP store can't be reached, the observer tells why.
+        let _made = parameters.uses_file().then(|| tell_if_slow(&parameters.endpoint));
         Ok(match parameters.backend.as_str() {
             "c10d" => {
                 let handler = DynamicRendezvousHandler::create(

@@ -20,8 +20,18 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     if !is_main_thread() {
         return Ok(py.detach(call));
     }
+    detached_watching(py, is_signalled, call)
+}
+
+/// As [`detached`], on any thread. `should_stop` is called 20 times per second while a store waits; it ends the call by
+/// returning `true`, and may raise by way of [`raises`].
+pub(crate) fn detached_watching<T: Send>(
+    py: Python<'_>,
+    should_stop: fn() -> bool,
+    call: impl FnOnce() -> T + Send,
+) -> PyResult<T> {
     let outer = RAISED.take();
-    let outcome = py.detach(|| interruptible(is_signalled, call));
+    let outcome = py.detach(|| interruptible(should_stop, call));
     match RAISED.replace(outer) {
         Some(raised) => Err(raised),
         None => Ok(outcome),
@@ -37,9 +47,14 @@ thread_local! {
 
 /// Runs the handlers of signals that have come. Whether one raised.
 pub(crate) fn is_signalled() -> bool {
+    raises(|py| py.check_signals())
+}
+
+/// Runs something with the interpreter. If that raises, returns `true` and keeps the exception for the call under way.
+pub(crate) fn raises(body: impl FnOnce(Python<'_>) -> PyResult<()>) -> bool {
     // No interpreter any more: nobody to raise, and nobody to raise to.
-    let Some(checked) = Python::try_attach(|py| py.check_signals()) else { return false };
-    match checked {
+    let Some(outcome) = Python::try_attach(body) else { return false };
+    match outcome {
         Ok(()) => false,
         Err(raised) => {
             RAISED.set(Some(raised));

@@ -11,7 +11,7 @@ use crate::argument::Timeout;
 
 /// The exception for an error of a call that was given no time-out of its own.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
-    let text = error.to_string();
+    let text = with_hint(&error, error.to_string());
     match error {
         StoreError::Foreign(error) => match error.downcast::<PyErr>() {
             Ok(raised) => *raised,
@@ -32,6 +32,14 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         StoreError::Unsupported { .. } => PyNotImplementedError::new_err(text),
         StoreError::BadWorldSize { .. } | StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         _ => raise(py, "DistStoreError", text),
+    }
+}
+
+/// The text of an error with a line that says what the user can check, where the error is that there was no connection.
+pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
+    match error.connection_fault() {
+        Some(fault) => format!("{text}\nhint: {}", fault.hint()),
+        None => text,
     }
 }
 

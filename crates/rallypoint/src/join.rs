@@ -61,11 +61,15 @@ fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
-    let _waiting =
-        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
+    // While a TCP store can't be reached, `progress` tells why.
+    let _waiting = parameters.uses_file().then(|| {
+        Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint))
+    });
     Ok(match parameters.backend.as_str() {
         "c10d" => {
-            Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _), None)?)
+            let handler = DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _), None);
+            progress.end();
+            Arc::new(handler?)
         }
         "static" => {
             Arc::new(StaticRendezvousHandler::create(parameters)?.with_observer(Arc::clone(progress) as _))
@@ -248,14 +252,18 @@ fn complain(error: &RendezvousError) -> ExitCode {
         RendezvousError::Closed { .. } => 3,
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
         RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. } => {
-            output::complain(match source {
+            let hint = match source {
                 StoreError::File { .. }
                 | StoreError::FileTimeout { .. }
                 | StoreError::UntrustedFile { .. } => {
-                    "hint: can all nodes read, write and lock that file, and do all name the same one?"
+                    "can all nodes read, write and lock that file, and do all name the same one?"
                 }
-                _ => "hint: is the node of the endpoint up, and do all nodes name the same endpoint?",
-            });
+                _ => source.connection_fault().map_or(
+                    "is the node of the endpoint up, and do all nodes name the same endpoint?",
+                    |fault| fault.hint(),
+                ),
+            };
+            output::complain(&format!("hint: {hint}"));
             5
         }
         _ => 1,

@@ -5,74 +5,91 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rallypoint_rendezvous::{Gathering, NodeDesc, Observer, Reason, Waiting};
+use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, Waiting};
+
+use crate::output::shown;
 
 /// Tells it.
 pub(crate) struct Progress {
     run_id: String,
-    bar: Option<ProgressBar>,
+    is_terminal: bool,
+    /// The live line, while there is one.
+    bar: Mutex<Option<ProgressBar>>,
     /// What was logged last, without what changes by itself.
     logged: Mutex<Option<String>>,
 }
 
-/// How often the line moves while nothing else does.
-const TICK: Duration = Duration::from_millis(100);
 /// So many nodes are named; a crowd is only counted.
 const NAMED: usize = 8;
 
 impl Progress {
     pub(crate) fn new(run_id: &str) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Progress { run_id: run_id.into(), bar, logged: Mutex::default() }
+        Progress {
+            run_id: run_id.into(),
+            is_terminal: std::io::stderr().is_terminal(),
+            bar: Mutex::default(),
+            logged: Mutex::default(),
+        }
     }
 
     /// It waits no longer.
     pub(crate) fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.disable_steady_tick();
-            bar.set_message("");
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bar.finish_and_clear();
-            bar.reset();
         }
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
     fn tell(&self, kind: &str, what: String, line: String, until: &str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(format!("{}: {line}", self.run_id));
-                bar.tick();
-            }
-            None => {
-                let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-                if logged.as_deref() != Some(&what) {
-                    tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
-                    *logged = Some(what);
-                }
-            }
+        match self.is_terminal {
+            true => self.show(line, None),
+            false => self.log(kind, what, until),
         }
+    }
+
+    /// Logs what is waited for, unless that was logged last.
+    fn log(&self, kind: &str, what: String, until: &str) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.as_deref() != Some(&what) {
+            tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
+            *logged = Some(what);
+        }
+    }
+
+    /// Shows a live line, with details below it.
+    fn show(&self, line: String, details: Option<String>) {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = bar.get_or_insert_with(ProgressBar::new_spinner);
+        let template =
+            if details.is_some() { "{spinner} {wide_msg}\n{prefix}" } else { "{spinner} {wide_msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(details.unwrap_or_default());
+        bar.set_message(format!("{}: {line}", self.run_id));
+        bar.tick();
     }
 }
 
 impl Observer for Progress {
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let Gathering { joined, world_size, endpoint, left, .. } = gathering;
-        let what = match joined {
-            None => format!("no answer yet from rank 0 at {endpoint}"),
-            Some(joined) => format!("{joined} of {world_size} nodes are here"),
-        };
-        let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
-        if let (Some(bar), None) = (&self.bar, joined) {
-            // Nobody calls while the connection is being made.
-            bar.enable_steady_tick(TICK);
+    fn connecting(&self, connecting: &Connecting<'_>) {
+        let Connecting { peer, endpoint, fault, .. } = connecting;
+        let until = connecting.until();
+        if self.is_terminal {
+            let details = format!("  {fault}\n  hint: {}", fault.hint());
+            let line = format!("no answer yet from {peer} at {endpoint}{until}");
+            self.show(line, Some(shown(details.as_bytes(), &['\n'])));
+        } else if connecting.waited >= Connecting::LOG_GRACE {
+            let until = format!("{until}; hint: {}", fault.hint());
+            self.log("rendezvous", connecting.to_string(), &until);
         }
+    }
+
+    fn gathering(&self, gathering: &Gathering<'_>) {
+        let Gathering { joined, world_size, left, .. } = gathering;
+        let what = format!("{joined} of {world_size} nodes are here");
+        let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);
     }
 

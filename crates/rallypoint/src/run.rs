@@ -180,15 +180,21 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
         Some(format!("port {port} of this machine is held by process {pid} ({name})"))
     };
     match error {
-        AgentError::Rendezvous(RendezvousError::Connection { .. } | RendezvousError::Outage { .. }) => {
+        AgentError::Rendezvous(
+            RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. },
+        ) => {
             let endpoint = &config.rendezvous.endpoint;
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
-            let port = port.parse().ok()?;
             let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
-            let owner = is_ours.then(|| held(port)).flatten();
-            Some(owner.unwrap_or_else(|| {
-                "is the node of the endpoint up, and do all nodes name the same endpoint?".into()
-            }))
+            let owner = port.parse().ok().filter(|_| is_ours).and_then(held);
+            let fault = source.connection_fault().map(|fault| fault.hint().to_owned());
+            Some(match (fault, owner) {
+                (Some(hint), Some(owner)) => format!("{hint}\nhint: {owner}"),
+                (Some(hint), None) | (None, Some(hint)) => hint,
+                (None, None) => {
+                    "is the node of the endpoint up, and do all nodes name the same endpoint?".into()
+                }
+            })
         }
         AgentError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
             held(config.watch.health_check?.port())

@@ -161,6 +161,9 @@ enum Operation {
     Ping,
 }
 
+/// How long a log need not mention that the server can't be reached.
+const LOG_GRACE: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
     let StoreArgs { endpoint, timeout, json, operation } = args;
     let Some(endpoint) = endpoint else {
@@ -204,10 +207,19 @@ fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError>
     if endpoint.port == 0 {
         return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
     }
-    let _waiting = Waiting::show(format!("connecting to {endpoint}"));
+    let waiting = Waiting::show(format!("connecting to {endpoint}"));
     // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
     endpoint.resolve_within(budget.left())?;
-    TcpStore::open(TcpStoreOptions { timeout: budget.left(), ..TcpStoreOptions::new(endpoint.clone()) })
+    let options = TcpStoreOptions { timeout: budget.left(), ..TcpStoreOptions::new(endpoint.clone()) };
+    let mut logged = None;
+    TcpStore::open_reporting(options, &mut |fault| {
+        let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
+        if !waiting.is_shown() && budget.started.elapsed() >= LOG_GRACE && logged.as_ref() != Some(fault) {
+            tracing::info!("{text}");
+            logged = Some(fault.clone());
+        }
+        waiting.update(text);
+    })
 }
 
 fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<Answer, StoreError> {

@@ -3,42 +3,67 @@
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows what is being waited for, from the first second on until it is dropped.
-pub(crate) struct Waiting(Option<(Sender<()>, JoinHandle<()>)>);
+pub(crate) struct Waiting(Option<(Sender<String>, JoinHandle<()>)>);
+
+/// How long nothing need be shown.
+const SHOW_GRACE: Duration = Duration::from_secs(1);
 
 impl Waiting {
     pub(crate) fn show(what: String) -> Waiting {
         if !std::io::stderr().is_terminal() {
             return Waiting(None);
         }
-        let what = crate::output::shown(what.as_bytes(), &[]);
-        let (end, ended) = mpsc::channel();
+        let mut what = crate::output::shown(what.as_bytes(), &[]);
+        let (updates, updated) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-                return;
+            let start = Instant::now();
+            loop {
+                match updated.recv_timeout(SHOW_GRACE.saturating_sub(start.elapsed())) {
+                    Ok(update) => what = update,
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
             }
             let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
-            let bar = ProgressBar::new_spinner().with_elapsed(Duration::from_secs(1)).with_message(what);
+            let bar = ProgressBar::new_spinner().with_elapsed(SHOW_GRACE).with_message(what);
             if let Ok(style) = style {
                 bar.set_style(style);
             }
-            while ended.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-                bar.tick();
+            loop {
+                match updated.recv_timeout(Duration::from_millis(100)) {
+                    Ok(update) => bar.set_message(update),
+                    Err(RecvTimeoutError::Timeout) => bar.tick(),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
             bar.finish_and_clear();
         });
-        Waiting(Some((end, thread)))
+        Waiting(Some((updates, thread)))
+    }
+
+    /// Whether there is a terminal to show it on.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Shows this from now on.
+    pub(crate) fn update(&self, what: String) {
+        if let Some((updates, _)) = &self.0 {
+            // The thread ends only after the sender is dropped.
+            let _ = updates.send(crate::output::shown(what.as_bytes(), &[]));
+        }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some((end, thread)) = self.0.take() {
-            drop(end);
+        if let Some((updates, thread)) = self.0.take() {
+            drop(updates);
             let _ = thread.join();
         }
     }

@@ -80,7 +80,7 @@ impl DynamicRendezvousHandler {
     ) -> Result<DynamicRendezvousHandler> {
         let settings = Settings { launch, ..settings(parameters)? };
         let expected = ExpectedHosts::of(parameters)?;
-        let made = create_store(parameters)?;
+        let made = create_store(parameters, observer.as_deref().map(|observer| observer as &dyn Observer))?;
         let backend = C10dBackend::new(Arc::clone(&made.store), &parameters.run_id)?;
         let addr = parameters.local_addr.clone().unwrap_or(made.reachable_as);
         let mut handler = DynamicRendezvousHandler::new(Arc::new(backend), made.store, &addr, settings)?;

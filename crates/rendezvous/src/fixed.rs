@@ -17,7 +17,7 @@ use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
-use crate::observer::{Gathering, Observer};
+use crate::observer::{ConnectReporter, Gathering, Observer};
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 
@@ -161,7 +161,7 @@ impl StaticRendezvousHandler {
         self
     }
 
-    fn tell(&self, joined: Option<i64>, start: Instant) {
+    fn tell(&self, joined: i64, start: Instant) {
         if let Some(observer) = &self.observer {
             let left = self.timeout.saturating_sub(start.elapsed());
             let (endpoint, world_size) = (&self.endpoint, self.world_size);
@@ -180,13 +180,13 @@ impl StaticRendezvousHandler {
     /// Connects, or hosts, and meets the others.
     fn meet(&self) -> Result<TcpStore> {
         let start = Instant::now();
-        if self.rank != 0 {
-            self.tell(None, start);
-        } else if let Err(error) = self.endpoint.resolve() {
+        if self.rank == 0
+            && let Err(error) = self.endpoint.resolve()
+        {
             // Only rank 0 need not reach it by that name; perhaps the others can.
             tracing::warn!("this node hosts the store, but the others may not find it: {error}");
         }
-        let store = match self.open() {
+        let store = match self.open(start) {
             Ok(store) => store,
             Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
             Err(source) => return Err(self.failed(source)),
@@ -233,7 +233,7 @@ impl StaticRendezvousHandler {
                     "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here"
                 );
             }
-            self.tell(Some(joined), start);
+            self.tell(joined, start);
             if start.elapsed() >= self.timeout {
                 return Err(self.too_few(&notes, joined, start.elapsed()));
             }
@@ -243,7 +243,7 @@ impl StaticRendezvousHandler {
         Ok(())
     }
 
-    fn open(&self) -> Result<TcpStore, StoreError> {
+    fn open(&self, start: Instant) -> Result<TcpStore, StoreError> {
         let host = match self.rank {
             0 if is_loopback(&self.endpoint.host) || is_this_machine(&self.endpoint.host) => {
                 place_to_listen(&self.endpoint.host)
@@ -251,12 +251,26 @@ impl StaticRendezvousHandler {
             0 => String::new(),
             _ => self.endpoint.host.clone(),
         };
-        TcpStore::open(TcpStoreOptions {
+        let options = TcpStoreOptions {
             is_master: self.rank == 0,
             multi_tenant: true,
             timeout: self.timeout,
             ..TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
-        })
+        };
+        if self.rank == 0 {
+            return TcpStore::open(options);
+        }
+        let mut reporter = ConnectReporter {
+            run_id: &self.run_id,
+            peer: "rank 0",
+            endpoint: &self.endpoint,
+            setting: "timeout",
+            start,
+            timeout: self.timeout,
+            observer: self.observer.as_deref().map(|observer| observer as &dyn Observer),
+            logged: None,
+        };
+        TcpStore::open_reporting(options, &mut |fault| reporter.report(fault))
     }
 
     /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is

@@ -57,7 +57,7 @@ pub use fixed::{StaticRendezvousHandler, create_static_handler};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
 pub use machine::{is_address_of_another, is_loopback, is_this_machine};
-pub use observer::{Gathering, Observer, Waiting};
+pub use observer::{Connecting, Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };

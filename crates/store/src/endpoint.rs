@@ -10,6 +10,9 @@ use crate::deadline::Deadline;
 use crate::error::{Result, StoreError};
 use crate::interrupt;
 
+/// Interval at which a name server that has not answered is reported.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A host name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
@@ -55,6 +58,15 @@ impl Endpoint {
     /// The addresses to connect to, or what went wrong within so long (zero is without end): a name server has its own
     /// idea of time.
     pub fn resolve_within(&self, timeout: Duration) -> Result<Vec<SocketAddr>> {
+        self.resolve_reporting(timeout, &mut || {})
+    }
+
+    /// As [`Endpoint::resolve_within`]. `on_silence` is called about once per second while the name server has not answered.
+    pub(crate) fn resolve_reporting(
+        &self,
+        timeout: Duration,
+        on_silence: &mut dyn FnMut(),
+    ) -> Result<Vec<SocketAddr>> {
         if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
             return self.resolve();
         }
@@ -63,15 +75,17 @@ impl Endpoint {
         std::thread::spawn(move || answer.send(endpoint.resolve()));
         let deadline = Deadline::after(timeout);
         let answer = loop {
-            let slice = match deadline.slice() {
-                None => break answered.recv().ok(),
-                Some(Duration::ZERO) => break None,
-                Some(slice) => slice,
-            };
+            let slice = deadline.slice().map_or(SILENCE_INTERVAL, |slice| slice.min(SILENCE_INTERVAL));
+            if slice.is_zero() {
+                break None;
+            }
             match answered.recv_timeout(slice) {
                 Ok(answer) => break Some(answer),
                 Err(RecvTimeoutError::Disconnected) => break None,
                 Err(RecvTimeoutError::Timeout) => interrupt::look_up(),
+            }
+            if deadline.waited() >= SILENCE_INTERVAL {
+                on_silence();
             }
         };
         answer.unwrap_or_else(|| {

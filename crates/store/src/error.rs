@@ -12,6 +12,8 @@ use std::time::Duration;
 use rallypoint_core::WireError;
 use rallypoint_core::wire::Op;
 
+use crate::fault::{ConnectionFault, PeerProtocol};
+
 pub use key_states::KeyStates;
 
 /// The result of a store operation.
@@ -94,7 +96,7 @@ pub enum StoreError {
         /// How long it tried.
         waited: Duration,
         /// The last failure of each address tried.
-        tried: Vec<(String, String)>,
+        tried: Vec<(String, ConnectionFault)>,
     },
     /// The host name has no address.
     #[error("could not resolve host {host:?}: {reason}")]
@@ -220,10 +222,7 @@ pub enum StoreError {
         violation: WireError,
     },
     /// The answer to a PING carried another number: replies are out of step.
-    #[error(
-        "{peer} answered ping {sent} with {found}{}: not a c10d store server, or out of step",
-        call(" during ", *.op, .keys, "")
-    )]
+    #[error("{peer} {}", wrong_nonce(*.sent, *.found, &call(" during ", *.op, .keys, "")))]
     WrongNonce {
         /// The server.
         peer: String,
@@ -388,6 +387,22 @@ pub enum StoreError {
     InvalidArgument(String),
 }
 
+impl StoreError {
+    /// Returns why there was no connection, if that is what the error says. Of several addresses it is the most telling fault.
+    pub fn connection_fault(&self) -> Option<ConnectionFault> {
+        match self {
+            StoreError::Unresolvable { host, reason } => {
+                Some(ConnectionFault::Unresolvable { host: host.clone(), reason: reason.clone() })
+            }
+            StoreError::Unreachable { tried, .. } => tried.iter().map(|(_, fault)| fault).max().cloned(),
+            StoreError::WrongNonce { op: Op::Validate, found, .. } => {
+                Some(ConnectionFault::NotAStore(PeerProtocol::of(found.to_le_bytes())))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// How a running server is not what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -475,6 +490,16 @@ fn call(before: &str, op: Op, keys: &[String], after: &str) -> String {
     if op == Op::Validate { String::new() } else { format!("{before}{op}{}{after}", of_keys(keys)) }
 }
 
+/// What a peer answered to a ping, in terms of the protocol that it seems to speak.
+fn wrong_nonce(sent: u32, found: u32, during: &str) -> String {
+    match PeerProtocol::of(found.to_le_bytes()) {
+        PeerProtocol::Unknown(_) => {
+            format!("answered ping {sent} with {found}{during}: not a c10d store server, or out of step")
+        }
+        protocol => format!("answered like {protocol}{during}: not a c10d store server"),
+    }
+}
+
 fn millis(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }
@@ -500,10 +525,12 @@ fn holder(address: &str) -> &'static str {
     }
 }
 
-fn addresses(tried: &[(String, String)]) -> String {
+fn addresses(tried: &[(String, ConnectionFault)]) -> String {
     match tried {
         [] => "no address was tried".into(),
-        _ => tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
+        _ => {
+            tried.iter().map(|(address, fault)| format!("{address}: {fault}")).collect::<Vec<_>>().join("; ")
+        }
     }
 }
 

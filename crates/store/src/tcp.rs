@@ -25,6 +25,7 @@ use rallypoint_core::wire::Op;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
+use crate::fault::ConnectionFault;
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
 use crate::store::DEFAULT_TIMEOUT;
 pub use known::OnReset;
@@ -107,6 +108,15 @@ impl TcpStore {
 
     /// Makes a store as the options say.
     pub fn open(options: TcpStoreOptions) -> Result<TcpStore> {
+        TcpStore::open_reporting(options, &mut |_| {})
+    }
+
+    /// As [`TcpStore::open`]. `report` is called after each failed attempt to connect, and once per second while a server
+    /// that accepted the connection, or a name server, has not answered.
+    pub fn open_reporting(
+        options: TcpStoreOptions,
+        report: &mut dyn FnMut(&ConnectionFault),
+    ) -> Result<TcpStore> {
         if options.world_size == Some(0) {
             return Err(StoreError::BadWorldSize { what: "a TcpStore".into(), world_size: 0 });
         }
@@ -132,7 +142,7 @@ impl TcpStore {
             }
         };
         let link = Link::new(endpoint, options.limits, options.on_reset);
-        link.connect(&deadline)?;
+        link.connect(&deadline, report)?;
         let store = TcpStore::over(Arc::new(link), server, options.timeout);
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
             store.join(world_size, &deadline)?;
@@ -191,7 +201,7 @@ impl TcpStore {
     /// Another client of the same server, with a time-out of its own. They share their connections and what they know of
     /// the server: one that took its place is as strange to either.
     pub fn another(&self) -> Result<TcpStore> {
-        self.link.connect(&Deadline::after(self.load_timeout()))?;
+        self.link.connect(&Deadline::after(self.load_timeout()), &mut |_| {})?;
         Ok(self.client())
     }
 

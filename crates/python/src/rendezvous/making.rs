@@ -10,7 +10,8 @@ use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tc
 use rallypoint_store::{C10dStoreOptions, StoreError};
 
 use super::raising::raised;
-use crate::blocking::detached;
+use super::telling::{listen, tell};
+use crate::blocking::{detached, detached_watching, raises};
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
@@ -49,7 +50,11 @@ pub(super) fn create_rendezvous_store<'py>(
     let parameters = RendezvousParameters::new("c10d", endpoint, run_id, 1, 1)
         .and_then(|parameters| parameters.with_config(config))
         .map_err(|error| raised(py, error))?;
-    let made = detached(py, || create_tcp_store(&parameters))?;
+    listen(py)?;
+    // Why the store can't be reached yet is logged while this waits.
+    let tell_and_look = || raises(|py| tell(py).and_then(|()| py.check_signals()));
+    let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None))?;
+    tell(py)?;
     let made = made.map_err(|error| raised(py, error))?;
     Ok((stores::adopt(py, made.store, host)?, made.reachable_as))
 }

@@ -12,7 +12,7 @@ use super::base::{PyStore, Zero, native_of};
 use super::listen::take_over;
 use crate::argument::{Key, Timeout, Truth, Whole};
 use crate::blocking::{detached, run};
-use crate::error::{raise, to_python};
+use crate::error::{raise, to_python, with_hint};
 use crate::process::{Native, Original};
 
 /// A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
@@ -226,7 +226,7 @@ impl Plan {
             ),
             _ => return to_python(py, error),
         };
-        raise(py, class, format!("{told} ({error})"))
+        raise(py, class, with_hint(&error, format!("{told} ({error})")))
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Endpoint, StoreError};
+use rallypoint_store::{ConnectionFault, Endpoint, StoreError};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -157,6 +157,7 @@ fn with_value(mut object: Value, value: &[u8]) -> Value {
 
 /// Prints a failure with what to do about it; its exit code.
 pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool) -> ExitCode {
+    let fault = error.connection_fault();
     let (code, kind, hint) = match error {
         StoreError::Timeout { .. } => {
             (TIMED_OUT, "timeout", "give it longer with --timeout, or look with `list`")
@@ -167,24 +168,9 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
             "timeout",
             "the process there is stopped or overloaded, or the network drops its answers",
         ),
-        StoreError::Unresolvable { .. } => {
-            (UNREACHABLE, "unreachable", "check the spelling, or use an IP address this machine can reach")
+        StoreError::Unresolvable { .. } | StoreError::Unreachable { .. } => {
+            (UNREACHABLE, "unreachable", fault.as_ref().map_or("", ConnectionFault::hint))
         }
-        StoreError::Unreachable { tried, .. }
-            if tried.iter().any(|(_, why)| why.contains("does not answer")) =>
-        {
-            (
-                UNREACHABLE,
-                "unreachable",
-                "is that a TCPStore, or another kind of server? is the process there stopped?",
-            )
-        }
-        StoreError::Unreachable { .. } => (
-            UNREACHABLE,
-            "unreachable",
-            "is the server running, on that port, and listening on more than 127.0.0.1? \
-             (`rallypoint serve --listen 0.0.0.0:PORT`; a firewall drops without an answer)",
-        ),
         StoreError::ConnectionLost { .. } | StoreError::StoreReset { .. } => {
             (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
         }

@@ -95,7 +95,7 @@ fn a_node_says_that_nobody_answers_at_the_endpoint() {
         "true",
     ]);
     until("it says so", || {
-        agent.err().contains(&format!("no answer yet from the store of the rendezvous at {endpoint}"))
+        agent.err().contains(&format!("no answer yet from the store at {endpoint}: accepts connections"))
     });
 }
 

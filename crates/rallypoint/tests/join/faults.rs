@@ -174,7 +174,7 @@ fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
     second.logs(&format!(
-        "waiting in the static rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}"
+        "waiting in the rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}: connection refused"
     ));
     let mut first = fixed("0");
     first.logs("2 of 3 nodes are here; gives up in ");

@@ -12,6 +12,7 @@ use rallypoint_store::{
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
 use crate::machine::{is_loopback, is_this_machine, outward_address, place_to_listen};
+use crate::observer::{ConnectReporter, Observer};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
 
@@ -37,10 +38,12 @@ pub struct C10dStore {
 pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 
 /// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
-pub fn create_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+///
+/// While a TCP store can't be reached, the reason goes to `observer`, or to the log if there is none.
+pub fn create_store(parameters: &RendezvousParameters, observer: Option<&dyn Observer>) -> Result<C10dStore> {
     match store_type(parameters)? {
         StoreType::Tcp => {
-            let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters)?;
+            let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters, observer)?;
             let take_over =
                 (!is_host && !store.is_server_standalone()).then(|| take_over(parameters.clone()));
             Ok(C10dStore { store: Arc::new(store), is_host, reachable_as, take_over })
@@ -60,12 +63,27 @@ pub struct TcpC10dStore {
 }
 
 /// Hosts the TCP store of `parameters`, or connects to it: `is_host`, `read_timeout`.
-pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStore> {
+///
+/// While the store can't be reached, the reason goes to `observer`, or to the log if there is none.
+pub fn create_tcp_store(
+    parameters: &RendezvousParameters,
+    observer: Option<&dyn Observer>,
+) -> Result<TcpC10dStore> {
     let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
     let told = parameters.get_as_bool("is_host")?;
     let timeout = read_timeout(parameters)?;
     let failed = |source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source };
     let start = Instant::now();
+    let mut reporter = ConnectReporter {
+        run_id: &parameters.run_id,
+        peer: "the store",
+        endpoint: &endpoint,
+        setting: "read_timeout",
+        start,
+        timeout,
+        observer,
+        logged: None,
+    };
     let store = loop {
         if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
             match host(&endpoint, timeout) {
@@ -90,10 +108,13 @@ pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStor
         }
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let most = if told.is_some() { left } else { left.min(AGAIN) };
-        match TcpStore::open(TcpStoreOptions { timeout: most, ..options(endpoint.clone()) }) {
+        let options = TcpStoreOptions { timeout: most, ..options(endpoint.clone()) };
+        let opening = Instant::now();
+        match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
+            // An attempt that ends before its time was interrupted.
             Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
-                if start.elapsed() < timeout => {}
+                if opening.elapsed() >= most && start.elapsed() < timeout => {}
             Err(mut source) => {
                 if let StoreError::Unreachable { waited, .. } = &mut source {
                     *waited = start.elapsed();

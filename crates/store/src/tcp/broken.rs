@@ -4,12 +4,14 @@ use std::io::ErrorKind;
 
 use rallypoint_core::WireError;
 
+use crate::fault::ConnectionFault;
+
 /// How an exchange failed.
 #[derive(Debug)]
 pub(super) enum Broken {
     /// The connection is gone. `sent`: whether any byte of the request may have left; `ended`: whether it was the other
     /// side that closed it.
-    Lost { reason: String, sent: bool, ended: bool },
+    Lost { reason: ConnectionFault, sent: bool, ended: bool },
     /// The server does not answer, or does not take what is sent.
     Silent { sent: bool },
     /// The server sent what is not the protocol.
@@ -41,10 +43,7 @@ impl Broken {
 /// What came of reading.
 pub(super) fn came(read: std::io::Result<usize>) -> Result<usize, Broken> {
     match read {
-        Ok(0) => {
-            let reason = "the server closed the connection".into();
-            Err(Broken::Lost { reason, sent: true, ended: true })
-        }
+        Ok(0) => Err(Broken::Lost { reason: ConnectionFault::Closed, sent: true, ended: true }),
         Ok(len) => Ok(len),
         Err(error) => Err(broke(&error, true)),
     }
@@ -55,31 +54,14 @@ pub(super) fn is_pause(error: &std::io::Error) -> bool {
 }
 
 pub(super) fn lost(error: &std::io::Error, sent: bool) -> Broken {
-    let ended = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-    Broken::Lost { reason: plain(error), sent, ended }
+    let reason = ConnectionFault::from(error);
+    Broken::Lost { ended: reason == ConnectionFault::Closed, reason, sent }
 }
 
 /// The same of a connection that was made.
 pub(super) fn broke(error: &std::io::Error, sent: bool) -> Broken {
     match error.kind() {
-        ErrorKind::TimedOut => {
-            let reason = "no sign of life from the server's machine (cut off, or gone)".into();
-            Broken::Lost { reason, sent, ended: false }
-        }
+        ErrorKind::TimedOut => Broken::Lost { reason: ConnectionFault::Vanished, sent, ended: false },
         _ => lost(error, sent),
-    }
-}
-
-/// Why there is no connection where nobody listens.
-pub(super) const REFUSED: &str = "connection refused (nothing listens there)";
-
-/// An error of the system without its number.
-fn plain(error: &std::io::Error) -> String {
-    match error.kind() {
-        ErrorKind::ConnectionRefused => REFUSED.into(),
-        ErrorKind::ConnectionReset => "connection reset by the server".into(),
-        ErrorKind::TimedOut => "no answer to the connection attempt".into(),
-        ErrorKind::BrokenPipe => "the server closed the connection".into(),
-        _ => error.to_string(),
     }
 }

@@ -12,10 +12,11 @@ use rallypoint_core::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, 
 use rallypoint_core::{Limits, WireError};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::broken::{Broken, REFUSED, broke, came, is_pause, lost};
+use super::broken::{Broken, broke, came, is_pause, lost};
 use super::looking::Looker;
 use super::pulse::Pulse;
 use crate::deadline::Deadline;
+use crate::fault::ConnectionFault;
 use crate::interrupt;
 
 /// A connection with its handshake done.
@@ -56,18 +57,27 @@ const SOON: Duration = Duration::from_micros(200);
 /// How long it is looked for one where the last came soon, letting others run meanwhile.
 const LOOKING: Duration = Duration::from_micros(100);
 
+/// Interval at which a server that has not answered the handshake is reported.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+/// The nonce of the first PING. With the operation code before it, it reads as `\r\n\r\n`: an HTTP server that waits
+/// for the end of a request answers at once, and is recognized by its reply.
+const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
+
 impl Connection {
     /// Connects and shakes hands. With the connection comes what the server says of itself, if it is one of ours.
+    ///
+    /// `on_silence` is called once per [`SILENCE_INTERVAL`] while the server has accepted the connection and not answered.
     pub(super) fn open(
         address: SocketAddr,
         limits: &Limits,
         one_try: Duration,
         deadline: &Deadline,
+        on_silence: &mut dyn FnMut(),
     ) -> Result<(Connection, Option<String>), Broken> {
         let failed = |error: std::io::Error| lost(&error, false);
         let stream = connect(address, &deadline.or_after(one_try)).map_err(failed)?;
         if is_to_itself(&stream) {
-            return Err(Broken::Lost { reason: REFUSED.into(), sent: false, ended: false });
+            return Err(Broken::Lost { reason: ConnectionFault::Refused, sent: false, ended: false });
         }
         stream.set_nodelay(true).map_err(failed)?;
         // Best effort, as is how long it may stay without an acknowledgement: without them a dead peer is noticed later, not
@@ -92,21 +102,26 @@ impl Connection {
             write_timeout: None,
             user_timeout: None,
             is_repeatable: true,
-            nonce: std::process::id(),
+            nonce: HANDSHAKE_NONCE.wrapping_sub(1),
             spoiled: false,
             is_brisk: false,
             process: std::process::id(),
         };
-        let identity = connection.shake_hands(deadline)?;
+        let identity = connection.shake_hands(deadline, on_silence)?;
         Ok((connection, identity))
     }
 
-    fn shake_hands(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
+    fn shake_hands(
+        &mut self,
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(),
+    ) -> Result<Option<String>, Broken> {
         self.queue(&Request::Validate { magic: MAGIC });
         self.queue_ping();
         // Our own servers have this key; on torch's it is simply absent.
         self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
         self.send(deadline)?;
+        self.await_input(deadline, on_silence)?;
         self.receive_ping(deadline)?;
         match self.receive(ReplyKind::Checked, deadline)? {
             Reply::Checked(true) => {}
@@ -119,6 +134,16 @@ impl Connection {
                 Ok(Some(String::from_utf8_lossy(&value).into_owned()))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Waits for the first bytes from the server.
+    fn await_input(&mut self, deadline: &Deadline, on_silence: &mut dyn FnMut()) -> Result<(), Broken> {
+        loop {
+            match self.read_more(&deadline.or_after(SILENCE_INTERVAL)) {
+                Err(Broken::Silent { .. }) if !deadline.has_passed() => on_silence(),
+                read => return read,
+            }
         }
     }
 

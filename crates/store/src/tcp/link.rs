@@ -17,13 +17,13 @@ use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
+use crate::fault::ConnectionFault;
 
 /// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
 /// ever longer pauses. One that is open and silent is waited for.
 const ONE_TRY: Duration = Duration::from_secs(2);
-/// What is wrong with an address where a connection is made, and no more.
-const SILENT: &str =
-    "accepts connections but does not answer as a store does (it is stopped, or another kind of server)";
+/// An attempt that the deadline ends sooner than this does not show why there is no connection.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What an address that is not the last has of a time without end.
 const SHARE_OF_FOREVER: Duration = Duration::from_secs(10);
 /// A server that closes the connection on a request this often refuses it.
@@ -59,6 +59,9 @@ impl Call<'_> {
         self.keys.iter().map(|key| user_key(key)).collect()
     }
 }
+
+/// Called with the reason why there is no connection yet.
+type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
 /// What to do when nobody listens there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,13 +105,15 @@ impl Link {
     }
 
     /// Makes a first connection, waiting for the server to appear.
-    pub(super) fn connect(&self, deadline: &Deadline) -> Result<()> {
-        self.checkout(Call::NONE, deadline, Nobody::WaitFor).map(|connection| self.pool.put_back(connection))
+    pub(super) fn connect(&self, deadline: &Deadline, report: Report<'_>) -> Result<()> {
+        let connection = self.checkout(Call::NONE, deadline, Nobody::WaitFor, report)?;
+        self.pool.put_back(connection);
+        Ok(())
     }
 
     /// Whether the server can be reached, without waiting for one to appear.
     pub(super) fn is_reachable(&self, deadline: &Deadline) -> bool {
-        self.checkout(Call::NONE, deadline, Nobody::GiveUp)
+        self.checkout(Call::NONE, deadline, Nobody::GiveUp, &mut |_| {})
             .map(|connection| self.pool.put_back(connection))
             .is_ok()
     }
@@ -134,10 +139,11 @@ impl Link {
             let nobody = if waits && lost.is_some() { Nobody::GiveUp } else { Nobody::WaitFor };
             // A wait that is over before there is a connection has its grace to say so of a server that is there.
             let patience = if waits && lost.is_none() { deadline.grace() } else { *deadline };
-            let mut connection = match (self.checkout(call, &patience, nobody), lost.take()) {
+            let checked_out = self.checkout(call, &patience, nobody, &mut |_| {});
+            let mut connection = match (checked_out, lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
-                    let last = tried.last().map(|(_, why)| why.as_str()).unwrap_or("no address");
+                    let last = tried.last().map_or("no address".into(), |(_, fault)| fault.to_string());
                     let reason = format!("{lost}; then {last}");
                     return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
                 }
@@ -179,9 +185,10 @@ impl Link {
                     return Err(StoreError::NoAnswer { peer: peer(), op, keys: names(), waited });
                 }
                 Broken::Lost { reason, sent: true, .. } if !repeatable => {
+                    let reason = reason.to_string();
                     return Err(StoreError::Indeterminate { peer: peer(), op, keys: names(), reason });
                 }
-                Broken::Lost { reason, ended, .. } => (reason, ended),
+                Broken::Lost { reason, ended, .. } => (reason.to_string(), ended),
             };
             // All other connections to that server are likely as dead. Of those that were closed it can be seen.
             if !ended {
@@ -202,35 +209,60 @@ impl Link {
     }
 
     /// An idle connection that is still good, or a new one, tried for until the deadline.
-    fn checkout(&self, call: Call<'_>, deadline: &Deadline, nobody: Nobody) -> Result<Connection> {
+    fn checkout(
+        &self,
+        call: Call<'_>,
+        deadline: &Deadline,
+        nobody: Nobody,
+        report: Report<'_>,
+    ) -> Result<Connection> {
         self.not_reset(call)?;
         if let Some(connection) = self.pool.take() {
             return Ok(connection);
         }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
+        let mut previous = None;
         loop {
-            let missed = match self.try_addresses(call, deadline) {
+            let started = Instant::now();
+            let missed = match self.try_addresses(call, deadline, report) {
                 Ok(connection) => return Ok(connection),
                 Err(missed) => missed,
             };
-            if missed.is_final || deadline.has_passed() || (missed.is_refused && nobody == Nobody::GiveUp) {
+            if missed.is_final || (missed.is_refused && nobody == Nobody::GiveUp) {
                 return Err(missed.error);
             }
-            deadline.sleep(backoff.pause());
+            let mut error = missed.error;
+            if !deadline.has_passed() {
+                if let Some(fault) = error.connection_fault() {
+                    report(&fault);
+                }
+                deadline.sleep(backoff.pause());
+            } else if started.elapsed() < MIN_ATTEMPT_TIMEOUT {
+                // The deadline cut this attempt short, so its failure says nothing; the one before does.
+                error = previous.take().unwrap_or(error);
+            }
             if deadline.has_passed() {
-                let mut error = missed.error;
                 if let StoreError::Unreachable { waited, .. } = &mut error {
                     *waited = deadline.waited();
                 }
                 return Err(error);
             }
+            previous = Some(error);
         }
     }
 
     /// One try at each address.
-    fn try_addresses(&self, call: Call<'_>, deadline: &Deadline) -> Result<Connection, Missed> {
-        let addresses =
-            self.resolve(deadline).map_err(|error| Missed { error, is_final: false, is_refused: false })?;
+    fn try_addresses(
+        &self,
+        call: Call<'_>,
+        deadline: &Deadline,
+        report: Report<'_>,
+    ) -> Result<Connection, Missed> {
+        let addresses = self.resolve(deadline, report).map_err(|error| Missed {
+            error,
+            is_final: false,
+            is_refused: false,
+        })?;
         let mut tried = Vec::new();
         let mut stranger = None;
         for (n, address) in addresses.iter().enumerate() {
@@ -240,7 +272,7 @@ impl Link {
                 (others, Some(left)) => deadline.or_after(left / others as u32),
                 (_, None) => deadline.or_after(SHARE_OF_FOREVER),
             };
-            let broken = match self.try_address(*address, &share) {
+            let broken = match self.try_address(*address, &share, report) {
                 Ok(connection) => {
                     self.not_reset(call).map_err(Missed::finally)?;
                     return Ok(connection);
@@ -250,9 +282,7 @@ impl Link {
             let peer = || address.to_string();
             match broken {
                 Broken::Lost { reason, .. } => tried.push((peer(), reason)),
-                Broken::Silent { .. } => {
-                    tried.push((peer(), SILENT.into()));
-                }
+                Broken::Silent { .. } => tried.push((peer(), ConnectionFault::Silent)),
                 // Not a store, it seems; but another address may have one.
                 Broken::Violation(violation) => {
                     let (op, keys) = (call.op, call.names());
@@ -268,7 +298,7 @@ impl Link {
             // The others may be where the store will be.
             return Err(Missed { error, is_final: tried.is_empty(), is_refused: false });
         }
-        let is_refused = tried.iter().all(|(_, why)| why == super::broken::REFUSED);
+        let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
         let endpoint = self.endpoint.to_string();
         let (op, keys, waited) = (call.op, call.names(), deadline.waited());
         let error = StoreError::Unreachable { endpoint, op, keys, waited, tried };
@@ -276,8 +306,15 @@ impl Link {
     }
 
     /// Connects, and sees whether it is the server that was known.
-    fn try_address(&self, address: SocketAddr, deadline: &Deadline) -> Result<Connection, Broken> {
-        let (mut connection, identity) = Connection::open(address, &self.limits, ONE_TRY, deadline)?;
+    fn try_address(
+        &self,
+        address: SocketAddr,
+        deadline: &Deadline,
+        report: Report<'_>,
+    ) -> Result<Connection, Broken> {
+        let on_silence = &mut || report(&ConnectionFault::Silent);
+        let (mut connection, identity) =
+            Connection::open(address, &self.limits, ONE_TRY, deadline, on_silence)?;
         let looked_for = self.known().witnesses(identity.as_deref());
         for key in &looked_for {
             connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
@@ -329,9 +366,12 @@ impl Link {
     }
 
     /// The addresses, looked up in another thread where a name server is involved: it has its own idea of time.
-    fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
+    fn resolve(&self, deadline: &Deadline, report: Report<'_>) -> Result<Vec<SocketAddr>> {
         let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
-        self.endpoint.resolve_within(left.unwrap_or_default())
+        self.endpoint.resolve_reporting(left.unwrap_or_default(), &mut || {
+            let reason = "the name server has not answered yet".into();
+            report(&ConnectionFault::Unresolvable { host: self.endpoint.host.clone(), reason });
+        })
     }
 }
 

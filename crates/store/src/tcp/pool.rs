@@ -117,7 +117,7 @@ mod tests {
     fn connect(pool: &Pool, server: &TcpStoreServer) -> Connection {
         let address = server.addresses()[0];
         let (connection, _) =
-            Connection::open(address, &Limits::default(), SOON, &Deadline::after(SOON)).unwrap();
+            Connection::open(address, &Limits::default(), SOON, &Deadline::after(SOON), &mut || {}).unwrap();
         pool.admit(&connection);
         connection
     }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Op;
 use rallypoint_store::reserve_port;
 use rallypoint_store::{
-    Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    ConnectionFault, Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
 };
 
 use crate::child::Server;
@@ -18,7 +19,7 @@ use crate::timing::fails_in_time;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-fn tried(error: &StoreError) -> &[(String, String)] {
+fn tried(error: &StoreError) -> &[(String, ConnectionFault)] {
     match error {
         StoreError::Unreachable { tried, .. } => tried,
         other => panic!("{other:?}"),
@@ -30,7 +31,7 @@ fn a_server_that_is_stopped_is_given_its_time_and_no_more() {
     let server = Server::start();
     server.freeze();
     let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
-    assert!(tried(&error)[0].1.contains("accepts connections but does not answer"), "{error}");
+    assert_eq!(tried(&error)[0].1, ConnectionFault::Silent, "{error}");
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn a_server_that_never_accepts_is_given_its_time_and_no_more() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", port, TIMEOUT));
-    assert!(tried(&error)[0].1.contains("does not answer"), "{error}");
+    assert_eq!(tried(&error)[0].1, ConnectionFault::Silent, "{error}");
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn a_server_that_answers_only_half_the_handshake_is_given_its_time_and_no_more()
         let server =
             Fake::start(TORCHS, move |seen| if seen.op == silent_at { Act::Ignore } else { Act::Answer });
         let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
-        assert!(tried(&error)[0].1.contains("does not answer"), "{error}");
+        assert_eq!(tried(&error)[0].1, ConnectionFault::Silent, "{error}");
     }
 }
 
@@ -55,9 +56,9 @@ fn a_server_that_answers_only_half_the_handshake_is_given_its_time_and_no_more()
 fn a_server_that_closes_during_the_handshake_is_tried_again_until_the_time_is_up() {
     let server = Fake::start(TORCHS, |_| Act::Refuse);
     // The last attempt may begin so late that its own time is up before it is closed.
-    let is_fair = |error: &StoreError| tried(error)[0].1.contains("closed");
+    let is_fair = |error: &StoreError| tried(error)[0].1 == ConnectionFault::Closed;
     let error = fails_in_time(TIMEOUT, "connect", is_fair, || open("127.0.0.1", server.port(), TIMEOUT));
-    assert!(tried(&error)[0].1.contains("closed"), "{error}");
+    assert_eq!(tried(&error)[0].1, ConnectionFault::Closed, "{error}");
     eventually("it was tried several times", || server.connections() > 3);
 }
 
@@ -67,7 +68,7 @@ fn nobody_who_listens_is_waited_for_to_the_end_and_named() {
         let held = reserve_port().unwrap();
         let error = fails_after(timeout, "connect", || open("127.0.0.1", held.port(), timeout));
         assert_eq!(tried(&error)[0].0, format!("127.0.0.1:{}", held.port()));
-        assert!(tried(&error)[0].1.contains("refused"), "{error}");
+        assert_eq!(tried(&error)[0].1, ConnectionFault::Refused, "{error}");
         assert!(error.to_string().contains("could not connect"), "{error}");
     }
 }

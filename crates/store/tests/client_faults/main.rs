@@ -19,6 +19,7 @@ mod operations;
 mod place;
 mod pool;
 mod relay;
+mod reporting;
 mod restarted;
 #[path = "../conformance/timing.rs"]
 mod timing;

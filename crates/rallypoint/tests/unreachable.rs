@@ -1,0 +1,190 @@
+//! What `rallypoint run`, `join` and `store` say while there is no store at the endpoint, and when they give up.
+
+#[path = "agent/held_port.rs"]
+mod held_port;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use held_port::held_port;
+
+/// How long the commands try to connect, in seconds.
+const TIMEOUT: u64 = 6;
+
+/// A reason why there is no store at an endpoint.
+struct Cause {
+    endpoint: String,
+    fault: &'static str,
+    hint: &'static str,
+    /// Whether a later attempt may succeed, so that the command says the reason and tries until its timeout.
+    may_heal: bool,
+}
+
+/// Starts a server that treats every connection like this, for as long as the tests run.
+fn serve(treat: fn(TcpStream) -> std::io::Result<()>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || treat(stream));
+        }
+    });
+    endpoint
+}
+
+/// Reads a request up to its blank line, as an HTTP server does, and sends this reply.
+fn reply_after_blank_line(mut stream: TcpStream, reply: &[u8]) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut buffer = [0; 1024];
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            len => request.extend_from_slice(&buffer[..len]),
+        }
+    }
+    reply_and_close(stream, reply)
+}
+
+/// Sends a reply and closes the connection without resetting it.
+fn reply_and_close(mut stream: TcpStream, reply: &[u8]) -> std::io::Result<()> {
+    stream.write_all(reply)?;
+    stream.shutdown(Shutdown::Write)?;
+    stream.read_to_end(&mut Vec::new()).map(drop)
+}
+
+fn causes() -> Vec<Cause> {
+    let another_program = "hint: another program has that port";
+    vec![
+        Cause {
+            endpoint: "no-such-host.invalid:29400".into(),
+            fault: "could not resolve host \"no-such-host.invalid\"",
+            hint: "hint: check the spelling of the host name",
+            may_heal: true,
+        },
+        Cause {
+            endpoint: format!("127.0.0.1:{}", held_port()),
+            fault: "connection refused (nothing listens there)",
+            hint: "hint: is the node or server that hosts the store up",
+            may_heal: true,
+        },
+        // A TLS server on OpenSSL does this.
+        Cause {
+            endpoint: serve(|stream| stream.shutdown(Shutdown::Both)),
+            fault: "the server closed the connection",
+            hint: "a TLS server closes the connection like this",
+            may_heal: true,
+        },
+        Cause {
+            endpoint: serve(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop)),
+            fault: "accepts connections but does not answer as a store does",
+            hint: "hint: is the server there a TCPStore, and is its process stopped?",
+            may_heal: true,
+        },
+        Cause {
+            endpoint: serve(|stream| reply_after_blank_line(stream, b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            fault: "answered like an HTTP server",
+            hint: another_program,
+            may_heal: false,
+        },
+        // Python's `http.server` takes the handshake for a request of HTTP/0.9 and sends a page without a status line.
+        Cause {
+            endpoint: serve(|stream| reply_after_blank_line(stream, b"<!DOCTYPE HTML>\n<html></html>")),
+            fault: "answered like an HTTP server",
+            hint: another_program,
+            may_heal: false,
+        },
+        Cause {
+            endpoint: serve(|stream| reply_and_close(stream, b"\x15\x03\x03\x00\x02\x02\x46")),
+            fault: "answered like a TLS server",
+            hint: another_program,
+            may_heal: false,
+        },
+    ]
+}
+
+fn start(arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.args(arguments).env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Starts a command for each cause, and checks what each has logged by its end.
+fn all_say_why(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
+    let started = causes().into_iter().map(|cause| {
+        let arguments = arguments(&cause.endpoint);
+        (start(&arguments.iter().map(String::as_str).collect::<Vec<_>>()), cause)
+    });
+    for (child, cause) in started.collect::<Vec<_>>() {
+        let output = child.wait_with_output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        let (whiles, finals): (Vec<_>, Vec<_>) = log.lines().partition(|line| line.contains(waiting));
+        let finals = finals.join("\n");
+        assert!(!output.status.success() && finals.contains(cause.fault), "{}: {log}", cause.fault);
+        assert!(finals.contains(cause.hint), "{}: {log}", cause.fault);
+        if !cause.may_heal {
+            assert!(whiles.is_empty(), "it fails at the first attempt: {log}");
+            continue;
+        }
+        // One line per reason. A slow name server gives two reasons, one after the other.
+        let reason = |line: &&'_ str| {
+            line.split_once(waiting)?.1.split_once("; gives up").map(|(why, _)| why.to_owned())
+        };
+        let reasons: BTreeSet<_> = whiles.iter().filter_map(reason).collect();
+        assert_eq!(reasons.len(), whiles.len(), "a reason is repeated: {log}");
+        let Some(line) = whiles.first() else { panic!("no reason while it waits: {log}") };
+        for part in [&cause.endpoint, cause.fault, cause.hint] {
+            assert!(line.contains(part), "{part}: {log}");
+        }
+        // The line was logged less than five seconds after the first attempt.
+        if let Some((_, left)) = line.split_once("gives up in ") {
+            let left: u64 = left.split(' ').next().unwrap().parse().unwrap();
+            assert!(left > TIMEOUT - 5, "{log}");
+        }
+    }
+}
+
+fn owned(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| argument.to_string()).collect()
+}
+
+#[test]
+fn an_agent_says_why_there_is_no_store_while_it_waits_and_when_it_gives_up() {
+    let conf = format!("is_host=0,read_timeout={TIMEOUT}");
+    all_say_why("no answer yet from the store at ", |endpoint| {
+        let c10d = ["run", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint];
+        owned(&[&c10d[..], &["--rdzv-conf", &conf, "--no-python", "true"]].concat())
+    });
+}
+
+#[test]
+fn an_agent_of_a_static_job_says_why_there_is_no_rank_0_while_it_waits_and_when_it_gives_up() {
+    let conf = format!("timeout={TIMEOUT}");
+    all_say_why("no answer yet from rank 0 at ", |endpoint| {
+        let (host, port) = endpoint.rsplit_once(':').unwrap();
+        let fixed =
+            ["run", "--nnodes", "2", "--node-rank", "1", "--master-addr", host, "--master-port", port];
+        owned(&[&fixed[..], &["--rdzv-conf", &conf, "--no-python", "true"]].concat())
+    });
+}
+
+#[test]
+fn a_node_says_why_there_is_no_store_while_it_waits_and_when_it_gives_up() {
+    let conf = format!("is_host=0,read_timeout={TIMEOUT}");
+    all_say_why("no answer yet from the store at ", |endpoint| {
+        owned(&["join", "--nnodes", "2", "--rdzv-endpoint", endpoint, "--rdzv-conf", &conf])
+    });
+}
+
+#[test]
+fn a_store_command_says_why_there_is_no_store_while_it_waits() {
+    let held = held_port();
+    let endpoint = format!("127.0.0.1:{held}");
+    let output =
+        start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("connecting to ")).collect();
+    let [line] = lines[..] else { panic!("one line while it waits: {log}") };
+    assert!(line.contains(&format!("{endpoint}: connection refused")) && line.contains("hint: "), "{log}");
+}
