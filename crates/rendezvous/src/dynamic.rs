@@ -392,7 +392,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
                 // As who has been in a round: with its whole time to join the next.
                 Ok(None) => {}
                 Err(error) => {
-                    if let RendezvousError::Interrupted { .. } = error {
+                    // A store that does not answer can't be told; the others will miss the heartbeats.
+                    if matches!(error, RendezvousError::Interrupted { .. }) && !self.driver.is_store_out() {
                         self.leave()?;
                     }
                     return Err(error);

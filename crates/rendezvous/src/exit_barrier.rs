@@ -47,18 +47,20 @@ pub enum RoundEnd {
 /// The exit barrier of a round.
 pub struct ExitBarrier {
     store: Arc<dyn Store>,
+    rank: u64,
     world_size: i64,
 }
 
 impl ExitBarrier {
     /// That of this round.
     pub fn of(round: &RendezvousInfo) -> ExitBarrier {
-        ExitBarrier { store: Arc::clone(&round.store), world_size: round.world_size as i64 }
+        let world_size = round.world_size as i64;
+        ExitBarrier { store: Arc::clone(&round.store), rank: round.rank, world_size }
     }
 
     /// The same, whose store has only so long for each answer.
     pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
-        ExitBarrier { store: Arc::from(self.store.with_timeout(timeout)), world_size: self.world_size }
+        ExitBarrier { store: Arc::from(self.store.with_timeout(timeout)), ..*self }
     }
 
     /// How many nodes have ended so far, or never had anything to do.
@@ -160,6 +162,7 @@ impl ExitBarrier {
             // A store that was restarted has lost the count. All nodes that wait count themselves again.
             if self.store.generation() != generation {
                 generation = self.store.generation();
+                say_that_it_ended(&*self.store, self.rank)?;
                 if self.count()? {
                     self.open()?;
                 }

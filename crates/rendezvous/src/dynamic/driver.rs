@@ -217,6 +217,11 @@ impl Driver {
         }
     }
 
+    /// Whether the store has not answered the last call.
+    pub(super) fn is_store_out(&self) -> bool {
+        !self.outage().lasted(self.now()).is_zero()
+    }
+
     /// Whether this node hosts the store in place of another.
     pub(super) fn has_taken_over(&self) -> bool {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).is_some()
