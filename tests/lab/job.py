@@ -1,0 +1,128 @@
+"""Jobs of `rallypoint run`, one agent per host, and what the lab's tests look at."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+
+from binaries import binary
+from clock import until
+from lab import parents, pid_in_host
+
+WORKER = pathlib.Path(__file__).resolve().parent / "worker.sh"
+PORT = 29400
+
+
+@dataclasses.dataclass
+class Start:
+    """One start of a worker, as the worker itself told it."""
+
+    when: float
+    group_rank: int
+    world: int
+    restart: int
+    pid: int
+
+
+class Agent:
+    """One node: `rallypoint run` on a host, with one worker."""
+
+    def __init__(self, host, arguments):
+        self.host = host
+        self.process = host.start([binary(), "run", *arguments])
+
+    def starts(self):
+        """Returns all starts of the node's worker so far."""
+        pattern = re.compile(r"lab-worker group_rank=(\d+) world=(\d+) restart=(\d+) pid=(\d+)")
+        found = ((when, pattern.search(line)) for when, line in list(self.process.lines))
+        return [Start(when, *map(int, match.groups())) for when, match in found if match]
+
+    def chain(self):
+        """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
+        worker = self.starts()[-1].pid
+        above = parents()
+        pids = [pid for pid in above if self._is_below(pid, above) and pid_in_host(pid) == worker]
+        assert len(pids) == 1, f"processes with the id {worker} on {self.host.address}: {pids}"
+        chain = []
+        pid = above[pids[0]]
+        while pid != self.process.pid():
+            chain.append(pid)
+            pid = above[pid]
+        return [pid, *reversed(chain)]
+
+    def _is_below(self, pid, above):
+        while pid in above and pid != self.process.pid():
+            pid = above[pid]
+        return pid == self.process.pid()
+
+    def log(self):
+        return f"== {self.host.address}, exit code {self.process.poll()}\n{self.process.text()}"
+
+
+class Job:
+    """Agents with the same arguments. If the `with` block raises, the log of every node is printed."""
+
+    def __init__(self, lab, *options, nnodes, endpoint=None):
+        self._lab = lab
+        self._endpoint = endpoint or f"{lab.hosts[0].address}:{PORT}"
+        self._options = [*options, "--nnodes", str(nnodes)]
+        self._folder = tempfile.TemporaryDirectory(prefix="rallypoint-lab-")
+        self._fifo = pathlib.Path(self._folder.name) / "finish"
+        os.mkfifo(self._fifo)
+        self.agents = []
+
+    def start(self, host, *options):
+        """Starts an agent on a host. `options` come after those of the job, and override them."""
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", "lab"]
+        command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
+        agent = Agent(host, [*rendezvous, *self._options, *options, *command])
+        self.agents.append(agent)
+        return agent
+
+    def wait_for_workers(self, world, within, agents=None, since=0.0, restart=None):
+        """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
+
+        Returns the moment of the last start. Fails at once if an agent has ended, and after `within` seconds.
+        """
+        agents = self.agents if agents is None else agents
+
+        def running():
+            ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
+            assert not ended, f"agents have ended: {', '.join(ended)}"
+            last = [starts[-1] for agent in agents if (starts := agent.starts())]
+            fits = [each for each in last if each.world == world and each.when > since and restart in (None, each.restart)]
+            return len(fits) == len(agents) and fits
+
+        starts = until(f"{len(agents)} workers in a world of {world}", running, within)
+        ranks = sorted(start.group_rank for start in starts)
+        assert len(agents) < world or ranks == list(range(world)), f"ranks of a world of {world}: {ranks}"
+        return max(start.when for start in starts)
+
+    def finish(self, agents=None, within=60):
+        """Lets the workers end with success, and expects the same of all agents."""
+        # Opening wakes each worker that waits for a writer.
+        os.close(os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK))
+        for agent in self.agents if agents is None else agents:
+            code = agent.process.ended(within)
+            assert code == 0, f"the agent on {agent.host.address} ended with {code}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print("\n".join(agent.log() for agent in self.agents))
+        self._folder.cleanup()
+
+
+def kill_together(pids):
+    """Kills several processes in one moment: none of them runs after another is dead."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    return time.monotonic()
