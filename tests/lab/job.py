@@ -1,5 +1,6 @@
 """Jobs of `rallypoint run`, one agent per host, and what the lab's tests look at."""
 
+import base64
 import contextlib
 import dataclasses
 import os
@@ -11,8 +12,9 @@ import time
 
 from binaries import binary
 from clock import until
-from lab import parents, pid_in_host
+from lab import descendants, parents, pid_in_host
 
+RUN_ID = "lab"
 WORKER = pathlib.Path(__file__).resolve().parent / "worker.sh"
 PORT = 29400
 
@@ -41,26 +43,60 @@ class Agent:
         found = ((when, pattern.search(line)) for when, line in list(self.process.lines))
         return [Start(when, *map(int, match.groups())) for when, match in found if match]
 
+    def worker(self):
+        """Returns the process id of the running worker, as this machine knows it."""
+        pid = self.starts()[-1].pid
+        [found] = [each for each in descendants(self.process.pid()) if pid_in_host(each) == pid]
+        return found
+
     def chain(self):
         """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
-        worker = self.starts()[-1].pid
         above = parents()
-        pids = [pid for pid in above if self._is_below(pid, above) and pid_in_host(pid) == worker]
-        assert len(pids) == 1, f"processes with the id {worker} on {self.host.address}: {pids}"
-        chain = []
-        pid = above[pids[0]]
-        while pid != self.process.pid():
-            chain.append(pid)
-            pid = above[pid]
-        return [pid, *reversed(chain)]
-
-    def _is_below(self, pid, above):
-        while pid in above and pid != self.process.pid():
-            pid = above[pid]
-        return pid == self.process.pid()
+        chain = [above[self.worker()]]
+        while chain[0] != self.process.pid():
+            chain.insert(0, above[chain[0]])
+        return chain
 
     def log(self):
         return f"== {self.host.address}, exit code {self.process.poll()}\n{self.process.text()}"
+
+
+def expect_running(agents):
+    ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
+    assert not ended, f"agents have ended: {', '.join(ended)}"
+
+
+class Server:
+    """`rallypoint serve` on a host."""
+
+    def __init__(self, host):
+        self.host = host
+        self.endpoint = f"{host.address}:{PORT}"
+        self.start()
+
+    def start(self):
+        self._process = self.host.start([binary(), "serve", "--listen", self.endpoint])
+        until("the server", lambda: "listening on" in self._process.text(), instead=self._process.text)
+
+    def kill(self):
+        """Kills the server, and with it all that it has stored."""
+        self._process.kill()
+        self._process.ended()
+
+    def state(self):
+        """Returns the pickled state of the job's rendezvous, or nothing while there is none."""
+        ended = self.host.run([binary(), "store", "--endpoint", self.endpoint, "get", f"torch.rendezvous.{RUN_ID}"])
+        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
+
+    def wait_for_nodes(self, agents, within):
+        """Waits until the state has the addresses of these nodes."""
+
+        def complete():
+            expect_running(agents)
+            state = self.state()
+            return all(agent.host.address.encode() in state for agent in agents)
+
+        until("the nodes in the state", complete, within)
 
 
 class Job:
@@ -77,7 +113,7 @@ class Job:
 
     def start(self, host, *options):
         """Starts an agent on a host. `options` come after those of the job, and override them."""
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", "lab"]
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
         command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
         agent = Agent(host, [*rendezvous, *self._options, *options, *command])
         self.agents.append(agent)
@@ -91,8 +127,7 @@ class Job:
         agents = self.agents if agents is None else agents
 
         def running():
-            ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
-            assert not ended, f"agents have ended: {', '.join(ended)}"
+            expect_running(agents)
             last = [starts[-1] for agent in agents if (starts := agent.starts())]
             fits = [each for each in last if each.world == world and each.when > since and restart in (None, each.restart)]
             return len(fits) == len(agents) and fits
@@ -104,11 +139,11 @@ class Job:
 
     def finish(self, agents=None, within=60):
         """Lets the workers end with success, and expects the same of all agents."""
-        # Opening wakes each worker that waits for a writer.
-        os.close(os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK))
-        for agent in self.agents if agents is None else agents:
-            code = agent.process.ended(within)
-            assert code == 0, f"the agent on {agent.host.address} ended with {code}"
+        # While the FIFO has a writer, opening it for reading doesn't block.
+        with open(self._fifo, "r+b", buffering=0):
+            for agent in self.agents if agents is None else agents:
+                code = agent.process.ended(within)
+                assert code == 0, f"the agent on {agent.host.address} ended with {code}"
 
     def __enter__(self):
         return self
@@ -119,10 +154,10 @@ class Job:
         self._folder.cleanup()
 
 
-def kill_together(pids):
-    """Kills several processes in one moment: none of them runs after another is dead."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-    return time.monotonic()
+def kill(*pids):
+    """Kills processes in one go. Returns the moment."""
+    moment = time.monotonic()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return moment

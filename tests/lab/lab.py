@@ -148,15 +148,19 @@ class Host:
         if message != b"ready":
             self._holder.wait(DEADLINE)
             self._errors.seek(0)
-            raise LabError(self._errors.read().decode().strip().splitlines()[-1])
+            written = self._errors.read().decode().strip().splitlines()
+            raise LabError(written[-1] if written else f"unshare ended with {self._holder.returncode}")
         return taps[0]
 
     def _stop(self):
         if hasattr(self, "_holder"):
             self._socket.close()
-            self._holder.wait(DEADLINE)
         for process in self.processes:
+            # A stopped `nsenter` reaps no child, and without that the PID namespace doesn't end.
+            process._popen.kill()
             process.ended()
+        if hasattr(self, "_holder"):
+            self._holder.wait(DEADLINE)
 
     def start(self, command, environment=None):
         """Starts a command on this host."""
@@ -243,6 +247,15 @@ def parents():
 
 def children(pid):
     return [child for child, parent in parents().items() if parent == pid]
+
+
+def descendants(pid):
+    """Returns all processes below a process."""
+    above = parents()
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in above.items() if parent == each]
+    return found[1:]
 
 
 def pid_in_host(pid):
