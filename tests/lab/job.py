@@ -57,9 +57,6 @@ class Agent:
             chain.insert(0, above[chain[0]])
         return chain
 
-    def log(self):
-        return f"== {self.host.address}, exit code {self.process.poll()}\n{self.process.text()}"
-
 
 def expect_running(agents):
     ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
@@ -100,7 +97,7 @@ class Server:
 
 
 class Job:
-    """Agents with the same arguments. If the `with` block raises, the log of every node is printed."""
+    """Agents with the same arguments."""
 
     def __init__(self, lab, *options, nnodes, endpoint=None):
         self._lab = lab
@@ -148,9 +145,7 @@ class Job:
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, *_):
-        if kind is not None:
-            print("\n".join(agent.log() for agent in self.agents))
+    def __exit__(self, *_):
         self._folder.cleanup()
 
 

@@ -23,6 +23,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -43,11 +44,16 @@ def obstacle():
     missing = [tool for tool in ("ip", "nsenter", "unshare", "mount") if shutil.which(tool) is None]
     if missing:
         return f"the lab needs {', '.join(missing)} on the PATH (Debian: apt-get install iproute2 util-linux mount)"
-    try:
-        with Lab(hosts=1):
-            return None
-    except LabError as error:
-        return f"network namespaces are not permitted here: {error}"
+    probe = subprocess.run([*unshare(), "sh", "-c", ": <>/dev/net/tun"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"network namespaces are not permitted here: {probe.stderr.strip()}"
+    return None
+
+
+def unshare():
+    """Returns the beginning of a command line that runs a command in namespaces of its own."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *user, "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 class LabError(Exception):
@@ -55,7 +61,7 @@ class LabError(Exception):
 
 
 class Lab:
-    """A switch and the hosts at it.
+    """A switch and the hosts at it. If the `with` block raises, the logs are printed.
 
     `neighbors` is "static" (hosts know each other's MAC addresses, as if routers were in between, so a cut shows only as silence) or "arp"
     (hosts ask, as on one segment, so a cut of some seconds also shows as "No route to host").
@@ -110,8 +116,15 @@ class Lab:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(self.logs())
         self._ends.close()
+
+    def logs(self):
+        """Returns what every process of every host has written, and the counters of the switch."""
+        processes = [process for host in self.hosts for process in host.processes]
+        return "\n".join([*(process.log() for process in processes), f"== switch\n{self.counters()}\n"])
 
 
 class Host:
@@ -126,12 +139,10 @@ class Host:
     def _start(self, count, hosts_file, neighbors):
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(DEADLINE)
-        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-        namespaces = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         arguments = map(str, [self.number, count, theirs.fileno(), hosts_file, neighbors])
         self._errors = self._lab._ends.enter_context(tempfile.TemporaryFile())
         self._holder = subprocess.Popen(
-            ["unshare", *user, *namespaces, sys.executable, HERE / "holder.py", *arguments],
+            [*unshare(), sys.executable, HERE / "holder.py", *arguments],
             stdin=subprocess.DEVNULL,
             stderr=self._errors,
             pass_fds=[theirs.fileno()],
@@ -139,8 +150,8 @@ class Host:
         theirs.close()
         # The first process of the PID namespace is a child of `unshare`, which is itself in all the other namespaces.
         target = ["--target", str(self._holder.pid), f"--pid=/proc/{self._holder.pid}/ns/pid_for_children"]
-        enter_user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-        self._enter = ["nsenter", *target, *enter_user, "--net", "--uts", "--mount", "--"]
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        self._enter = ["nsenter", *target, *user, "--net", "--uts", "--mount", "--"]
 
     def _tap(self):
         """Waits until the host is ready and returns the other end of its interface."""
@@ -148,23 +159,22 @@ class Host:
         if message != b"ready":
             self._holder.wait(DEADLINE)
             self._errors.seek(0)
-            written = self._errors.read().decode().strip().splitlines()
-            raise LabError(written[-1] if written else f"unshare ended with {self._holder.returncode}")
+            raise LabError(f"host {self.number} ended with {self._holder.returncode}: {self._errors.read().decode()}")
         return taps[0]
 
     def _stop(self):
         if hasattr(self, "_holder"):
             self._socket.close()
         for process in self.processes:
-            # A stopped `nsenter` reaps no child, and without that the PID namespace doesn't end.
-            process._popen.kill()
+            # `nsenter` stops when its child is stopped. The PID namespace ends when `nsenter` has reaped its child.
+            process._popen.send_signal(signal.SIGCONT)
             process.ended()
         if hasattr(self, "_holder"):
             self._holder.wait(DEADLINE)
 
     def start(self, command, environment=None):
         """Starts a command on this host."""
-        process = Process(self, [*self._enter, *map(str, command)], environment)
+        process = Process(self, self._enter, list(map(str, command)), environment)
         self.processes.append(process)
         return process
 
@@ -188,20 +198,17 @@ class Host:
     def heal(self):
         self._lab._command(hosts=[self.number], cut=False)
 
-    def kill_all(self):
-        """Kills all processes of this host at once."""
-        self.run(["kill", "-KILL", "-1"])
-
 
 class Process:
     """A process on a host, with the lines it has written so far and when each was read."""
 
-    def __init__(self, host, command, environment):
+    def __init__(self, host, enter, command, environment):
         self.host = host
+        self._name = " ".join(command)
         self.started = time.monotonic()
         self.lines = []
         self._popen = subprocess.Popen(
-            command,
+            [*enter, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -218,6 +225,10 @@ class Process:
         """Returns what it has written, each line with the seconds since the process was started."""
         return "".join(f"{when - self.started:8.3f} {line}" for when, line in list(self.lines) if line)
 
+    def log(self):
+        """Returns `text` under a headline."""
+        return f"== {self.host.address}: {self._name}, exit code {self.poll()}\n{self.text()}"
+
     def poll(self):
         """Returns the exit code, or None while the process runs."""
         return self._popen.poll()
@@ -233,7 +244,7 @@ class Process:
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid(), 9)
+            os.kill(self.pid(), signal.SIGKILL)
 
 
 def parents():

@@ -51,6 +51,7 @@ def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries,
     tries(bad_links(BAD_LINKS[name], within=60))
 
 
+@pytest.mark.long
 def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries):
     tries(bad_links({"loss": 0.3}, within=180), allowed_to_fail=0.1)
 
