@@ -50,6 +50,7 @@ class Tries:
         `record(name, seconds)` takes a duration for the table at the end. All tries are made, also after one has failed. At most the
         fraction `allowed_to_fail` of them may fail.
         """
+        __tracebackhide__ = True
         count = int(os.environ.get("RALLYPOINT_LAB_TRIES", quick))
         first = int(os.environ.get("RALLYPOINT_LAB_SEED", random.randrange(1_000_000)))
         failed = []

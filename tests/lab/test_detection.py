@@ -56,9 +56,12 @@ def test_the_survivors_of_a_lost_node_run_again_in_time_and_use_up_no_restart(tr
             for host in lab.hosts:
                 job.start(host)
             job.wait_for_workers(NODES, within=60)
+            chance = random.Random(seed)
             # The first host has the store, which is lost with its node.
-            victim = random.Random(seed).choice(job.agents[1:])
+            victim = chance.choice(job.agents[1:])
             survivors = [agent for agent in job.agents if agent is not victim]
+            # At any moment of the interval between two heartbeats.
+            time.sleep(chance.uniform(0, 5))
             begin = lose(victim)
             # Past the limit the test waits on, to tell how late it was.
             seconds = job.wait_for_workers(NODES - 1, within=60, agents=survivors, since=begin) - begin
