@@ -1,10 +1,11 @@
-"""Six nodes form a round, and form the next one after a worker has failed, over links that are bad."""
+"""Six nodes form a round, form the next one after a worker has failed, and finish, over links that are bad."""
 
 import functools
 import random
 import time
 
 import pytest
+from clock import stays
 from job import Job
 from lab import Lab
 
@@ -76,6 +77,20 @@ def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neig
                 event()
             print(f"seed {seed}: {host.address} was cut off {cut:.3f} s after the start")
             record("formed", job.wait_for_workers(NODES, within=60) - begin)
-            job.finish()
+            # An agent that the cut has broken would end by now.
+            stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
 
     tries(attempt, quick=2)
+
+
+@pytest.mark.parametrize("name", BAD_LINKS)
+def test_all_agents_of_a_job_that_finishes_over_bad_links_end_with_success(tries, name):
+    def attempt(seed, record):
+        with Lab(hosts=NODES, seed=seed) as lab, Job(lab, nnodes=NODES) as job:
+            form(job, lab.hosts, within=60)
+            lab.link(**BAD_LINKS[name])
+            begin = time.monotonic()
+            job.finish()
+            record("finished", time.monotonic() - begin)
+
+    tries(attempt)
