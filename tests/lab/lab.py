@@ -77,16 +77,17 @@ class Lab:
             raise
 
     def _start(self, count, neighbors):
-        names = self._ends.enter_context(tempfile.NamedTemporaryFile("w", prefix="rallypoint-lab-hosts-"))
-        os.chmod(names.name, 0o644)
-        names.write("127.0.0.1 localhost\n")
-        names.writelines(f"{address(number)} host{number}\n" for number in range(1, count + 1))
-        names.flush()
         self.hosts = [Host(self, number) for number in range(1, count + 1)]
-        for host in self.hosts:
-            self._ends.callback(host._stop)
-            host._start(count, names.name, neighbors)
-        taps = [host._tap() for host in self.hosts]
+        # The file can go when all hosts have bound it to their /etc/hosts.
+        with tempfile.NamedTemporaryFile("w", prefix="rallypoint-lab-") as names:
+            os.chmod(names.name, 0o644)
+            names.write("127.0.0.1 localhost\n")
+            names.writelines(f"{host.address} host{host.number}\n" for host in self.hosts)
+            names.flush()
+            for host in self.hosts:
+                self._ends.callback(host._stop)
+                host._start(count, names.name, neighbors)
+            taps = [host._tap() for host in self.hosts]
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(DEADLINE)
         self._switch = subprocess.Popen(
