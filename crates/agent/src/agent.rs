@@ -16,7 +16,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
-use rallypoint_core::supervise::{Event, News, Obstacle, Order, Signal, Supervisor, Target};
+use rallypoint_core::supervise::{
+    Event, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
+};
 use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -129,6 +131,8 @@ struct Agent {
     _health: Option<Health>,
     host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
+    /// It has said that the next start waits.
+    is_backing_off: bool,
     /// When it last began to join.
     joins_since: Instant,
     start: Instant,
@@ -191,6 +195,7 @@ impl Agent {
             _health: health,
             host: starting::host_name(),
             starts: 0,
+            is_backing_off: false,
             joins_since: Instant::now(),
             start,
             config,
@@ -206,8 +211,23 @@ impl Agent {
                 }
                 self.carry_out(order);
             }
+            self.tell_backoff();
             self.wait();
             self.collect();
+        }
+    }
+
+    /// Says once that a restart waits.
+    fn tell_backoff(&mut self) {
+        let pause = self.supervisor.backoff(self.now());
+        let is_new = pause.is_some() && !self.is_backing_off;
+        self.is_backing_off = pause.is_some();
+        if let (Some(pause), true) = (pause, is_new) {
+            tracing::warn!(
+                "workers ended within {} s of their start again; the next start waits for {:.1} s",
+                Policy::SHORT_RUN.as_secs(),
+                pause.as_secs_f64()
+            );
         }
     }
 
@@ -238,6 +258,7 @@ impl Agent {
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.send(target, signal),
             Order::Tell(news) => self.tell(news),
+            Order::Judge(worker) => self.judge(worker),
             Order::Finish => self.finish(),
             Order::StopFinishing => self.stop_finishing(),
             Order::End { .. } => unreachable!("the loop ends with it"),
@@ -316,12 +337,19 @@ impl Agent {
     fn read(&mut self, letter: Letter) {
         let event = match letter {
             // If it is to leave, it need not wait for its ranks.
-            Letter::InRound if self.give_up.is_some() => Event::Formed { restarts: 0 },
+            Letter::InRound if self.give_up.is_some() => {
+                Event::Formed { restarts: 0, has_peers: false, lost_peers: false }
+            }
             Letter::InRound => return,
             Letter::Joined(Ok(formation)) => {
+                let round = &formation.round;
+                let has_peers = round.world_size > 1;
+                let before = self.formation.as_ref().map(|before| &before.round.participants);
+                let is_lost = |node| !round.participants.contains(node);
+                let lost_peers = before.is_some_and(|nodes| nodes.iter().any(is_lost));
                 let restarts = formation.restarts;
                 self.formed(*formation);
-                Event::Formed { restarts }
+                Event::Formed { restarts, has_peers, lost_peers }
             }
             Letter::Joined(Err(error)) => {
                 let obstacle = match &error {
@@ -334,7 +362,12 @@ impl Agent {
                 Event::NotFormed(obstacle)
             }
             // Of a start that is over.
-            Letter::Saw(start, _) | Letter::Finished(start, _) if start != self.starts => return,
+            Letter::Saw(start, _) | Letter::Finished(start, _) | Letter::PeersAlive(start)
+                if start != self.starts =>
+            {
+                return;
+            }
+            Letter::PeersAlive(_) => Event::PeersAlive,
             Letter::Saw(_, sight) => match sight {
                 Sight::Waiting(nodes, are_ours) => {
                     self.supervisor.handle_event(Event::NodesWaiting(nodes));
@@ -343,6 +376,7 @@ impl Agent {
                         false => return,
                     }
                 }
+                Sight::Dropped => Event::Dropped,
                 Sight::Returned => Event::PeerRestarts,
                 Sight::Gone(lost) => Event::NodesLeft(lost.count),
                 Sight::Closed(finished) => Event::Closed { finished },
@@ -419,6 +453,23 @@ impl Agent {
                 }
             }));
         }
+    }
+
+    /// Finds out whether a node was lost, which a worker that failed for the last time may have failed for.
+    fn judge(&self, worker: LocalRank) {
+        let (post, start) = (self.post.clone(), self.starts);
+        let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
+            return post.send(Letter::PeersAlive(start));
+        };
+        tracing::warn!(
+            "worker {} failed and no restart is left; asking the other nodes whether one was lost",
+            worker.0
+        );
+        let (board, nodes) = (Arc::clone(&watching.board), formation.round.world_size);
+        std::thread::spawn(move || {
+            crate::news::call_roll(&*board, nodes);
+            post.send(Letter::PeersAlive(start));
+        });
     }
 
     fn finish(&mut self) {

@@ -22,6 +22,16 @@ pub enum AgentError {
         /// What went wrong.
         source: StoreError,
     },
+    /// The nodes of the round have not agreed on the ranks of their workers.
+    #[error(
+        "the nodes of the round have not said how many workers they run within {} s (read_timeout): one of them failed \
+         after it joined",
+        .waited.as_secs()
+    )]
+    NoRanks {
+        /// How long this node waited.
+        waited: std::time::Duration,
+    },
     /// The store was lost while this node, whose workers had finished, waited for the others.
     #[error(
         "the node that hosts the store was lost before it was known that all nodes had finished; this node's workers had"

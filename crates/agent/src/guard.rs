@@ -12,6 +12,8 @@
 //! all three are killed in one moment, the workers still die with the thread that started them (`PR_SET_PDEATHSIG`), and
 //! only what they have started themselves is left to itself: the kernel knows nothing that would end it.
 //!
+//! A process that is left then also takes the node out of its rendezvous, so that the other nodes re-form at once.
+//!
 //! The outer one and the keeper decide nothing.
 
 mod descendants;
@@ -19,7 +21,10 @@ mod keeper;
 mod outer;
 
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -27,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rallypoint_rendezvous::Departure;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, wait,
@@ -118,11 +124,46 @@ impl Above {
 fn clear_up(folder: &Path) {
     remove_unused(folder);
     let _ = std::fs::remove_file(pipe_beside(folder));
+    let _ = std::fs::remove_file(departure_beside(folder));
 }
 
 fn pipe_beside(folder: &Path) -> PathBuf {
+    beside(folder, "watchdog_timer_")
+}
+
+/// The file that says how to take this node out of its rendezvous.
+fn departure_beside(folder: &Path) -> PathBuf {
+    beside(folder, "rallypoint_departure_")
+}
+
+fn beside(folder: &Path, prefix: &str) -> PathBuf {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    folder.with_file_name(name.replacen("torchelastic_", "watchdog_timer_", 1))
+    folder.with_file_name(name.replacen("torchelastic_", prefix, 1))
+}
+
+/// Lets the processes that watch over this agent take the node out of its rendezvous if the agent is killed.
+pub(crate) fn prepare_departure(departure: &Departure) {
+    let Some(path) = temporary_folder().map(departure_beside) else { return };
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(serde_json::to_string(departure)?.as_bytes())
+    };
+    let _starting = starting();
+    if let Err(error) = write() {
+        // The others then wait until its heartbeats are missed.
+        tracing::debug!("cannot write {}: {error}", path.display());
+    }
+}
+
+/// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All that is below the agent is gone.
+fn depart(folder: &Path) {
+    let path = departure_beside(folder);
+    let Ok(text) = std::fs::read_to_string(&path) else { return };
+    let _ = std::fs::remove_file(&path);
+    if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
+        // The store may be gone with the agent; there is nobody to tell.
+        let _ = departure.leave();
+    }
 }
 
 /// The pipe for timers that goes with this agent, however it ends.
@@ -147,6 +188,7 @@ fn end_with(above: &OwnedFd) -> ! {
     let last = starting();
     kill_all(PATIENCE, &[]);
     if let Some(folder) = temporary_folder() {
+        depart(folder);
         clear_up(folder);
     }
     std::mem::forget(last);

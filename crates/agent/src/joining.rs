@@ -1,20 +1,21 @@
 //! Getting into a round: the handler is made, the nodes meet, the workers get their ranks. It waits, so it has a thread of
 //! its own; whoever started that may want it to give up.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, DynamicRendezvousHandler, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
-    RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
+    AssignedRanks, Departure, DynamicRendezvousHandler, Launch, Observer, PatientWait, RendezvousError,
+    RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks,
+    rendezvous_handler_registry,
 };
-use rallypoint_store::StoreError;
 
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
-use crate::news;
+use crate::{guard, news};
 
 /// How long to wait for ranks before looking whether they can still come.
 const SLICE: Duration = Duration::from_millis(200);
@@ -112,7 +113,15 @@ impl Joining {
         let parameters = &self.config.rendezvous;
         let _made = tell_if_slow(&parameters.endpoint);
         Ok(match parameters.backend.as_str() {
-            "c10d" => Arc::new(DynamicRendezvousHandler::create(parameters, self.observer.clone())?),
+            "c10d" => {
+                let handler = DynamicRendezvousHandler::create(
+                    parameters,
+                    self.observer.clone(),
+                    Some(launch(&self.config)),
+                )?;
+                guard::prepare_departure(&Departure::new(parameters, handler.node()));
+                Arc::new(handler)
+            }
             "static" => {
                 let handler = StaticRendezvousHandler::create(parameters)?;
                 Arc::new(match &self.observer {
@@ -150,26 +159,32 @@ impl Joining {
             rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
-        let start = Instant::now();
+        let mut wait = PatientWait::new(store, &awaited, SLICE);
+        let (mut start, generation) = (Instant::now(), store.generation());
         loop {
-            match store.wait_for(&awaited, SLICE) {
-                Ok(()) => {
+            match wait.poll(Duration::MAX) {
+                Ok(true) => {
                     let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
                     let restarts = news::most_restarts(store, nodes).map_err(failed)?;
                     return Ok(Some((ranks, restarts)));
                 }
-                Err(error @ StoreError::Timeout { .. }) => {
-                    if self.gives_up.load(Ordering::SeqCst) {
-                        return Err(self.interrupted());
-                    }
-                    if handler.num_nodes_gone()? > 0 || handler.num_nodes_waiting()? > 0 {
-                        return Ok(None);
-                    }
-                    if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
-                        return Err(failed(error));
-                    }
-                }
+                Ok(false) => {}
+                // How long an outage may last is for the handler to say, below.
+                Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
+            }
+            if self.gives_up.load(Ordering::SeqCst) {
+                return Err(self.interrupted());
+            }
+            // A store that was restarted has lost what the nodes said.
+            if handler.num_nodes_gone()? > 0
+                || handler.num_nodes_waiting()? > 0
+                || store.generation() != generation
+            {
+                return Ok(None);
+            }
+            if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+                return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }
     }
@@ -177,6 +192,13 @@ impl Joining {
     fn interrupted(&self) -> AgentError {
         RendezvousError::Interrupted { run_id: self.config.rendezvous.run_id.clone() }.into()
     }
+}
+
+/// What this node runs, for the others to compare with what they run.
+fn launch(config: &LaunchConfig) -> Launch {
+    let mut hasher = DefaultHasher::new();
+    (&config.command.target, &config.command.args).hash(&mut hasher);
+    Launch { max_restarts: config.max_restarts, workers: config.nproc_per_node, command: hasher.finish() }
 }
 
 /// Says what is waited for if the answer takes longer than people like to look at nothing; until it is dropped.

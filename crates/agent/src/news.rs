@@ -6,24 +6,34 @@
 //! | `rallypoint.agent/news` | there is something to read |
 //! | `rallypoint.agent/restart` | the failure that all start over for |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
+//! | `rallypoint.agent/failing` | a worker failed for the last time; all who live are to say so |
+//! | `rallypoint.agent/alive` | how many have |
 //! | `rallypoint.agent/listening` | how many nodes listen |
 //! | `rallypoint.agent/heard` | how many have heard of the failure |
 //! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
 
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_rendezvous::PatientWait;
+use rallypoint_store::{Result, Store};
 
 use crate::report::Failure;
 
 const NEWS: &str = "rallypoint.agent/news";
 const RESTART: &str = "rallypoint.agent/restart";
 const FAILURE: &str = "rallypoint.agent/failure";
+const FAILING: &str = "rallypoint.agent/failing";
+const ALIVE: &str = "rallypoint.agent/alive";
 const LISTENING: &str = "rallypoint.agent/listening";
 const HEARD: &str = "rallypoint.agent/heard";
 
 /// How long telling may take.
 const TELL: Duration = Duration::from_secs(2);
+/// How long nodes of ours may take to say that they live: a lost one is noticed after 15 s.
+const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a roll call lasts where torch's nodes, who never answer, are among them.
+const MIXED_ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(2);
+const ROLL_CALL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the host of the store stays until all have heard.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long to wait for news before looking whether anybody still wants to know.
@@ -46,6 +56,26 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
     // The first one counts.
     store.compare_set(key, b"", &json)?;
     store.set(NEWS, b"1")
+}
+
+/// Waits until all nodes of the round have said that they live, or will not say so any more. A node that is lost in the
+/// meantime is seen by others.
+pub(crate) fn call_roll(store: &dyn Store, nodes: u64) {
+    let start = Instant::now();
+    let store = store.with_timeout(TELL);
+    let asked = store.set(FAILING, b"1").and_then(|()| store.set(NEWS, b"1"));
+    if let Err(error) = asked {
+        return tracing::debug!("the other nodes could not be asked whether they live: {error}");
+    }
+    let count = |key| store.add(key, 0).map_or(0, |count| count.max(0) as u64);
+    loop {
+        let are_ours = count(LISTENING) >= nodes;
+        let most = if are_ours { ROLL_CALL_TIMEOUT } else { MIXED_ROLL_CALL_TIMEOUT };
+        if start.elapsed() >= most || are_ours && count(ALIVE) >= nodes {
+            return;
+        }
+        std::thread::sleep(ROLL_CALL_INTERVAL);
+    }
 }
 
 /// How many nodes of the round are ours, as far as they have said so.
@@ -78,19 +108,30 @@ fn restarts_of(rank: u64) -> String {
 
 /// Waits for news of a round and hands them on, for as long as `hand_on` and `is_wanted` say that somebody wants to know.
 pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: impl Fn(Tiding)) {
-    if let Err(error) = store.with_timeout(TELL).add(LISTENING, 1) {
-        tracing::debug!("could not say that this node listens: {error}");
-    }
+    let mut announced_in = None;
     let mut key = NEWS;
     while is_wanted() {
+        // A store that was restarted has lost the count.
+        if announced_in != Some(store.generation()) {
+            match store.with_timeout(TELL).add(LISTENING, 1) {
+                Ok(_) => announced_in = Some(store.generation()),
+                Err(error) => tracing::debug!("could not say that this node listens: {error}"),
+            }
+        }
         let start = Instant::now();
-        match store.wait_for(&[key], SLICE) {
-            Ok(()) => match read(store) {
-                Ok(Tiding::Restart(failure)) => {
+        match PatientWait::new(store, &[key], SLICE).poll(SLICE) {
+            Ok(true) => match read(store) {
+                Ok(None) => {
+                    if let Err(error) = store.with_timeout(TELL).add(ALIVE, 1) {
+                        tracing::debug!("could not say that this node lives: {error}");
+                    }
+                    key = FAILURE;
+                }
+                Ok(Some(Tiding::Restart(failure))) => {
                     hand_on(Tiding::Restart(failure));
                     key = FAILURE;
                 }
-                Ok(failure) => {
+                Ok(Some(failure)) => {
                     hand_on(failure);
                     // It is only a courtesy.
                     let _ = store.with_timeout(TELL).add(HEARD, 1);
@@ -98,7 +139,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
                 }
                 Err(error) => tracing::debug!("could not read the news: {error}"),
             },
-            Err(StoreError::Timeout { .. }) => {}
+            Ok(false) => {}
             // A store that is lost is told of by whoever watches the rendezvous.
             Err(error) => {
                 tracing::debug!("no news can be heard: {error}");
@@ -108,13 +149,17 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
     }
 }
 
-fn read(store: &dyn Store) -> Result<Tiding> {
+/// What there is to hear; `None` if it is only a roll call.
+fn read(store: &dyn Store) -> Result<Option<Tiding>> {
     let store = store.with_timeout(TELL);
     let failure = |key| store.get(key).map(|json| serde_json::from_slice(&json).ok().flatten());
-    Ok(match store.check(&[FAILURE])? {
-        true => Tiding::Failure(failure(FAILURE)?),
-        false => Tiding::Restart(failure(RESTART)?),
-    })
+    if store.check(&[FAILURE])? {
+        return Ok(Some(Tiding::Failure(failure(FAILURE)?)));
+    }
+    if store.check(&[RESTART])? {
+        return Ok(Some(Tiding::Restart(failure(RESTART)?)));
+    }
+    Ok(None)
 }
 
 /// The failure that ended the job, if another node has told of one by now.

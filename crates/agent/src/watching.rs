@@ -23,6 +23,8 @@ const RETURN: Duration = Duration::from_millis(1200);
 pub(crate) enum Sight {
     /// So many nodes wait for the next round; whether there are some among them that were in this one.
     Waiting(u64, bool),
+    /// The other nodes have dropped this one.
+    Dropped,
     /// A node of torch's waits for the next one because its workers have failed.
     Returned,
     /// These are no longer in this one, and had not finished.
@@ -135,6 +137,12 @@ fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Si
     gone.is_some()
 }
 
+/// Whether this node is no longer in its round.
+fn is_dropped(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<bool, RendezvousError> {
+    let gone = handler.gone_from_round()?;
+    Ok(round.participants.get(round.rank as usize).is_some_and(|me| gone.contains(me)))
+}
+
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
     let finished = || finished(round).unwrap_or(0);
     // Ours say so when they have failed.
@@ -144,6 +152,7 @@ fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Optio
     }
     match handler.num_nodes_waiting()? {
         0 => {}
+        _ if is_dropped(handler, round)? => return Ok(Some(Sight::Dropped)),
         _ if handler.num_nodes_returned()? > 0 && has_torch() => return Ok(Some(Sight::Returned)),
         waiting => return Ok(Some(Sight::Waiting(waiting, handler.is_round_over()?))),
     }

@@ -7,6 +7,8 @@
 //! - [`cell`]: those bytes ⇄ the value of the store's key
 //! - [`keys`]: under which names it lies there
 //! - [`decide`], [`apply`]: `(state, node, now) → decision + reason`, and the state after it
+//! - [`Terms`]: what the nodes of a job must agree on
+//! - [`Outage`]: how long a store may be silent
 //! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
 //! - [`Run`]: one node on its way to one [`Goal`], step by step, for a driver that only reads, writes and sleeps
 
@@ -19,6 +21,7 @@ mod member;
 mod membership;
 mod mono;
 mod node;
+mod outage;
 pub mod pickle;
 mod reason;
 mod run;
@@ -27,6 +30,7 @@ mod scene;
 mod settings;
 mod state;
 mod step;
+mod terms;
 mod time;
 mod watch;
 
@@ -36,10 +40,12 @@ pub use error::StateError;
 pub use member::Member;
 pub use mono::MonoTime;
 pub use node::NodeDesc;
+pub use outage::{Outage, Tolerance};
 pub use reason::Reason;
 pub use run::{POLL, Run};
 pub use settings::Settings;
 pub use state::{Extra, State};
 pub use step::{Cell, End, Phase, Step};
+pub use terms::{Launch, Terms};
 pub use time::WallTime;
 pub use watch::Watch;

@@ -29,7 +29,12 @@ enum Chance {
     Closed(u64),
     StoreLost,
     Finished(bool),
-    Formed,
+    Formed {
+        peers: bool,
+        lost: bool,
+    },
+    PeersAlive,
+    Dropped,
     NotFormed(Obstacle),
     NotStarted(usize),
     Stuck(usize),
@@ -39,7 +44,9 @@ enum Chance {
 fn chance() -> impl Strategy<Value = Chance> {
     let worker = 0..4usize;
     prop_oneof![
-        4 => Just(Chance::Formed),
+        4 => (any::<bool>(), any::<bool>()).prop_map(|(peers, lost)| Chance::Formed { peers, lost }),
+        2 => Just(Chance::PeersAlive),
+        1 => Just(Chance::Dropped),
         4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
         4 => worker.clone().prop_map(Chance::Obeys),
         2 => worker.clone().prop_map(Chance::LeavesBehind),
@@ -84,6 +91,10 @@ struct World {
     /// How many signals came since the workers were first told to end.
     signals: u32,
     restarts: u32,
+    /// Restarts since the last round formed, and those that a lost node was to blame for.
+    failed: bool,
+    excused: u32,
+    judging: bool,
     last_news: Option<News>,
     verdict: Option<Verdict>,
 }
@@ -101,6 +112,9 @@ impl World {
             finishing: false,
             signals: 0,
             restarts: 0,
+            failed: false,
+            excused: 0,
+            judging: false,
             last_news: None,
             verdict: None,
         };
@@ -112,10 +126,16 @@ impl World {
     fn event(&mut self, chance: &Chance) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
         Some(match chance {
-            Chance::Formed if self.joining => {
+            Chance::Formed { peers, lost } if self.joining => {
                 self.joining = false;
-                Event::Formed { restarts: self.restarts }
+                self.excused += u32::from(std::mem::take(&mut self.failed) && *lost);
+                Event::Formed { restarts: self.restarts, has_peers: *peers, lost_peers: *lost }
             }
+            Chance::PeersAlive if self.judging => {
+                self.judging = false;
+                Event::PeersAlive
+            }
+            Chance::Dropped => Event::Dropped,
             Chance::NotFormed(obstacle) if self.joining => {
                 self.joining = false;
                 Event::NotFormed(*obstacle)
@@ -209,10 +229,10 @@ impl World {
                             Some(News::Restart(worker)),
                             "the others were told before"
                         );
-                        self.restarts += 1;
-                        assert_eq!(self.restarts + left, self.policy.max_restarts);
+                        (self.restarts, self.failed) = (self.restarts + 1, true);
+                        assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
-                    Reason::PeerRestarts => self.restarts += 1,
+                    Reason::PeerRestarts => (self.restarts, self.failed) = (self.restarts + 1, true),
                     _ => {}
                 }
                 (self.joining, self.signals) = (true, 0);
@@ -233,6 +253,7 @@ impl World {
                 }
             }
             Order::Tell(news) => self.last_news = Some(news),
+            Order::Judge(_) => self.judging = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
                 (self.finishing, self.signals) = (true, 0);
@@ -277,6 +298,7 @@ proptest! {
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,
         restart in 0..40_000u64,
+        is_elastic in any::<bool>(),
         chances in prop::collection::vec(chance(), 0..60),
     ) {
         let mut world = World::new(Policy {
@@ -284,6 +306,7 @@ proptest! {
             max_restarts,
             shutdown_grace: Duration::from_millis(shutdown),
             restart_grace: Duration::from_millis(restart),
+            is_elastic,
         });
         for chance in &chances {
             world.play(chance);
@@ -295,7 +318,7 @@ proptest! {
         prop_assert!(world.verdict.is_some(), "it goes on");
         prop_assert!(world.supervisor.has_ended());
         if world.verdict == Some(Verdict::Failed) {
-            prop_assert!(world.restarts >= max_restarts);
+            prop_assert!(world.restarts >= max_restarts + world.excused);
             prop_assert!(matches!(world.last_news, Some(News::Failure(_))));
         }
     }

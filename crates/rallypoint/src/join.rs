@@ -1,7 +1,6 @@
 //! `rallypoint join`: one node of a rendezvous, from the shell. It runs at most one command, once; restarting workers is
 //! the launcher's work.
 
-mod again;
 mod arguments;
 mod command;
 mod meeting;
@@ -9,7 +8,7 @@ mod signals;
 mod worker;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
@@ -20,7 +19,6 @@ use rallypoint_rendezvous::{
 use rallypoint_store::StoreError;
 use serde_json::json;
 
-use again::Hurry;
 pub(crate) use arguments::JoinArgs;
 pub(crate) use command::{BECOME, become_command};
 use signals::Listener;
@@ -47,12 +45,12 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
         }
     };
     let progress = Arc::new(Progress::new(&parameters.run_id));
-    let handler = match create(&parameters, &progress, None) {
+    let handler = match create(&parameters, &progress) {
         Ok(handler) => handler,
         Err(error) => return complain(&error),
     };
-    signals.set_handler(Some(Arc::clone(&handler)));
-    let node = Node { parameters, handler: Mutex::new(handler), progress, signals };
+    signals.set_handler(Arc::clone(&handler));
+    let node = Node { handler, progress, signals };
     match args.command.split_first() {
         None => node.stay(),
         Some((program, arguments)) => node.run(program, arguments),
@@ -62,17 +60,12 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
 fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
-    hurry: Option<Hurry>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
     let _waiting =
         Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint));
     Ok(match parameters.backend.as_str() {
         "c10d" => {
-            let handler = DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _))?;
-            Arc::new(match hurry {
-                Some(Hurry { left, read_timeout }) => handler.in_a_hurry(left, read_timeout),
-                None => handler,
-            })
+            Arc::new(DynamicRendezvousHandler::create(parameters, Some(Arc::clone(progress) as _), None)?)
         }
         "static" => {
             Arc::new(StaticRendezvousHandler::create(parameters)?.with_observer(Arc::clone(progress) as _))
@@ -82,21 +75,17 @@ fn create(
 }
 
 struct Node {
-    parameters: RendezvousParameters,
-    /// Another one once the store was lost and found again.
-    handler: Mutex<Arc<dyn RendezvousHandler>>,
+    handler: Arc<dyn RendezvousHandler>,
     progress: Arc<Progress>,
     signals: Listener,
 }
 
 impl Node {
-    fn handler(&self) -> Arc<dyn RendezvousHandler> {
-        Arc::clone(&self.handler.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Joins, and says so on standard output.
     fn join(&self) -> Result<RendezvousInfo, ExitCode> {
-        match self.join_in_the_end() {
+        let joined = self.handler.next_rendezvous();
+        self.progress.end();
+        match joined {
             Ok(round) => {
                 let place = &round.bootstrap_store_info;
                 let participants: Vec<_> = round
@@ -105,7 +94,7 @@ impl Node {
                     .map(|node| json!({"addr": &*node.addr, "pid": node.pid, "local_id": node.local_id}))
                     .collect();
                 let line = json!({
-                    "run_id": self.handler().run_id(),
+                    "run_id": self.handler.run_id(),
                     "round": round.round,
                     "rank": round.rank,
                     "world_size": round.world_size,
@@ -116,7 +105,10 @@ impl Node {
                 output::say(format!("{line}\n")).map(|()| round).inspect_err(|_| self.leave())
             }
             Err(RendezvousError::GracefulExit { .. }) => {
-                tracing::info!("the job has ended; this node was a spare and was not needed");
+                tracing::warn!(
+                    "this node ran no workers: the job {:?} ended while it was a spare",
+                    self.handler.run_id()
+                );
                 self.linger();
                 Err(ExitCode::SUCCESS)
             }
@@ -136,14 +128,14 @@ impl Node {
 
     /// This node, and it alone, is to be out of the rendezvous.
     fn leave(&self) {
-        if let Err(error) = self.handler().leave() {
+        if let Err(error) = self.handler.leave() {
             tracing::warn!("could not leave the rendezvous: {error}");
         }
     }
 
     /// It is over, but the others must be able to see that.
     fn linger(&self) {
-        if self.handler().hosts_store() {
+        if self.handler.hosts_store() {
             let _ = self.signals.signalled.recv_timeout(LINGER);
         }
     }
@@ -187,7 +179,7 @@ impl Node {
     /// Watches a round until it is to be started over. Where others have workers in it that is theirs to decide: they would
     /// lose them. A node that was dropped from it has nothing to wait for.
     fn watch(&self, round: &RendezvousInfo, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
-        let handler = self.handler();
+        let handler = &self.handler;
         let (joined, mut said, mut lost) = (Instant::now(), false, None);
         let me = round.participants.get(round.rank as usize);
         loop {
@@ -200,7 +192,7 @@ impl Node {
             }
             let seen = handler.is_closed().and_then(|closed| Ok((closed, handler.num_nodes_waiting()?)));
             if seen.is_ok() {
-                lost = tell_lost(&*handler, lost);
+                lost = tell_lost(&**handler, lost);
             }
             match seen {
                 Ok((true, _)) => {
@@ -255,7 +247,7 @@ fn complain(error: &RendezvousError) -> ExitCode {
         }
         RendezvousError::Closed { .. } => 3,
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
-        RendezvousError::Connection { source, .. } => {
+        RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. } => {
             output::complain(match source {
                 StoreError::File { .. }
                 | StoreError::FileTimeout { .. }

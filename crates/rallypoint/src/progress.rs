@@ -1,7 +1,6 @@
 //! What a node waits for, said while it waits: as a live line on a terminal, in a log once for every change.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +13,6 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     /// What was logged last, without what changes by itself.
     logged: Mutex<Option<String>>,
-    /// No round was under way when it was last told.
-    forming: AtomicBool,
 }
 
 /// How often the line moves while nothing else does.
@@ -32,11 +29,11 @@ impl Progress {
             }
             bar
         });
-        Progress { run_id: run_id.into(), bar, logged: Mutex::default(), forming: AtomicBool::new(false) }
+        Progress { run_id: run_id.into(), bar, logged: Mutex::default() }
     }
 
-    /// It waits no longer; whether it had only waited for others, with no round under way.
-    pub(crate) fn end(&self) -> bool {
+    /// It waits no longer.
+    pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
             bar.set_message("");
@@ -44,7 +41,6 @@ impl Progress {
             bar.reset();
         }
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.forming.swap(false, Ordering::Relaxed)
     }
 
     /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
@@ -81,11 +77,6 @@ impl Observer for Progress {
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        let under_way = matches!(
-            waiting.reason,
-            Reason::Spare { .. } | Reason::RoundUnderWay { .. } | Reason::RoundBroken { .. }
-        );
-        self.forming.store(!under_way, Ordering::Relaxed);
         // Steps on the way are nothing to tell of.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;

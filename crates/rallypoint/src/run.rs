@@ -27,6 +27,8 @@ use onlooker::Screen;
 use port_owner::port_owner;
 use python::Defaults;
 
+use rallypoint_rendezvous::RendezvousError;
+
 use crate::{log, output};
 
 /// How long the last lines of the log may take to be written.
@@ -178,7 +180,7 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
         Some(format!("port {port} of this machine is held by process {pid} ({name})"))
     };
     match error {
-        AgentError::Rendezvous(rallypoint_rendezvous::RendezvousError::Connection { .. }) => {
+        AgentError::Rendezvous(RendezvousError::Connection { .. } | RendezvousError::Outage { .. }) => {
             let endpoint = &config.rendezvous.endpoint;
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
             let port = port.parse().ok()?;

@@ -94,7 +94,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
-    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits }) {
+    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits, is_standalone: true }) {
         Ok(server) => server,
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));

@@ -15,6 +15,7 @@ use crate::backend::{RendezvousBackend, Signal, Token, Written};
 use crate::error::{RendezvousError, Result};
 
 pub use hosting::{C10dStore, TcpC10dStore, create_store, create_tcp_store};
+pub(crate) use hosting::{DEFAULT_PORT, TakeOver, create_file_store};
 
 /// The state of one job in any store.
 pub struct C10dBackend {

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{End, Goal, Member, NodeDesc, Reason, Settings, State, WallTime, keys};
-use rallypoint_store::{PrefixStore, Store};
+use rallypoint_core::rendezvous::{
+    End, Goal, Launch, Member, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
+};
+use rallypoint_store::{PrefixStore, Store, StoreError};
 
 use crate::backend::{RendezvousBackend, Signal};
 use crate::c10d::{C10dBackend, create_store};
@@ -23,8 +25,8 @@ use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
-use crate::store_info::is_address;
-use bootstrap::{Bootstrap, Looks, Standing};
+use crate::store_info::{RendezvousStoreInfo, is_address};
+use bootstrap::{Bootstrap, Looks, RoundWatch, Standing};
 use driver::{CORRUPT, Driver};
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
@@ -40,8 +42,6 @@ pub struct DynamicRendezvousHandler {
     keep_alive: Mutex<Option<KeepAlive>>,
     bootstrap: Mutex<Bootstrap>,
     seen: Mutex<Seen>,
-    /// What is left of the time to join, the first time.
-    hurry: Mutex<Option<Duration>>,
 }
 
 /// What was seen of the round this node is in.
@@ -57,6 +57,8 @@ struct Seen {
     heard: bool,
     /// Since when the state can't be read.
     corrupt: Option<Instant>,
+    /// What this node has published as rank 0, and in which generation of the store.
+    published: Option<(RendezvousStoreInfo, u64)>,
 }
 
 /// A node asks for the state at most so often, as torch's does.
@@ -66,16 +68,17 @@ const LEAVE: Duration = Duration::from_secs(5);
 
 /// Makes a handler as `parameters` ask for: a store, the backend over it, and this node.
 pub fn create_dynamic_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
-    Ok(Box::new(DynamicRendezvousHandler::create(parameters, None)?))
+    Ok(Box::new(DynamicRendezvousHandler::create(parameters, None, None)?))
 }
 
 impl DynamicRendezvousHandler {
-    /// A handler with the `c10d` backend, watched by `observer`.
+    /// A handler with the `c10d` backend, watched by `observer`. `launch` is what its node runs.
     pub fn create(
         parameters: &RendezvousParameters,
         observer: Option<Arc<dyn Observer>>,
+        launch: Option<Launch>,
     ) -> Result<DynamicRendezvousHandler> {
-        let settings = settings(parameters)?;
+        let settings = Settings { launch, ..settings(parameters)? };
         let expected = ExpectedHosts::of(parameters)?;
         let made = create_store(parameters)?;
         let backend = C10dBackend::new(Arc::clone(&made.store), &parameters.run_id)?;
@@ -83,6 +86,7 @@ impl DynamicRendezvousHandler {
         let mut handler = DynamicRendezvousHandler::new(Arc::new(backend), made.store, &addr, settings)?;
         let driver = Arc::get_mut(&mut handler.driver).expect("nobody else has it yet");
         driver.observer = observer;
+        driver.take_over = made.take_over;
         driver.expected = expected;
         handler.is_host = made.is_host;
         Ok(handler)
@@ -104,15 +108,33 @@ impl DynamicRendezvousHandler {
             return Err(RendezvousError::Parameters(wrong));
         }
         let me = NodeDesc::new(addr, i64::from(process_id()), next_local_id());
-        Ok(DynamicRendezvousHandler {
-            driver: Arc::new(Driver::new(backend, Arc::clone(&store), Member::new(me, settings))),
+        Ok(DynamicRendezvousHandler::of_member(backend, store, Member::new(me, settings)))
+    }
+
+    pub(crate) fn of_member(
+        backend: Arc<dyn RendezvousBackend>,
+        store: Arc<dyn Store>,
+        member: Member,
+    ) -> DynamicRendezvousHandler {
+        DynamicRendezvousHandler {
+            driver: Arc::new(Driver::new(backend, Arc::clone(&store), member)),
             store,
             is_host: false,
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
             seen: Mutex::default(),
-            hurry: Mutex::default(),
-        })
+        }
+    }
+
+    /// Takes this node out of the rendezvous although it was another process that took part. What that one announced is
+    /// not known here, so it is taken back in any case.
+    pub(crate) fn leave_from_outside(&self) -> Result<()> {
+        let state = self.driver.look()?;
+        if state.has(self.node()) {
+            self.driver.suppose_announced(&state);
+            self.leave()?;
+        }
+        Ok(())
     }
 
     /// The same with another clock than this machine's.
@@ -127,13 +149,6 @@ impl DynamicRendezvousHandler {
         let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
         driver.expected = ExpectedHosts::of(parameters)?;
         Ok(self)
-    }
-
-    /// The same, with only so much of its time to join left the first time, and with this time for each call to its store.
-    pub fn in_a_hurry(self, left: Duration, read_timeout: Duration) -> DynamicRendezvousHandler {
-        self.store.set_timeout(read_timeout);
-        *self.hurry.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
-        self
     }
 
     /// This node.
@@ -169,14 +184,14 @@ impl DynamicRendezvousHandler {
     }
 
     fn join(&self) -> Result<Arc<State>> {
-        let hurry = self.hurry.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let deadline = self.driver.now().after(hurry.unwrap_or(self.driver.settings.join_timeout));
+        let deadline = self.driver.now().after(self.driver.settings.join_timeout);
         let run_id = self.run_id_owned();
         for goal in [Goal::Exit, Goal::Join] {
             match self.driver.pursue(goal, deadline)? {
                 End::Reached { .. } if goal == Goal::Exit => {}
                 End::Reached { state, .. } => return Ok(state),
                 End::Closed(reason) => return Err(RendezvousError::Closed { run_id, reason }),
+                End::Refused(reason) => return Err(RendezvousError::Refused { run_id, reason }),
                 End::Graceful(_) => return Err(RendezvousError::GracefulExit { run_id }),
                 End::Timeout(reason) => {
                     // As it was before this node withdrew.
@@ -213,11 +228,12 @@ impl DynamicRendezvousHandler {
              {world_size}.",
             state.round
         );
-        let standing = |looks| self.standing(state.round, &participants[0], looks);
+        self.compare_terms(state);
+        let in_round = InRound { handler: self, round: state.round, rank_0: &participants[0] };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let serve = self.use_agent_store();
         let Some(bootstrap_store_info) =
-            bootstrap.build(run_id, rank, &participants, &*store, serve, standing)?
+            bootstrap.build(run_id, rank, &participants, &*store, serve, &in_round)?
         else {
             tracing::warn!(
                 "Round {} of the rendezvous '{run_id}' fell apart before its rank 0, '{:?}', had said where the workers \
@@ -227,8 +243,46 @@ impl DynamicRendezvousHandler {
             );
             return Ok(None);
         };
+        if rank == 0 {
+            self.seen().published = Some((bootstrap_store_info.clone(), store.generation()));
+        }
         let round = state.round;
         Ok(Some(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round, participants }))
+    }
+
+    /// Warns if this node runs something else than the node that published the terms of the job.
+    fn compare_terms(&self, state: &State) {
+        let mine = Terms::new(self.node(), self.settings());
+        let Some(theirs) = state.terms() else { return };
+        for difference in mine.differences(&theirs) {
+            tracing::warn!(
+                "The nodes of the rendezvous '{}' were started differently: {difference}. Here is the node '{}', \
+                 there is node {}.",
+                self.run_id(),
+                self.node(),
+                theirs.by
+            );
+        }
+    }
+
+    /// Publishes again what this node published as rank 0, if the store has lost it.
+    fn publish_again(&self) {
+        let generation = self.store.generation();
+        let (info, round) = {
+            let mut seen = self.seen();
+            let Some(round) = seen.round else { return };
+            match &mut seen.published {
+                Some((info, published)) if *published != generation => {
+                    *published = generation;
+                    (info.clone(), round)
+                }
+                _ => return,
+            }
+        };
+        let store = PrefixStore::new(keys::round_prefix(self.run_id(), round), Arc::clone(&self.store));
+        if let Err(error) = info.publish(&store) {
+            tracing::debug!("could not publish again where the workers meet: {error}");
+        }
     }
 
     /// What has become of a round that this node is in, as far as it waits for its rank 0. Looking at it is also how this
@@ -266,14 +320,23 @@ impl DynamicRendezvousHandler {
         {
             return Ok(Arc::clone(state));
         }
-        let round = self.seen().round;
+        let (round, began) = (self.seen().round, self.driver.now());
         let state = match self.driver.look() {
             Err(error @ RendezvousError::State { .. }) => self.last_good(error)?,
-            looked => {
+            Err(error) => {
+                // In a round, an outage of the store changes nothing that this node knows.
+                let last = self.driver.latest().filter(|_| round.is_some());
+                let Some(state) = last else { return Err(error) };
+                self.driver.tolerate(error, began)?;
+                return Ok(state);
+            }
+            Ok(state) => {
+                self.driver.answered(began);
                 self.seen().corrupt = None;
-                looked?
+                state
             }
         };
+        self.publish_again();
         if self.driver.has_duty()
             && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
         {
@@ -431,7 +494,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 
     fn hosts_store(&self) -> bool {
-        self.is_host
+        self.is_host || self.driver.has_taken_over()
     }
 
     fn is_round_over(&self) -> Result<bool> {
@@ -454,7 +517,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         // Whoever took them for dead may have known them a little longer.
         let long = self.driver.settings.keep_alive_limit() * 4 / 5;
         let are_silent = lost.iter().all(|node| self.driver.silence_of_gone(node) >= long);
-        Ok(!lost.is_empty() && are_dead && are_silent)
+        // Ours say so when they leave for good; torch's leave to come back, and say nothing.
+        Ok(!lost.is_empty() && (!are_dead || are_silent))
     }
 
     fn describe_gone(&self) -> Result<Option<String>> {
@@ -479,6 +543,14 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             let seen = self.seen();
             (seen.round, seen.heard)
         };
+        // A dead node is to be noticed when it is due, not when the next look is.
+        let most = match self.driver.until_next_death() {
+            Some(left) if left < most => {
+                self.seen().last = None;
+                left + Duration::from_millis(10)
+            }
+            _ => most,
+        };
         match round {
             Some(round) if !heard => {
                 if self.driver.wait(Signal::Wanted { round }, most) {
@@ -488,6 +560,25 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             }
             _ => self.driver.sleep(most),
         }
+    }
+}
+
+/// A round that this node is in and waits to start.
+struct InRound<'a> {
+    handler: &'a DynamicRendezvousHandler,
+    round: u64,
+    rank_0: &'a NodeDesc,
+}
+
+impl RoundWatch for InRound<'_> {
+    fn standing(&self, looks: Looks) -> Standing {
+        self.handler.standing(self.round, self.rank_0, looks)
+    }
+
+    fn tolerate(&self, source: StoreError, began: Instant) -> Result<()> {
+        let driver = &self.handler.driver;
+        let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
+        driver.tolerate(error, driver.at(began))
     }
 }
 

@@ -46,6 +46,30 @@ pub enum RendezvousError {
         #[source]
         source: StoreError,
     },
+    /// The store has not answered for too long; torch's `RendezvousConnectionError`.
+    #[error(
+        "the store of the rendezvous {run_id:?} has not answered for {} s (store_outage_timeout): {source}",
+        .lasted.as_secs()
+    )]
+    Outage {
+        /// Which one.
+        run_id: String,
+        /// How long the outage has lasted.
+        lasted: Duration,
+        /// What the store said last.
+        #[source]
+        source: StoreError,
+    },
+    /// This node was started with other settings than the nodes of the job.
+    #[error(
+        "this node can't be in the rendezvous {run_id:?}: {reason}\nhint: start all nodes with the same --nnodes"
+    )]
+    Refused {
+        /// Which one.
+        run_id: String,
+        /// Which settings differ, and the nodes that have them.
+        reason: Reason,
+    },
     /// What lies in the store is no state; torch's `RendezvousStateError`.
     #[error("the state of the rendezvous {run_id:?} is corrupt: {source}; it was left as it is")]
     State {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_store::{Result, Store};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
+use crate::patience::PatientWait;
 
 /// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
 const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
@@ -25,6 +26,8 @@ const ALL_HEARD: &str = "rallypoint.end/all_heard";
 
 /// How long a node stays for those who have not heard. Torch's agents don't say that they have.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long, if all nodes of the round are ours and will say so.
+const LINGER_FOR_OURS: Duration = Duration::from_secs(10);
 /// How often a node that waits asks whether it still should.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -92,15 +95,11 @@ impl ExitBarrier {
             Ok(None) => {
                 let failed = self.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
-                let _ = self.with_timeout(LINGER).say_goodbye(stays);
+                let _ = self.with_timeout(LINGER_FOR_OURS).say_goodbye(stays);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
             Ok(Some(why)) => {
                 tracing::warn!("not all nodes have finished: {why}");
-                RoundEnd::Incomplete
-            }
-            Err(error @ StoreError::Timeout { .. }) => {
-                tracing::warn!("not all nodes have finished: {error}");
                 RoundEnd::Incomplete
             }
             Err(error) => {
@@ -142,14 +141,28 @@ impl ExitBarrier {
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> Result<Option<String>> {
         let start = Instant::now();
+        let (mut answered, mut generation) = (start, self.store.generation());
+        let mut wait = PatientWait::new(&*self.store, &[LAST], LOOK);
         loop {
             let left = most.saturating_sub(start.elapsed());
-            match self.store.wait_for(&[LAST], LOOK.min(left).max(Duration::from_millis(1))) {
-                Err(StoreError::Timeout { .. }) if !left.is_zero() => {}
-                other => return other.map(|()| None),
+            match wait.poll(left) {
+                Ok(true) => return Ok(None),
+                Ok(false) => answered = Instant::now(),
+                Err(error) if error.is_outage() && answered.elapsed() < self.store.timeout() => {}
+                Err(error) => return Err(error),
+            }
+            if left.is_zero() {
+                return Ok(Some(format!("this node has waited for {} s", most.as_secs())));
             }
             if let Some(why) = give_up()? {
                 return Ok(Some(why));
+            }
+            // A store that was restarted has lost the count. All nodes that wait count themselves again.
+            if self.store.generation() != generation {
+                generation = self.store.generation();
+                if self.count()? {
+                    self.open()?;
+                }
             }
         }
     }
@@ -158,7 +171,11 @@ impl ExitBarrier {
     fn say_goodbye(&self, stays: bool) -> Result<()> {
         match self.store.add(HEARD, 1)? >= self.world_size {
             true => self.store.set(ALL_HEARD, b"1"),
-            false if stays => self.store.wait_for(&[ALL_HEARD], LINGER),
+            false if stays => {
+                let all_are_ours = ours_that_ended(&*self.store)? >= self.world_size;
+                let most = if all_are_ours { LINGER_FOR_OURS } else { LINGER };
+                self.store.wait_for(&[ALL_HEARD], most)
+            }
             false => Ok(()),
         }
     }

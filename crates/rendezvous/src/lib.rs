@@ -27,6 +27,7 @@
 
 mod backend;
 mod c10d;
+mod departure;
 mod dynamic;
 mod endpoint;
 mod error;
@@ -37,6 +38,7 @@ mod hosts;
 mod machine;
 mod observer;
 mod parameters;
+mod patience;
 mod ranks;
 mod registry;
 mod settings;
@@ -44,6 +46,7 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
+pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::parse_rendezvous_endpoint;
 pub use error::{RendezvousError, Result};
@@ -58,7 +61,10 @@ pub use observer::{Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
 };
-pub use rallypoint_core::rendezvous::{NodeDesc, Phase, Reason, Settings, State, StateError, WallTime};
+pub use patience::PatientWait;
+pub use rallypoint_core::rendezvous::{
+    Launch, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
+};
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};
 pub use store_info::RendezvousStoreInfo;

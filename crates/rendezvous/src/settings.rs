@@ -11,9 +11,11 @@ use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
 
 /// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
 /// `rank` in for every backend.
-pub(crate) const KNOWN: [&str; 13] = [
+pub(crate) const KNOWN: [&str; 15] = [
     "join_timeout",
     "last_call_timeout",
+    "reform_last_call_timeout",
+    "store_outage_timeout",
     "close_timeout",
     "heartbeat_timeout",
     "keep_alive_interval",
@@ -34,6 +36,8 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     for (key, place, must_be_positive) in [
         ("join_timeout", &mut settings.join_timeout, true),
         ("last_call_timeout", &mut settings.last_call_timeout, true),
+        ("reform_last_call_timeout", &mut settings.reform_last_call_timeout, true),
+        ("store_outage_timeout", &mut settings.store_outage_timeout, true),
         ("close_timeout", &mut settings.close_timeout, true),
         ("heartbeat_timeout", &mut settings.heartbeat_timeout, true),
         ("keep_alive_interval", &mut settings.keep_alive_interval, false),

@@ -163,9 +163,9 @@ impl Ours {
     /// R8: a lost compare-and-set changes nothing here but what was seen.
     fn lost(&self, before: Member, cell: &Cell, mono: MonoTime) -> Option<Report> {
         let mut wanted = before;
-        if let Some(state) = &cell.state {
-            wanted.watch.observe(state, mono, &wanted.settings);
-        }
+        wanted.observe(cell.state.as_ref(), mono);
+        // What the winner wrote may be the round that it wants to be in.
+        wanted.round.clone_from(&self.member.round);
         // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
         wanted.announcement = wanted.announcement.max(self.member.announcement);
         if cell.state.as_ref().is_some_and(|state| state.has(&wanted.me)) {
@@ -247,7 +247,7 @@ impl Mind for Ours {
             }
             (Pending::Monitoring, Reply::Cell(cell @ Cell { state: Some(_), .. })) => {
                 let state = cell.state.clone().unwrap_or_default();
-                self.member.watch.observe(&state, mono, &self.member.settings);
+                self.member.observe(Some(&state), mono);
                 match self.member.has_duty(mono) {
                     // The real driver has a thread for this, which reads when it is due: once, as here.
                     true => {

@@ -438,6 +438,21 @@ pub enum FileObstacle {
 }
 
 /// The first few names, and how many more.
+impl StoreError {
+    /// Whether the server could not be reached or did not answer. The same call may work once it does.
+    pub fn is_outage(&self) -> bool {
+        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Unreachable, Unresolvable};
+        matches!(
+            self,
+            Unreachable { .. }
+                | Unresolvable { .. }
+                | ConnectionLost { .. }
+                | NoAnswer { .. }
+                | Indeterminate { .. }
+        )
+    }
+}
+
 pub(crate) fn some(names: &[String]) -> String {
     const MOST: usize = 16;
     let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");

@@ -54,4 +54,4 @@ pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use server::{Listen, ServerOptions, ServerStats, TcpStoreServer};
 pub use store::{DEFAULT_TIMEOUT, Exchange, NO_TIMEOUT, Store};
-pub use tcp::{TcpStore, TcpStoreOptions};
+pub use tcp::{OnReset, TcpStore, TcpStoreOptions};

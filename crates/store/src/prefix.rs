@@ -151,6 +151,10 @@ impl Store for PrefixStore {
         Ok(Box::new(PrefixStore::new(self.prefix.clone(), Arc::from(self.store.clone_store()?))))
     }
 
+    fn generation(&self) -> u64 {
+        self.store.generation()
+    }
+
     fn kind(&self) -> &'static str {
         "PrefixStore"
     }

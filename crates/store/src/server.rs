@@ -35,6 +35,9 @@ pub struct ServerOptions {
     pub listen: Vec<Listen>,
     /// What peers may do; the defaults, fitted to this machine's memory and file limit, if not given.
     pub limits: Option<Limits>,
+    /// Whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone, and
+    /// never take its place.
+    pub is_standalone: bool,
 }
 
 /// A running store server. Dropping it stops it and closes every connection.
@@ -55,8 +58,9 @@ impl TcpStoreServer {
         let listeners = listen::open(options.listen, &limits)?;
         let instance = random_name();
         let identity = format!(
-            "version={} instance={instance} capabilities=in-order,stored value_len={}",
+            "version={} instance={instance} capabilities=in-order,stored{} value_len={}",
             env!("CARGO_PKG_VERSION"),
+            if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
         let counters = Arc::<Counters>::default();
@@ -75,7 +79,10 @@ impl TcpStoreServer {
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
     pub fn bind(host: &str, port: u16) -> Result<TcpStoreServer> {
-        TcpStoreServer::start(ServerOptions { listen: vec![Listen::at(host, port)], limits: None })
+        TcpStoreServer::start(ServerOptions {
+            listen: vec![Listen::at(host, port)],
+            ..ServerOptions::default()
+        })
     }
 
     /// The server of this process on that port, started if there is none: the several stores of one process share it.

@@ -149,6 +149,14 @@ pub trait Store: Send + Sync {
     /// An independent client of the same store.
     fn clone_store(&self) -> Result<Box<dyn Store>>;
 
+    /// How often this client has found its server restarted and empty, and gone on ([`OnReset::Continue`]). What it
+    /// published before is lost whenever this number grows.
+    ///
+    /// [`OnReset::Continue`]: crate::OnReset::Continue
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// What kind of store this is, for messages.
     fn kind(&self) -> &'static str;
 }

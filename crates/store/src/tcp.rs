@@ -27,6 +27,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
 use crate::store::DEFAULT_TIMEOUT;
+pub use known::OnReset;
 use link::Link;
 
 /// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
@@ -48,6 +49,8 @@ pub struct TcpStoreOptions {
     pub listen: Option<Listen>,
     /// What the client accepts, and the server if it is started.
     pub limits: Limits,
+    /// What the client does when its server was restarted and has lost its contents.
+    pub on_reset: OnReset,
 }
 
 impl TcpStoreOptions {
@@ -62,6 +65,7 @@ impl TcpStoreOptions {
             multi_tenant: false,
             listen: None,
             limits: TcpStoreServer::default_limits(),
+            on_reset: OnReset::default(),
         }
     }
 }
@@ -118,6 +122,7 @@ impl TcpStore {
                     listen => Arc::new(TcpStoreServer::start(ServerOptions {
                         listen: vec![listen.unwrap_or_else(|| Listen::at(&host, port))],
                         limits: Some(options.limits.clone()),
+                        ..ServerOptions::default()
                     })?),
                 };
                 // At the address that was bound: the name may mean others too.
@@ -126,7 +131,7 @@ impl TcpStore {
                 (Some(server), Endpoint { host, port: bound.port() })
             }
         };
-        let link = Link::new(endpoint, options.limits);
+        let link = Link::new(endpoint, options.limits, options.on_reset);
         link.connect(&deadline)?;
         let store = TcpStore::over(Arc::new(link), server, options.timeout);
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
@@ -218,6 +223,11 @@ impl TcpStore {
     /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
         self.link.known().identity().map(String::from)
+    }
+
+    /// Whether the server belongs to no node of a job (`rallypoint serve`), as it says.
+    pub fn is_server_standalone(&self) -> bool {
+        self.link.known().is_capable_of("standalone")
     }
 
     /// Asks the server for a sign of life; how long it took.

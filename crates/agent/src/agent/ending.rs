@@ -42,6 +42,12 @@ impl Agent {
             Verdict::Failed => self.failures.iter().min_by_key(|failure| failure.timestamp).cloned(),
             _ => None,
         };
+        if verdict == Verdict::Spare && self.starts == 0 {
+            tracing::warn!(
+                "this node ran no workers: the job {:?} ended while it was a spare",
+                self.config.rendezvous.run_id
+            );
+        }
         let end = self.verdict(verdict);
         self.tell_events(&end);
         Outcome {

@@ -15,6 +15,8 @@ pub(super) enum Letter {
     Joined(Result<Box<Formation>>),
     /// Something has happened around this node.
     Saw(u32, Sight),
+    /// All nodes of the round live, as far as can be known.
+    PeersAlive(u32),
     /// It waits no longer for the others to finish.
     Finished(u32, RoundEnd),
     /// Somebody wants to know how it is.

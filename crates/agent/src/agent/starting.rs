@@ -28,6 +28,7 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
         max_restarts: config.max_restarts,
         shutdown_grace: config.grace.shutdown,
         restart_grace: config.grace.restart,
+        is_elastic: config.rendezvous.backend != "static",
     }
 }
 

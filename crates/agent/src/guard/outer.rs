@@ -14,7 +14,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, clear_up, descendants, folder, kill_all, starting};
+use super::{PATIENCE, clear_up, depart, descendants, folder, kill_all, starting};
 use crate::signals;
 
 /// What would end this process and can be caught, and a little more: the agent is to decide about it.
@@ -51,6 +51,9 @@ pub(super) fn run(next: Command, letters: &str) -> ExitCode {
             // All else that is below this process is what the next one has left: without one, nothing is.
             if !kill_all(PATIENCE, &others) {
                 complain("some processes of the workers could not be killed");
+            }
+            if status.is_none_or(|status| status.signaled()) {
+                depart(&folder(letters));
             }
             clear_up(&folder(letters));
             status.map_or(ExitCode::FAILURE, end_as)

@@ -66,15 +66,21 @@ pub fn apply(
         }
         Change::MarkComplete => next.complete(settings.max_nodes),
         Change::MarkClosed => next.close_by(me, view.wall),
+        Change::Restore => {
+            if let Some(round) = view.round {
+                next = round.without(dead, settings.min_nodes).with_waiting(&next);
+            }
+        }
     }
     if next.has(me) {
         next.last_heartbeats.insert(me.clone(), stamp);
+        next.publish_terms(state, me, settings);
     }
     next.keep_newest(state.newest());
     next.keep_world(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
-        (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call_timeout)),
+        (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call(&next))),
         _ => None,
     };
     next

@@ -8,6 +8,7 @@ use super::node::NodeDesc;
 use super::reason::Reason;
 use super::settings::Settings;
 use super::state::State;
+use super::terms::Terms;
 use super::time::WallTime;
 use super::watch::Watch;
 
@@ -37,6 +38,8 @@ pub enum Decision {
     EndGracefully,
     /// The time is up.
     FailTimeout,
+    /// The settings of this node don't fit the job's; the goal can't be reached.
+    Refuse,
     /// Look again later.
     Wait,
     /// Change the shared state.
@@ -62,6 +65,8 @@ pub enum Change {
     MarkComplete,
     /// Over for everybody.
     MarkClosed,
+    /// Back to the complete round that this node is in, after the store lost it.
+    Restore,
 }
 
 /// Who decides, when, with what in mind.
@@ -87,6 +92,8 @@ pub struct View<'a> {
     pub announced: bool,
     /// The round for which it has done so since it began.
     pub asked: Option<u64>,
+    /// The complete round that it is in, as it was last seen.
+    pub round: Option<&'a State>,
 }
 
 impl View<'_> {
@@ -127,13 +134,16 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         let by = Reason::Closed { by: state.closed_by() };
         return (if spare { Decision::EndGracefully } else { Decision::FailClosed }, by);
     }
+    if let Some(reason) = conflict(state, view) {
+        let listed = state.has(me) || view.announced;
+        return (if listed { Decision::Write(Change::Withdraw) } else { Decision::Refuse }, reason);
+    }
     // No time-out applies to a spare: it waits for as long as it is not needed.
     if spare && have >= settings.max_nodes {
         return stay(state, view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // Where it can't be told how large it was, it had at least the least. Where it can, it may have fewer than this node
-        // wants: somebody with other numbers has completed it. To leave it, and come again, would go on for ever.
+        // Where it can't be told how large it was, it had at least the least.
         let least = match state.written_world() {
             Some(_) => 0,
             // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
@@ -180,9 +190,25 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(state, view, Reason::BelowMinNodes { have, need: settings.min_nodes });
     }
     let called = view.watch.last_call().unwrap_or_default();
-    match settings.last_call_timeout.checked_sub(called) {
+    match settings.last_call(state).checked_sub(called) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
         Some(left) => stay(state, view, Reason::LastCall { have, most: settings.max_nodes, left }),
+    }
+}
+
+/// Why this node can't be in the job, if its numbers of nodes are not those of the others.
+fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
+    let mine = Terms::new(view.me, view.settings);
+    match state.terms() {
+        Some(theirs) if state.has_others(view.me) && !mine.agrees_with(&theirs) => {
+            Some(Reason::OtherTerms { mine, theirs })
+        }
+        // A torch node with other numbers has completed the round. It publishes none.
+        _ if state.complete && state.participants.contains_key(view.me) => {
+            let have = state.written_world().filter(|have| *have < mine.min_nodes)?;
+            Some(Reason::TooFewNodes { round: state.round, have, need: mine.min_nodes })
+        }
+        _ => None,
     }
 }
 
@@ -224,6 +250,9 @@ fn leave(state: &State, view: &View<'_>) -> (Decision, Reason) {
 fn keep_alive(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if state.closed {
         return (Decision::Finish, Reason::Closed { by: state.closed_by() });
+    }
+    if view.round.is_some_and(|round| state.is_behind(round)) && !view.is_late() {
+        return (Decision::Write(Change::Restore), Reason::StateLost);
     }
     if !state.has(view.me) {
         return (Decision::Finish, Reason::Dropped);

@@ -1,5 +1,7 @@
 //! A node as it lives through many rounds: what outlasts each single run of it. What it does is a run's business.
 
+use std::sync::Arc;
+
 use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::settings::Settings;
@@ -19,19 +21,50 @@ pub struct Member {
     pub beat: Option<MonoTime>,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
+    /// The complete round it is in, as it was last seen.
+    pub round: Option<Arc<State>>,
+    /// The state seen last is older than that round: the store has lost it.
+    pub is_ahead: bool,
 }
 
 impl Member {
     /// A node that has seen nothing yet.
     pub fn new(me: NodeDesc, settings: Settings) -> Member {
-        Member { me, settings, watch: Watch::default(), beat: None, announcement: None }
+        Member {
+            me,
+            settings,
+            watch: Watch::default(),
+            beat: None,
+            announcement: None,
+            round: None,
+            is_ahead: false,
+        }
     }
 
-    /// Whether a run towards [`super::Goal::KeepAlive`] would write: its heartbeat is due, or somebody is dead.
+    /// Takes note of a state that was read at `now`; `None` if the store has none.
+    pub fn observe(&mut self, state: Option<&Arc<State>>, now: MonoTime) {
+        if let Some(state) = state {
+            self.watch.observe(state, now, &self.settings);
+        }
+        let Some(round) = &self.round else { return };
+        let fresh = State::default();
+        self.is_ahead = state.map_or(&fresh, |state| &**state).is_behind(round);
+        if let Some(state) = state
+            && state.complete
+            && state.round == round.round
+            && state.participants.contains_key(&self.me)
+        {
+            self.round = Some(Arc::clone(state));
+        }
+    }
+
+    /// Whether a run towards [`super::Goal::KeepAlive`] would write: its heartbeat is due, a node is dead, or the
+    /// store has lost the round.
     ///
     /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
     pub fn has_duty(&self, now: MonoTime) -> bool {
-        self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
+        self.is_ahead
+            || self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
             || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
     }
 

@@ -64,6 +64,22 @@ impl State {
         next
     }
 
+    /// Whether this state is older than `round`, a complete round that a node has returned from: the store lost that one.
+    pub(super) fn is_behind(&self, round: &State) -> bool {
+        !self.closed && !self.complete && self.round <= round.round
+    }
+
+    /// This state with all nodes of `other` that are not in it on the wait list.
+    pub(super) fn with_waiting(mut self, other: &State) -> State {
+        for (node, heartbeat) in &other.last_heartbeats {
+            if !self.has(node) {
+                self.wait_list.insert(node.clone());
+                self.last_heartbeats.insert(node.clone(), *heartbeat);
+            }
+        }
+        self
+    }
+
     /// Puts a node into the open round. That it asked for it is a sign of life.
     pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
         self.wait_list.remove(node);
@@ -157,9 +173,21 @@ impl State {
 
     /// What stands there of the size of this round.
     pub(super) fn written_world(&self) -> Option<u64> {
+        let (round, world) = self.world_text()?;
+        (round == self.round).then_some(world)
+    }
+
+    /// The last round whose size was written down, and its size.
+    fn world_text(&self) -> Option<(u64, u64)> {
         let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
         let (round, world) = text.split_once(':')?;
-        (round.parse() == Ok(self.round)).then(|| world.parse().ok())?
+        Some((round.parse().ok()?, world.parse().ok()?))
+    }
+
+    /// How many nodes the round before this one was completed with, as far as our nodes have written it down.
+    pub(super) fn previous_world(&self) -> Option<u64> {
+        let (round, world) = self.world_text()?;
+        (Some(round) == self.round.checked_sub(1)).then_some(world)
     }
 
     /// Who closed it, where one of our nodes did.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::node::NodeDesc;
+use super::terms::Terms;
 
 /// Why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +78,24 @@ pub enum Reason {
     },
     /// This node was dropped by the others: they saw no sign of life from it.
     Dropped,
+    /// This node was started with other numbers of nodes than the job's.
+    OtherTerms {
+        /// Those of this node.
+        mine: Terms,
+        /// Those of the job.
+        theirs: Terms,
+    },
+    /// Nodes that need fewer nodes than this one have completed a round with it.
+    TooFewNodes {
+        /// The round.
+        round: u64,
+        /// How many nodes it has.
+        have: u64,
+        /// How many this node needs.
+        need: u64,
+    },
+    /// The store has lost the round that this node is in.
+    StateLost,
     /// The rendezvous is closed.
     Closed {
         /// By whom and when, where that is known.
@@ -109,6 +128,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether the settings of this node keep it out of the job.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })
+    }
+
     /// Whether the time to join is up.
     pub fn is_join_timeout(&self) -> bool {
         matches!(self, Reason::JoinTimeout { .. } | Reason::NoNextRound { .. })
@@ -148,6 +172,19 @@ impl fmt::Display for Reason {
             Reason::HeartbeatDue => f.write_str("the heartbeat is due"),
             Reason::Dead { nodes } => write!(f, "no sign of life from {}", names(nodes)),
             Reason::Dropped => f.write_str("the other nodes dropped this one: they saw no heartbeat from it"),
+            Reason::OtherTerms { mine, theirs } => write!(
+                f,
+                "node {} was started with --nnodes {}, but the job of node {} with --nnodes {}",
+                mine.by,
+                mine.nodes(),
+                theirs.by,
+                theirs.nodes()
+            ),
+            Reason::TooFewNodes { round, have, need } => write!(
+                f,
+                "round {round} was completed with {have} nodes by a node that needs no more, but this node needs {need}"
+            ),
+            Reason::StateLost => f.write_str("the store has lost the round that this node is in"),
             Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
             Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
             Reason::NoNextRound { here, round, waited } => write!(

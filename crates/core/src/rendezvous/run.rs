@@ -30,6 +30,8 @@ pub struct Run {
     reason: Reason,
     /// Who was here when the time was up: this node among them, although it withdraws before it ends.
     late: Option<Reason>,
+    /// Why this node may not be in the job; it withdraws before it ends.
+    refused: Option<Reason>,
     /// The write under way, and when it was decided.
     writing: Option<(Change, MonoTime)>,
     /// When it began to announce itself, for the last time, and for the first time in this round.
@@ -69,6 +71,7 @@ impl Run {
             losses: 0,
             reason: Reason::Nothing,
             late: None,
+            refused: None,
             writing: None,
             announcing: now,
             first_announced: None,
@@ -211,8 +214,11 @@ impl Run {
     }
 
     fn take(&mut self, member: &mut Member, cell: Cell, now: MonoTime) {
+        if self.goal != Goal::KeepAlive {
+            (member.round, member.is_ahead) = (None, false);
+        }
+        member.observe(cell.state.as_ref(), now);
         if let Some(state) = &cell.state {
-            member.watch.observe(state, now, &member.settings);
             self.stood_by |= self.goal == Goal::Join && state.redundancy_list.contains(&member.me);
             // Whoever let it in, or out of the round before, has written a heartbeat for it, some time after it asked.
             let let_in =
@@ -240,7 +246,11 @@ impl Run {
             since: self.since,
             announced: member.may_be_let_in(raw),
             asked: self.asked,
+            round: member.round.as_deref(),
         };
+        if let Some(reason) = self.refused.take_if(|_| !raw.has(&member.me) && !view.announced) {
+            return Step::End(End::Refused(reason));
+        }
         let dead = member.watch.dead(member.settings.keep_alive_limit(), &member.me);
         let state = match dead.is_empty() {
             true => Cow::Borrowed(raw),
@@ -254,8 +264,13 @@ impl Run {
         self.reason = reason.clone();
         match decision {
             Decision::Finish => {
-                Step::End(End::Reached { state: cell.state.clone().unwrap_or_default(), reason })
+                let state = cell.state.clone().unwrap_or_default();
+                if self.goal == Goal::Join {
+                    member.round = Some(Arc::clone(&state));
+                }
+                Step::End(End::Reached { state, reason })
             }
+            Decision::Refuse => Step::End(End::Refused(reason)),
             // A spare that was called, but the job was over before anybody began with it.
             Decision::FailClosed if self.stood_by => Step::End(End::Graceful(reason)),
             Decision::FailClosed => Step::End(End::Closed(reason)),
@@ -288,6 +303,8 @@ impl Run {
                 let next = apply(change, raw, &view, &dead, announced);
                 if reason.is_join_timeout() {
                     self.late.get_or_insert(reason);
+                } else if reason.is_refusal() {
+                    self.refused = Some(reason);
                 }
                 let retract = self.retraction(change, member, raw, &state, dead);
                 // A spare that is needed after all has its whole time to join again.

@@ -130,6 +130,7 @@ impl Scene {
             since: at(0),
             announced: self.announced,
             asked: None,
+            round: None,
         }
     }
 }

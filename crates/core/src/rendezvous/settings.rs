@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-/// The settings of one node. They are its own: nothing in the shared state carries them.
+use super::state::State;
+use super::terms::Launch;
+
+/// The settings of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Which job.
@@ -15,6 +18,8 @@ pub struct Settings {
     pub join_timeout: Duration,
     /// How long a round with enough nodes waits for more.
     pub last_call_timeout: Duration,
+    /// The same for a round that re-forms with no more nodes than the one before it had.
+    pub reform_last_call_timeout: Duration,
     /// How long closing may take.
     pub close_timeout: Duration,
     /// How long one heartbeat may take.
@@ -23,13 +28,17 @@ pub struct Settings {
     pub keep_alive_interval: Duration,
     /// After how many intervals without a sign it is dead.
     pub keep_alive_max_attempt: u32,
+    /// How long a node tolerates a store that does not answer, once it has answered.
+    pub store_outage_timeout: Duration,
+    /// What the node runs, if it is a launcher's.
+    pub launch: Option<Launch>,
 }
 
 impl Settings {
     /// A time that is longer, a century, was not meant, and can't be reckoned with.
     pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-    /// Torch's defaults.
+    /// Torch's defaults, and ours for what torch does not have.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
         Settings {
             run_id: run_id.into(),
@@ -37,16 +46,32 @@ impl Settings {
             max_nodes,
             join_timeout: Duration::from_secs(600),
             last_call_timeout: Duration::from_secs(30),
+            reform_last_call_timeout: Duration::from_secs(3),
             close_timeout: Duration::from_secs(30),
             heartbeat_timeout: Duration::from_secs(5),
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_max_attempt: 3,
+            store_outage_timeout: Duration::from_secs(600),
+            launch: None,
         }
     }
 
     /// A node without a sign of life for this long is dead.
     pub fn keep_alive_limit(&self) -> Duration {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
+    }
+
+    /// How long the open round of `state` waits for more nodes once it has enough.
+    ///
+    /// A round opens when every node has left the one before it, so all who survived that are here at once. Waiting
+    /// long is worth it only for newcomers, and those are here if the round has more nodes than the one before it.
+    pub fn last_call(&self, state: &State) -> Duration {
+        match state.previous_world() {
+            Some(world) if state.participants.len() as u64 <= world => {
+                self.reform_last_call_timeout.min(self.last_call_timeout)
+            }
+            _ => self.last_call_timeout,
+        }
     }
 
     /// All that is wrong with them, in torch's words where torch has any.
@@ -68,6 +93,8 @@ impl Settings {
         for (name, time) in [
             ("join", self.join_timeout),
             ("last_call", self.last_call_timeout),
+            ("reform_last_call", self.reform_last_call_timeout),
+            ("store_outage", self.store_outage_timeout),
             ("close", self.close_timeout),
             ("heartbeat", self.heartbeat_timeout),
         ] {

@@ -80,6 +80,8 @@ pub enum End {
     Closed(Reason),
     /// The rendezvous is closed and this node was a spare.
     Graceful(Reason),
+    /// The settings of this node don't fit the job's.
+    Refused(Reason),
     /// The time is up.
     Timeout(Reason),
 }

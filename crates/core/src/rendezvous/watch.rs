@@ -15,7 +15,7 @@ use super::state::State;
 use super::time::WallTime;
 
 /// In the time after which a node is dead, states are written into the table at most so often.
-const MOST_SIGHTS: u32 = 16;
+const MOST_SIGHTS: u32 = 64;
 
 /// So many of those who are gone are remembered.
 const MOST_GONE: usize = 1024;
@@ -138,6 +138,14 @@ impl Watch {
             *node != me && self.since(node, *heartbeat).is_some_and(is_old)
         };
         heartbeats(newest).into_iter().filter(is_dead).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// How long until one of the nodes other than `me` will have given no sign of life for `limit`, if none does.
+    pub fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
+        let (_, newest) = self.newest.as_ref()?;
+        let others = heartbeats(newest).into_iter().filter(|(node, _)| *node != me);
+        let oldest = others.filter_map(|(node, heartbeat)| self.since(node, heartbeat)).min()?;
+        Some(oldest.saturating_add(limit).saturating_sub(self.looked))
     }
 
     /// For how long the last call of the round seen last has been running.

@@ -60,6 +60,10 @@ pub enum Event {
     Formed {
         /// How often the nodes of the round have restarted their workers after a failure: the most that any of them has.
         restarts: u32,
+        /// Whether other nodes are in the round.
+        has_peers: bool,
+        /// Whether a node of the round before is missing from this one.
+        lost_peers: bool,
     },
     /// It is in none.
     NotFormed(Obstacle),
@@ -79,6 +83,10 @@ pub enum Event {
     NodesLeft(u64),
     /// Nodes of the round have left it and wait for the next one.
     RoundOver,
+    /// The other nodes have dropped this one from the round.
+    Dropped,
+    /// No node of the round has been lost: the answer to `Judge`.
+    PeersAlive,
     /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
     PeerRestarts,
     /// Another node has failed for good.

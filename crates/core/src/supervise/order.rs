@@ -20,6 +20,9 @@ pub enum Order {
     Send(Target, Signal),
     /// Tell the other nodes, now.
     Tell(News),
+    /// A worker has failed and no restart is left: find out whether a lost node is to blame. To be answered with
+    /// `PeersAlive`, or with `NodesLeft`.
+    Judge(LocalRank),
     /// Wait until all nodes have finished; to be answered with `Finished`.
     Finish,
     /// Give that up; it need not be answered.
@@ -73,6 +76,8 @@ pub enum Reason {
     NodesLeft(u64),
     /// The others begin a new round.
     RoundOver,
+    /// The others have dropped this node.
+    Dropped,
 }
 
 impl fmt::Display for Reason {
@@ -86,6 +91,9 @@ impl fmt::Display for Reason {
             Reason::NodesWaiting(1) => f.write_str("1 node waits to be let in"),
             Reason::NodesWaiting(n) => write!(f, "{n} nodes wait to be let in"),
             Reason::RoundOver => f.write_str("the other nodes start over"),
+            Reason::Dropped => {
+                f.write_str("the other nodes have dropped this one because they saw no heartbeat from it")
+            }
             Reason::NodesLeft(1) => f.write_str("1 node left or died"),
             Reason::NodesLeft(n) => write!(f, "{n} nodes left or died"),
         }

@@ -13,10 +13,23 @@ pub struct Policy {
     pub shutdown_grace: Duration,
     /// How long when they are to be started again, or another has failed.
     pub restart_grace: Duration,
+    /// Whether the job goes on without nodes that are lost.
+    pub is_elastic: bool,
 }
 
 impl Policy {
     /// How long a killed process may take to be gone. One that takes longer is held up by the kernel; torch waits for the
     /// grace time once more.
     pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Workers that end sooner than this after their start are not restarted at once, unless it is the first time.
+    pub const SHORT_RUN: Duration = Duration::from_secs(10);
+
+    /// The pause before a restart, after so many short runs in a row: none at first, then 0.1 s, doubling up to 30 s.
+    pub fn restart_backoff(short_runs: u32) -> Duration {
+        match short_runs.checked_sub(2) {
+            None => Duration::ZERO,
+            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(Duration::from_secs(30)),
+        }
+    }
 }

@@ -15,6 +15,15 @@ pub struct Supervisor {
     policy: Policy,
     /// How often workers were restarted after a failure, here or elsewhere.
     restarts: u32,
+    /// How many of these a lost node is to blame for. They don't count towards the limit.
+    excused: u32,
+    /// A restart was counted since the last round formed.
+    is_failure: bool,
+    has_peers: bool,
+    /// When the workers were last started.
+    started_at: MonoTime,
+    /// How often in a row they have ended soon after their start.
+    short_runs: u32,
     phase: Phase,
     workers: Vec<Ladder>,
     /// What the workers have left behind, once that is cleared away.
@@ -31,6 +40,13 @@ enum Phase {
     /// On its way into a round, or, if there is something else to come, out of it again.
     Joining(Option<Then>),
     Running,
+    /// Before it joins again, because its workers end soon after each start.
+    BackingOff {
+        until: MonoTime,
+        reason: Reason,
+    },
+    /// No restart is left for a worker that failed, unless a lost node is to blame.
+    Judging(LocalRank),
     /// Its workers have done their work; the others' may not have.
     Finishing,
     /// The workers are to end.
@@ -49,6 +65,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Join(Reason),
+    /// Wait for the answer to `Judge` about this worker.
+    Judge(LocalRank),
     End(Verdict, Parting),
 }
 
@@ -58,6 +76,11 @@ impl Supervisor {
         Supervisor {
             policy,
             restarts: 0,
+            excused: 0,
+            is_failure: false,
+            has_peers: false,
+            started_at: MonoTime::default(),
+            short_runs: 0,
             phase: Phase::Joining(None),
             workers: vec![Ladder::Gone; policy.workers as usize],
             strays: None,
@@ -75,6 +98,14 @@ impl Supervisor {
     /// Whether workers are to run: they were started, and nobody has told them to end.
     pub fn is_running(&self) -> bool {
         self.phase == Phase::Running
+    }
+
+    /// How long it pauses before it joins again, if it does.
+    pub fn backoff(&self, now: MonoTime) -> Option<Duration> {
+        match self.phase {
+            Phase::BackingOff { until, .. } => Some(until.since(now)),
+            _ => None,
+        }
     }
 
     /// Whether it is over.
@@ -96,6 +127,8 @@ impl Supervisor {
         match self.phase {
             Phase::Joining(then) => self.while_joining(event, then),
             Phase::Running => self.while_running(event),
+            Phase::BackingOff { .. } => self.while_backing_off(event),
+            Phase::Judging(worker) => self.while_judging(event, worker),
             Phase::Finishing => self.while_finishing(event),
             Phase::Stopping { then, .. } => self.while_stopping(event, then),
             Phase::Ended => {}
@@ -109,6 +142,7 @@ impl Supervisor {
                 if matches!(order, Order::Start { .. }) {
                     // Not before: until now nobody was there.
                     self.alone = false;
+                    self.started_at = now;
                 }
                 return Some(order);
             }
@@ -120,7 +154,11 @@ impl Supervisor {
 
     /// When there is something to be done even if nothing happens.
     pub fn timeout(&self) -> Option<MonoTime> {
-        self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until()).min()
+        let backoff = match self.phase {
+            Phase::BackingOff { until, .. } => Some(until),
+            _ => None,
+        };
+        self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until()).chain(backoff).min()
     }
 
     fn while_joining(&mut self, event: Event, then: Option<Then>) {
@@ -137,8 +175,10 @@ impl Supervisor {
             (Event::NotFormed(_), Some(Then::End(verdict, _))) => {
                 self.end(Then::End(verdict, Parting::Nothing));
             }
-            (Event::Formed { restarts }, None) => {
+            (Event::Formed { restarts, has_peers, lost_peers }, None) => {
                 self.restarts = self.restarts.max(restarts);
+                self.has_peers = has_peers;
+                self.excused += u32::from(std::mem::take(&mut self.is_failure) && lost_peers);
                 self.workers.fill(Ladder::Running);
                 (self.started, self.strays) = (true, None);
                 self.phase = Phase::Running;
@@ -178,8 +218,11 @@ impl Supervisor {
             Event::NodesLeft(nodes) if nodes > 0 => {
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::NodesLeft(nodes)));
             }
+            Event::Dropped => {
+                self.stop(Signal::TERM, restart_grace, Then::Join(Reason::Dropped));
+            }
             Event::PeerRestarts => {
-                self.restarts += 1;
+                self.count_restart();
                 self.stop(Signal::TERM, restart_grace, Then::Join(Reason::PeerRestarts));
             }
             Event::PeerFailed | Event::Closed { finished: 0 } => {
@@ -202,13 +245,14 @@ impl Supervisor {
             }
             Event::Signalled(signal) => Then::End(self.signalled(signal), Parting::Leave),
             Event::PeerRestarts => {
-                self.restarts += 1;
+                self.count_restart();
                 Then::Join(Reason::PeerRestarts)
             }
             // What this node has done was done together with them: it is done again with those who are left.
             Event::NodesLeft(nodes) if nodes > 0 => Then::Join(Reason::NodesLeft(nodes)),
             // They wait until this node has left the round, too.
             Event::RoundOver => Then::Join(Reason::RoundOver),
+            Event::Dropped => Then::Join(Reason::Dropped),
             Event::StoreLost => Then::End(Verdict::Error, Parting::Nothing),
             // If another has finished too, it may be the one who closed it, tired of waiting.
             Event::PeerFailed | Event::Closed { finished: 0 | 1 } => {
@@ -220,9 +264,46 @@ impl Supervisor {
         self.stop(Signal::TERM, grace, then);
     }
 
+    fn while_backing_off(&mut self, event: Event) {
+        match event {
+            Event::Signalled(signal) => self.end(Then::End(self.signalled(signal), Parting::Leave)),
+            Event::PeerFailed | Event::Closed { finished: 0 } => {
+                self.end(Then::End(Verdict::FailedElsewhere, Parting::Close));
+            }
+            _ => {}
+        }
+    }
+
+    fn while_judging(&mut self, event: Event, worker: LocalRank) {
+        let then = match event {
+            Event::Signalled(signal) => Some(Then::End(self.signalled(signal), Parting::Leave)),
+            event => self.judged(event, worker),
+        };
+        if let Some(then) = then {
+            self.end(then);
+        }
+    }
+
+    /// What comes of a worker that failed for the last time: a new round if a node was lost, else the end.
+    fn judged(&mut self, event: Event, worker: LocalRank) -> Option<Then> {
+        match event {
+            Event::NodesLeft(nodes) if nodes > 0 => Some(Then::Join(Reason::NodesLeft(nodes))),
+            Event::RoundOver => Some(Then::Join(Reason::RoundOver)),
+            Event::PeersAlive | Event::PeerFailed | Event::Closed { .. } | Event::StoreLost => {
+                self.orders.push_back(Order::Tell(News::Failure(worker)));
+                Some(Then::End(Verdict::Failed, Parting::Close))
+            }
+            _ => None,
+        }
+    }
+
     fn while_stopping(&mut self, event: Event, then: Then) {
         let next = match (event, then) {
             (Event::Signalled(signal), _) => return self.hurry(signal),
+            (event, Then::Judge(worker)) => match self.judged(event, worker) {
+                Some(then) => then,
+                None => return,
+            },
             (Event::PeerFailed, Then::Join(_)) => Then::End(Verdict::FailedElsewhere, Parting::Close),
             (Event::Stuck(_), Then::Join(_)) => Then::End(Verdict::Unhealthy, Parting::Close),
             _ => return,
@@ -242,7 +323,7 @@ impl Supervisor {
             self.workers.iter_mut().chain(&mut self.strays).for_each(Ladder::doom);
             return;
         }
-        if matches!(then, Then::Join(_)) {
+        if matches!(then, Then::Join(_) | Then::Judge(_)) {
             *then = Then::End(verdict, Parting::Leave);
         }
         *grace = shutdown_grace;
@@ -254,14 +335,24 @@ impl Supervisor {
 
     fn fail(&mut self, worker: LocalRank, exit: Exit) {
         let grace = self.policy.restart_grace;
-        if self.restarts >= self.policy.max_restarts {
+        let used = self.restarts.saturating_sub(self.excused);
+        if used >= self.policy.max_restarts && self.policy.is_elastic && self.has_peers {
+            self.orders.push_back(Order::Judge(worker));
+            return self.stop(Signal::TERM, grace, Then::Judge(worker));
+        }
+        if used >= self.policy.max_restarts {
             self.orders.push_back(Order::Tell(News::Failure(worker)));
             return self.stop(Signal::TERM, grace, Then::End(Verdict::Failed, Parting::Close));
         }
-        self.restarts += 1;
+        self.count_restart();
         self.orders.push_back(Order::Tell(News::Restart(worker)));
-        let left = self.policy.max_restarts - self.restarts;
+        let left = self.policy.max_restarts - used - 1;
         self.stop(Signal::TERM, grace, Then::Join(Reason::WorkerFailed { worker, exit, left }));
+    }
+
+    fn count_restart(&mut self) {
+        self.restarts += 1;
+        self.is_failure = true;
     }
 
     fn stop(&mut self, signal: Signal, grace: Duration, then: Then) {
@@ -277,6 +368,12 @@ impl Supervisor {
                 self.orders.push_back(Order::Send(Target::Worker(LocalRank(rank)), signal));
                 return true;
             }
+        }
+        if let Phase::BackingOff { until, reason } = self.phase
+            && until <= now
+        {
+            self.join(reason);
+            return true;
         }
         let Phase::Stopping { then, grace, at_once, .. } = self.phase else { return false };
         if !self.workers.iter().all(|worker| worker.is_over()) {
@@ -301,19 +398,35 @@ impl Supervisor {
             Then::Join(_) if self.workers.iter().chain(&self.strays).any(is_lost) => {
                 self.end(Then::End(Verdict::Unhealthy, Parting::Close));
             }
+            Then::Join(reason) => self.back_off(reason, now),
             then => self.end(then),
         }
         true
+    }
+
+    /// Joins again, at once or after a pause.
+    fn back_off(&mut self, reason: Reason, now: MonoTime) {
+        let is_short = now.since(self.started_at) < Policy::SHORT_RUN;
+        self.short_runs = if is_short { self.short_runs + 1 } else { 0 };
+        let pause = Policy::restart_backoff(self.short_runs);
+        self.strays = None;
+        match pause.is_zero() {
+            true => self.join(reason),
+            false => self.phase = Phase::BackingOff { until: now.after(pause), reason },
+        }
+    }
+
+    fn join(&mut self, reason: Reason) {
+        self.phase = Phase::Joining(None);
+        self.orders.push_back(Order::Join(reason));
     }
 
     /// The workers are gone, or there never were any.
     fn end(&mut self, then: Then) {
         self.strays = None;
         match then {
-            Then::Join(reason) => {
-                self.phase = Phase::Joining(None);
-                self.orders.push_back(Order::Join(reason));
-            }
+            Then::Join(reason) => self.join(reason),
+            Then::Judge(worker) => self.phase = Phase::Judging(worker),
             Then::End(verdict, parting) => {
                 self.phase = Phase::Ended;
                 self.orders.push_back(Order::End { verdict, parting });

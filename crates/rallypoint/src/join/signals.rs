@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rallypoint_rendezvous::RendezvousHandler;
@@ -27,7 +27,7 @@ pub(super) struct Listener {
 #[derive(Default)]
 struct Stage {
     /// What is to be interrupted; nothing as long as there is no handler.
-    handler: Mutex<Option<Arc<dyn RendezvousHandler>>>,
+    handler: OnceLock<Arc<dyn RendezvousHandler>>,
     /// The command runs.
     running: AtomicBool,
     /// The first signal that came; 0 if none has.
@@ -51,9 +51,9 @@ impl Listener {
         Ok(Listener { stage, signalled })
     }
 
-    /// From now on this is to be interrupted, or nothing.
-    pub(super) fn set_handler(&self, handler: Option<Arc<dyn RendezvousHandler>>) {
-        *self.stage.handler.lock().unwrap_or_else(PoisonError::into_inner) = handler;
+    /// From now on this is to be interrupted.
+    pub(super) fn set_handler(&self, handler: Arc<dyn RendezvousHandler>) {
+        let _ = self.stage.handler.set(handler);
     }
 
     /// Whether the command runs, and gets the signals.
@@ -68,15 +68,11 @@ impl Listener {
 }
 
 impl Stage {
-    fn handler(&self) -> Option<Arc<dyn RendezvousHandler>> {
-        self.handler.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     fn handle(&self, signal: i32, signalled: &Sender<i32>, told: &Sender<i32>) {
         let _ = self.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         // First the signal, then what ends the wait: who wakes up must find it.
         let _ = signalled.send(signal);
-        let Some(handler) = self.handler() else { end(signal) };
+        let Some(handler) = self.handler.get() else { end(signal) };
         if self.running.load(Ordering::SeqCst) {
             return;
         }
@@ -91,7 +87,7 @@ impl Stage {
     /// Ends this process if it was told to and doesn't.
     fn end_in_time(&self, tells: &Receiver<i32>) {
         while let Ok(signal) = tells.recv() {
-            let is_static = self.handler().is_some_and(|handler| handler.backend() == "static");
+            let is_static = self.handler.get().is_some_and(|handler| handler.backend() == "static");
             let grace = if is_static { NOTHING_TO_LEAVE } else { GRACE };
             let timed_out = tells.recv_timeout(grace) == Err(RecvTimeoutError::Timeout);
             if timed_out && !self.running.load(Ordering::SeqCst) {

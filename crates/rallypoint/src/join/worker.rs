@@ -34,7 +34,7 @@ impl Node {
             Ok(ranks) => ranks,
             Err(code) => return code,
         };
-        let handler = self.handler();
+        let handler = Arc::clone(&self.handler);
         let environment = command::environment(&*handler, &round, &ranks);
         let mut child = match command::start(program, arguments, &environment) {
             Ok(child) => child,
@@ -105,7 +105,7 @@ impl Node {
             match assigned.recv_timeout(LOOK) {
                 Ok(Ok(ranks)) => return Ok(ranks),
                 Ok(Err(source)) => {
-                    let run_id = self.handler().run_id().to_owned();
+                    let run_id = self.handler.run_id().to_owned();
                     self.leave();
                     return Err(complain(&RendezvousError::Connection { run_id, source }));
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Endpoint, FileStoreOptions, Limits, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    Endpoint, FileStoreOptions, Limits, OnReset, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
 use crate::endpoint::parse_rendezvous_endpoint;
@@ -16,13 +16,12 @@ use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
 
 /// The port of an endpoint that names none.
-pub(super) const DEFAULT_PORT: u16 = 29400;
+pub(crate) const DEFAULT_PORT: u16 = 29400;
 /// How long a node looks for a host before it asks itself again whether it is the one: its name, or its address, may have
 /// come meanwhile, or the host that was there may have gone.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The store of a rendezvous, and what was learnt when it was made.
-#[derive(Clone)]
 pub struct C10dStore {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -30,14 +29,21 @@ pub struct C10dStore {
     pub is_host: bool,
     /// An address of this machine under which the other nodes can reach it.
     pub reachable_as: String,
+    /// Hosts the store here if its host is gone.
+    pub(crate) take_over: Option<TakeOver>,
 }
+
+/// Hosts the store of a rendezvous at its endpoint; `None` if that is not possible here and now.
+pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 
 /// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
 pub fn create_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     match store_type(parameters)? {
         StoreType::Tcp => {
             let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters)?;
-            Ok(C10dStore { store: Arc::new(store), is_host, reachable_as })
+            let take_over =
+                (!is_host && !store.is_server_standalone()).then(|| take_over(parameters.clone()));
+            Ok(C10dStore { store: Arc::new(store), is_host, reachable_as, take_over })
         }
         StoreType::File => create_file_store(parameters),
     }
@@ -106,13 +112,30 @@ pub fn create_tcp_store(parameters: &RendezvousParameters) -> Result<TcpC10dStor
     Ok(TcpC10dStore { store, is_host: false, reachable_as })
 }
 
+fn take_over(parameters: RendezvousParameters) -> TakeOver {
+    Box::new(move || {
+        let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT).ok()?;
+        let told = parameters.get_as_bool("is_host").ok()?;
+        if !told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
+            return None;
+        }
+        let store = host(&endpoint, read_timeout(&parameters).ok()?).ok()?;
+        tracing::warn!(
+            "The host of the store of the rendezvous '{}' is gone. Process {} hosts it now at {endpoint}.",
+            parameters.run_id,
+            std::process::id()
+        );
+        Some(store)
+    })
+}
+
 fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
     let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
     TcpStore::open(TcpStoreOptions { is_master: true, multi_tenant: true, timeout, ..options(place) })
 }
 
 fn options(endpoint: Endpoint) -> TcpStoreOptions {
-    TcpStoreOptions { limits: limits(), ..TcpStoreOptions::new(endpoint) }
+    TcpStoreOptions { limits: limits(), on_reset: OnReset::Continue, ..TcpStoreOptions::new(endpoint) }
 }
 
 /// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
@@ -134,7 +157,7 @@ fn name_of_host(endpoint: &Endpoint) -> String {
     }
 }
 
-fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
+pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path: std::path::PathBuf = match parameters.endpoint.trim() {
         // Torch makes a file that only this process knows.
         "" => {
@@ -154,5 +177,6 @@ fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).limits(limits()).open();
     let store =
         store.map_err(|source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source })?;
-    Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as: outward_address().to_string() })
+    let reachable_as = outward_address().to_string();
+    Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as, take_over: None })
 }

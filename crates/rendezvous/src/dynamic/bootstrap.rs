@@ -12,6 +12,7 @@ use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 
 use crate::error::{RendezvousError, Result};
 use crate::machine::{is_this_machine, place_to_listen};
+use crate::patience::{CALL_TIMEOUT, PatientWait};
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has said it before may take to say it again.
@@ -19,10 +20,11 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How long, if it did not do so last time.
 const HARDLY: Duration = Duration::from_millis(200);
 
-/// How long it waits before it looks up, at first and later.
-const SLICE: Duration = Duration::from_millis(200);
 /// So long rank 0 may take before anybody asks what has become of it: of a thousand nodes all would, and that takes longer.
 const USUAL: Duration = Duration::from_secs(1);
+
+/// How long a node waits for rank 0 before it looks at the state.
+const SLICE: Duration = Duration::from_millis(200);
 
 /// What a node remembers from round to round.
 #[derive(Default)]
@@ -55,6 +57,15 @@ pub(super) enum Looks {
     AtTheState,
 }
 
+/// What a node asks while it waits for rank 0 of its round.
+pub(super) trait RoundWatch {
+    /// What has become of the round.
+    fn standing(&self, looks: Looks) -> Standing;
+
+    /// Puts up with a call to the store that failed, begun at `began`; fails if that goes on for too long.
+    fn tolerate(&self, error: StoreError, began: Instant) -> Result<()>;
+}
+
 impl Bootstrap {
     /// Publishes it, as rank 0, or reads it, as long as the round stands; `None` if it came to nothing. With `serve` rank 0
     /// has a server running there.
@@ -65,7 +76,7 @@ impl Bootstrap {
         participants: &[NodeDesc],
         store: &dyn Store,
         serve: bool,
-        standing: impl Fn(Looks) -> Standing,
+        round: &impl RoundWatch,
     ) -> Result<Option<RendezvousStoreInfo>> {
         let first = &participants[0];
         let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
@@ -74,12 +85,21 @@ impl Bootstrap {
                 true => Some(self.serve(&first.addr).map_err(failed)?),
                 false => None,
             };
-            let info = RendezvousStoreInfo::build(0, store, &first.addr, port).map_err(failed)?;
             self.said = None;
-            return Ok(Some(info));
+            return loop {
+                let began = Instant::now();
+                match RendezvousStoreInfo::build(0, store, &first.addr, port) {
+                    Ok(info) => break Ok(Some(info)),
+                    Err(error) => round.tolerate(error, began)?,
+                }
+                match round.standing(Looks::AtTheState) {
+                    Standing::Stands => {}
+                    Standing::Void => break Ok(None),
+                    Standing::Interrupted => break Err(interrupted(run_id)),
+                }
+            };
         }
         let before = self.said.as_ref().filter(|(node, _)| node == first).map(|(_, info)| info.clone());
-        let start = Instant::now();
         let patience = match (&before, self.silent) {
             // None at all means: for ever.
             (None, _) if store.timeout().is_zero() => Duration::MAX,
@@ -87,51 +107,54 @@ impl Bootstrap {
             (Some(_), false) => AGAIN,
             (Some(_), true) => HARDLY,
         };
-        let left = || patience.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
-        let mut slice = SLICE;
-        // What goes wrong here, other than that nothing has come yet, goes wrong below as well.
-        while start.elapsed() < patience
-            && matches!(store.wait_for(&keys, slice.min(left())), Err(StoreError::Timeout { .. }))
-        {
-            slice = 2 * SLICE;
-            let soon = start.elapsed() < USUAL.min(patience);
-            let looks = if soon { Looks::Up } else { Looks::AtTheState };
-            match standing(looks) {
+        let mut wait = PatientWait::new(store, &keys, SLICE);
+        let (mut start, mut published) = (Instant::now(), false);
+        while !published && start.elapsed() < patience {
+            let began = Instant::now();
+            match wait.poll(patience.saturating_sub(start.elapsed())) {
+                Ok(all) => published = all,
+                Err(error) => {
+                    round.tolerate(error, began)?;
+                    // An outage of the store is no fault of rank 0.
+                    start = Instant::now();
+                }
+            }
+            let looks = if start.elapsed() < USUAL { Looks::Up } else { Looks::AtTheState };
+            match round.standing(looks) {
+                _ if published => {}
                 Standing::Stands => {}
                 // It may have said so and gone since, all done.
-                Standing::Void if store.check(&keys).is_ok_and(|said| said) => break,
+                Standing::Void if store.check(&keys).is_ok_and(|said| said) => published = true,
                 Standing::Void => return Ok(None),
-                Standing::Interrupted => {
-                    return Err(RendezvousError::Interrupted { run_id: run_id.into() });
-                }
+                Standing::Interrupted => return Err(interrupted(run_id)),
             }
         }
-        let info = match RendezvousStoreInfo::read(store, left()) {
-            Ok(info) => {
-                self.silent = false;
-                info
-            }
-            Err(StoreError::Timeout { .. }) => match before {
-                Some(info) => {
-                    self.silent = true;
-                    tracing::debug!(
-                        "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
-                    );
-                    // For those who were not there when it said so.
-                    let _ = info.publish(store);
-                    info
-                }
-                None => {
-                    return Err(RendezvousError::NoMaster {
-                        run_id: run_id.into(),
-                        rank_0: first.to_string(),
-                        waited: start.elapsed(),
-                    });
+        let info = match before {
+            _ if published => loop {
+                let began = Instant::now();
+                match RendezvousStoreInfo::read(store, CALL_TIMEOUT) {
+                    Ok(info) => break info,
+                    Err(error) => round.tolerate(error, began)?,
                 }
             },
-            Err(source) => return Err(failed(source)),
+            Some(info) => {
+                tracing::debug!(
+                    "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
+                );
+                // For those who were not there when it said so.
+                let _ = info.publish(store);
+                info
+            }
+            None => {
+                return Err(RendezvousError::NoMaster {
+                    run_id: run_id.into(),
+                    rank_0: first.to_string(),
+                    waited: start.elapsed(),
+                });
+            }
         };
+        self.silent = !published;
         self.said = Some((first.clone(), info.clone()));
         Ok(Some(info))
     }
@@ -149,6 +172,10 @@ impl Bootstrap {
         self.server = Some(Arc::new(server));
         Ok(port)
     }
+}
+
+fn interrupted(run_id: &str) -> RendezvousError {
+    RendezvousError::Interrupted { run_id: run_id.into() }
 }
 
 /// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays

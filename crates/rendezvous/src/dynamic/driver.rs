@@ -2,23 +2,25 @@
 //! and no opinions.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Run, Settings, State, Step, WallTime, keys,
-    pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings, State, Step,
+    Tolerance, WallTime, keys, pickle,
 };
-use rallypoint_store::{PrefixStore, Store, StoreError};
+use rallypoint_store::{PrefixStore, Store, TcpStore};
 
 use super::{Flag, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
+use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::{Observer, Waiting};
+use crate::patience::CALL_TIMEOUT;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
@@ -39,6 +41,13 @@ pub(super) struct Driver {
     read: Mutex<Option<(Token, Arc<State>)>>,
     /// The round that this node has last announced itself for.
     asked: Mutex<Option<u64>>,
+    outage: Mutex<Outage>,
+    /// Hosts the store in place of a host that is gone, if this node may.
+    pub(super) take_over: Option<TakeOver>,
+    /// The store that this node hosts since then, kept alive.
+    hosted: Mutex<Option<TcpStore>>,
+    /// How long the store took to answer the last time, in microseconds.
+    round_trip: AtomicU64,
     limits: Limits,
     start: Instant,
 }
@@ -49,6 +58,12 @@ const SLICE: Duration = Duration::from_millis(200);
 const WORTH_WAITING: Duration = Duration::from_millis(20);
 /// How long a state that can't be read is looked at again before it is an error: it may be put right.
 pub(super) const CORRUPT: Duration = Duration::from_secs(10);
+/// A store that takes longer to answer is far away: canceling a wait there costs more than the wait saves.
+const FAR: Duration = Duration::from_millis(50);
+/// The pause between two calls to a store that does not answer.
+const OUTAGE_PAUSE: Duration = Duration::from_millis(200);
+/// How long an outage lasts before this node tries to host the store itself.
+const TAKE_OVER_GRACE: Duration = Duration::from_secs(5);
 /// How long to find out more about somebody who was dropped.
 const WHY: Duration = Duration::from_secs(1);
 
@@ -73,6 +88,10 @@ impl Driver {
             member: Mutex::new(member),
             read: Mutex::default(),
             asked: Mutex::default(),
+            outage: Mutex::default(),
+            take_over: None,
+            hosted: Mutex::default(),
+            round_trip: AtomicU64::new(0),
             limits: Limits::default(),
             start: Instant::now(),
         }
@@ -80,6 +99,11 @@ impl Driver {
 
     pub(super) fn now(&self) -> MonoTime {
         MonoTime::from_start(self.start.elapsed())
+    }
+
+    /// That moment by this node's own clock.
+    pub(super) fn at(&self, moment: Instant) -> MonoTime {
+        MonoTime::from_start(moment.saturating_duration_since(self.start))
     }
 
     /// How long until the next heartbeat is due.
@@ -112,13 +136,96 @@ impl Driver {
 
     /// Reads the state once.
     pub(super) fn look(&self) -> Result<Arc<State>> {
-        let state = self.cell(&*self.backend)?.state.unwrap_or_default();
-        self.member().watch.observe(&state, self.now(), &self.settings);
-        Ok(state)
+        let limited = self.backend.within(CALL_TIMEOUT);
+        let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
+        let mut member = self.member();
+        member.observe(state.as_ref(), self.now());
+        // The store has lost the round of this node, which is about to restore it.
+        match member.round.as_ref().filter(|_| member.is_ahead) {
+            Some(round) => Ok(Arc::clone(round)),
+            None => Ok(state.unwrap_or_default()),
+        }
+    }
+
+    /// How long until a node may have to be taken for dead.
+    pub(super) fn until_next_death(&self) -> Option<Duration> {
+        let member = self.member();
+        member.watch.until_next_death(self.settings.keep_alive_limit(), &self.me)
+    }
+
+    /// Supposes that this node has announced itself for the next round to be open, as another process may have done.
+    pub(super) fn suppose_announced(&self, state: &State) {
+        self.member().announcement = Some(state.round + u64::from(state.complete));
+    }
+
+    /// Puts up with a call to the store, begun at `began`, that failed.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error if it is not an outage, and with `RendezvousError::Outage` if that has lasted too long.
+    pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
+        let source = match error {
+            RendezvousError::Connection { source, .. } if source.is_outage() => source,
+            error => return Err(error),
+        };
+        let (run_id, limit) = (&self.settings.run_id, self.settings.store_outage_timeout);
+        let now = self.now();
+        let tolerance = self.outage().handle_failure(began, now, limit);
+        match tolerance {
+            Tolerance::Quiet => {}
+            Tolerance::Warn(lasted) => {
+                tracing::warn!(
+                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {source}. The node '{}' \
+                     carries on, and gives up after {} s (store_outage_timeout).",
+                    lasted.as_secs_f64(),
+                    self.me,
+                    limit.as_secs()
+                );
+            }
+            Tolerance::GiveUp(lasted) => {
+                return Err(RendezvousError::Outage { run_id: run_id.clone(), lasted, source });
+            }
+        }
+        if self.outage().lasted(now) >= TAKE_OVER_GRACE {
+            self.take_over();
+        }
+        Ok(())
+    }
+
+    /// The store has answered a call that was begun at `began`.
+    pub(super) fn answered(&self, began: MonoTime) {
+        let now = self.now();
+        self.round_trip.store(now.since(began).as_micros() as u64, Ordering::Relaxed);
+        if let Some(lasted) = self.outage().handle_answer(now) {
+            let (run_id, seconds) = (&self.settings.run_id, lasted.as_secs_f64());
+            tracing::info!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
+        }
+    }
+
+    /// Whether this node hosts the store in place of another.
+    pub(super) fn has_taken_over(&self) -> bool {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn take_over(&self) {
+        let mut hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosted.is_none()
+            && let Some(take_over) = &self.take_over
+        {
+            *hosted = take_over();
+        }
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
     pub(super) fn wait(&self, signal: Signal, most: Duration) -> bool {
+        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > FAR {
+            self.sleep(most);
+            return false;
+        }
         self.in_slices(most, |slice| self.backend.wait(signal, slice))
     }
 
@@ -154,20 +261,35 @@ impl Driver {
         let mut step = run.start();
         let mut corrupt_since = None;
         let mut woken = None;
+        let mut is_spare = false;
         let waits = matches!(goal, Goal::Join | Goal::Exit);
         // What must be done by then must not wait longer for a store that is away.
         let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
         loop {
             // Who joins has that long and a little more to withdraw; a spare has no end.
             let joining = match waits && !run.is_spare(&self.me) {
-                true => self.backend.within(run.deadline().since(self.now()) + ROLLBACK),
+                true => {
+                    let left = run.deadline().since(self.now()) + ROLLBACK;
+                    self.backend.within(left.min(CALL_TIMEOUT))
+                }
                 false => None,
             };
             let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
             if waits && self.is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
             }
+            let began = self.now();
+            let asks = !matches!(step, Step::Pause { .. });
             let reads = matches!(step, Step::Read);
+            if waits && run.is_spare(&self.me) && !std::mem::replace(&mut is_spare, true) {
+                tracing::warn!(
+                    "The node '{}' is a spare of the rendezvous '{}': {}. It runs no workers until a node of the round \
+                     is lost. If it is not meant as a spare, give its job a --rdzv-id of its own.",
+                    self.me,
+                    self.settings.run_id,
+                    run.reason()
+                );
+            }
             let next = match step {
                 Step::Read => self.cell(backend).map(|cell| {
                     let mut member = self.member();
@@ -193,13 +315,16 @@ impl Driver {
             };
             step = match next {
                 Ok(step) => {
+                    if asks {
+                        self.answered(began);
+                    }
                     // That it could be read is not enough where it is what was to be written that is wrong.
                     if !reads {
                         corrupt_since = None;
                     }
                     step
                 }
-                Err(error) => match self.after(error, &mut corrupt_since, deadline, waits) {
+                Err(error) => match self.after(error, &mut corrupt_since, began, run.deadline(), waits) {
                     Failure::Again => run.handle_failure(),
                     Failure::Fatal(error) => return Err(error),
                 },
@@ -207,17 +332,30 @@ impl Driver {
         }
     }
 
-    /// Whether something that failed is worth another try. The store has already tried as long as it may.
+    /// Whether something that failed is worth another try.
     fn after(
         &self,
         error: RendezvousError,
         corrupt_since: &mut Option<Instant>,
+        began: MonoTime,
         deadline: MonoTime,
         waits: bool,
     ) -> Failure {
         match &error {
-            // It may have happened or not; reading tells.
-            RendezvousError::Connection { source: StoreError::Indeterminate { .. }, .. } => Failure::Again,
+            RendezvousError::Connection { source, .. } if source.is_outage() => {
+                let latest = if waits { deadline.after(ROLLBACK) } else { deadline };
+                if self.now() >= latest {
+                    return Failure::Fatal(error);
+                }
+                if let Err(error) = self.tolerate(error, began) {
+                    return Failure::Fatal(error);
+                }
+                // A write may have happened or not; the next read tells.
+                if waits {
+                    self.sleep(OUTAGE_PAUSE);
+                }
+                Failure::Again
+            }
             RendezvousError::State { source, .. } => {
                 let since = corrupt_since.get_or_insert_with(|| {
                     tracing::warn!(

@@ -23,14 +23,8 @@ impl KeepAlive {
             .name("rdzv-keep-alive".into())
             .spawn(move || {
                 let mut pause = driver.until_heartbeat();
-                let mut wrong = None;
                 while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
-                    let now = beat(&driver).err();
-                    // What stays wrong is said once.
-                    if let Some(why) = now.as_ref().filter(|_| now != wrong) {
-                        tracing::warn!("{why}");
-                    }
-                    wrong = now;
+                    beat(&driver);
                     // Whatever came of it, not at once again.
                     pause = driver.until_heartbeat().max(Duration::from_millis(100));
                 }
@@ -56,10 +50,11 @@ impl Drop for KeepAlive {
     }
 }
 
-/// One heartbeat, or why there was none. It is tried again next time.
-fn beat(driver: &Driver) -> Result<(), String> {
+/// One heartbeat. If it fails, it is tried again next time; the driver warns about a store that does not answer.
+fn beat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
-    let deadline = driver.now().after(driver.settings.heartbeat_timeout);
+    let began = driver.now();
+    let deadline = began.after(driver.settings.heartbeat_timeout);
     let failed =
         format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");
     match driver.pursue(Goal::KeepAlive, deadline) {
@@ -67,13 +62,16 @@ fn beat(driver: &Driver) -> Result<(), String> {
             if !driver.dropped.swap(true, Ordering::Relaxed) {
                 tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {reason}.");
             }
-            Ok(())
         }
         Ok(End::Timeout(_)) => {
             let limit = driver.settings.heartbeat_timeout.as_secs_f64();
-            Err(format!("{failed} within {limit} s (heartbeat_timeout)."))
+            tracing::warn!("{failed} within {limit} s (heartbeat_timeout).");
         }
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("{failed}: {error}")),
+        Ok(_) => {}
+        Err(error) => {
+            if let Err(error) = driver.tolerate(error, began) {
+                tracing::warn!("{failed}: {error}");
+            }
+        }
     }
 }

@@ -13,8 +13,9 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+use crate::outages::SOON;
 
-fn quick(min_nodes: u64, max_nodes: u64) -> Job {
+pub(crate) fn quick(min_nodes: u64, max_nodes: u64) -> Job {
     let mut job = Job::new(min_nodes, max_nodes);
     // Who says nothing for three seconds is dead.
     job.settings.keep_alive_interval = Duration::from_secs(1);
@@ -103,18 +104,20 @@ fn a_state_that_was_deleted_is_put_back() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_an_error_that_names_it() {
-    let job = quick(1, 1);
+fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
+    let mut job = quick(1, 1);
+    job.settings.store_outage_timeout = Duration::from_secs(2);
     let store = job.store();
     store.set_timeout(Duration::from_millis(500));
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     let port = job.server.port();
     drop(job);
-    // What was just read is believed for a second.
-    eventually("it is noticed", Duration::from_secs(5), || node.num_nodes_waiting().is_err());
+    assert_eq!(node.num_nodes_waiting().unwrap(), 0, "an outage changes nothing at first");
+    eventually("it is noticed", SOON, || node.num_nodes_waiting().is_err());
     let error = node.num_nodes_waiting().unwrap_err();
-    assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
+    assert!(matches!(error, RendezvousError::Outage { .. }), "{error}");
+    assert!(error.to_string().contains("store_outage_timeout"), "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
     assert!(!node.shutdown());
 }
@@ -138,8 +141,9 @@ fn the_state_comes_back_and_a_node_goes_on() {
 
 /// Torch's node is silent for as long as its client is: minutes.
 #[test]
-fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
-    let job = quick(1, 1);
+fn a_store_that_is_frozen_for_too_long_is_an_error() {
+    let mut job = quick(1, 1);
+    job.settings.store_outage_timeout = Duration::from_secs(3);
     let proxy = Frozen::before(&job);
     let endpoint = Endpoint::new("127.0.0.1", proxy.port);
     let timeout = Duration::from_secs(2);
@@ -148,7 +152,7 @@ fn a_store_that_is_frozen_is_an_error_within_the_read_timeout() {
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     proxy.freeze();
-    eventually("what was read is forgotten", Duration::from_secs(20), || {
+    eventually("the outage has lasted too long", Duration::from_secs(20), || {
         let start = Instant::now();
         let failed = node.num_nodes_waiting().is_err();
         assert!(start.elapsed() < with_room, "{:?}", start.elapsed());

@@ -5,4 +5,5 @@ mod clocks;
 mod exit_barrier;
 mod faults;
 mod nodes;
+mod outages;
 mod rounds;

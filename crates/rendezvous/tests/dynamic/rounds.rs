@@ -392,13 +392,42 @@ fn workers_of_a_round_find_nothing_of_those_before_them() {
     assert_eq!(worker.num_keys().unwrap(), 0);
 }
 
-/// They would leave the round and come again, dozens of times a second.
+/// Torch's nodes would leave the round and come again, dozens of times a second.
 #[test]
-fn nodes_that_were_told_different_numbers_meet_once_as_torchs_do() {
+fn a_node_that_was_told_other_numbers_is_refused_and_the_others_go_on() {
     let job = Job::new(2, 2);
     let mut more = job.settings.clone();
-    (more.min_nodes, more.max_nodes) = (3, 3);
-    let rounds = join_all(&[job.node(), job.node_with(more)]);
-    assert_agree(&rounds);
-    assert_eq!((rounds[0].round, rounds[0].world_size), (0, 2));
+    (more.min_nodes, more.max_nodes) = (2, 3);
+    let (first, stranger, second) = (job.node(), job.node_with(more), job.node());
+    let waiting = join(&first);
+    eventually("it waits", SOON, || job.state().has(first.node()));
+    let error = stranger.next_rendezvous().unwrap_err();
+    assert!(matches!(error, RendezvousError::Refused { .. }), "{error}");
+    for part in ["--nnodes 2:3", "--nnodes 2:2", &stranger.node().addr, &first.node().pid.to_string()] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+    let round = second.next_rendezvous().unwrap();
+    assert_agree(&[waiting.join().unwrap().unwrap(), round]);
+    // A round under way goes on, too.
+    stranger.next_rendezvous().unwrap_err();
+    assert_eq!(first.num_nodes_waiting().unwrap(), 0);
+    assert!(first.gone_from_round().unwrap().is_empty());
+}
+
+/// Both come at once, so that one of them is let in before it has read anything.
+#[test]
+fn of_nodes_with_different_numbers_that_come_at_once_one_is_refused() {
+    let job = Job::new(1, 2);
+    let mut more = job.settings.clone();
+    more.max_nodes = 3;
+    more.last_call_timeout = Duration::from_secs(1);
+    let mut less = job.settings.clone();
+    less.last_call_timeout = Duration::from_secs(1);
+    for _ in 0..10 {
+        let job = Job::new(1, 2);
+        let nodes = [job.node_with(less.clone()), job.node_with(more.clone())];
+        let ends = nodes.each_ref().map(join).map(|joining| joining.join().unwrap());
+        let refused = ends.iter().filter(|end| matches!(end, Err(RendezvousError::Refused { .. }))).count();
+        assert_eq!((refused, ends.iter().filter(|end| end.is_ok()).count()), (1, 1), "{ends:?}");
+    }
 }

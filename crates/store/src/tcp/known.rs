@@ -29,8 +29,21 @@ pub(super) struct Known {
     newest: VecDeque<Vec<u8>>,
     /// It may have been replaced.
     suspicion: Option<Suspicion>,
-    /// Set once it was found replaced: nothing works from then on.
+    /// Set once it was found replaced, unless the client continues: nothing works from then on.
     reset: Option<String>,
+    on_reset: OnReset,
+    /// How often the client has continued with an empty server.
+    generation: u64,
+}
+
+/// What a client does when it finds that its server was restarted and has lost its contents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnReset {
+    /// Every call fails with [`StoreError::StoreReset`](crate::StoreError::StoreReset).
+    #[default]
+    Fail,
+    /// The client goes on with the empty server and counts one more [`generation`](crate::Store::generation).
+    Continue,
 }
 
 /// None of the keys is there, and of the connections made before it is not known yet whether their server lives.
@@ -50,6 +63,28 @@ pub(super) enum Beside {
 }
 
 impl Known {
+    /// Nothing is known of the server yet.
+    pub(super) fn new(on_reset: OnReset) -> Known {
+        Known { on_reset, ..Known::default() }
+    }
+
+    /// How often the client has continued with an empty server.
+    pub(super) fn generation(&mut self) -> u64 {
+        self.settle();
+        self.generation
+    }
+
+    /// The server was replaced, as `evidence` shows.
+    fn replaced(&mut self, evidence: String) {
+        match self.on_reset {
+            OnReset::Fail => self.reset = Some(evidence),
+            OnReset::Continue => {
+                let generation = self.generation + 1;
+                *self = Known { met: true, generation, ..Known::new(self.on_reset) };
+            }
+        }
+    }
+
     /// What the server says of itself.
     pub(super) fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
@@ -128,7 +163,7 @@ impl Known {
         all_missing: bool,
     ) -> Option<Vec<Vec<u8>>> {
         let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
-        self.reset = match (self.identity(), identity.as_deref()) {
+        let evidence = match (self.identity(), identity.as_deref()) {
             _ if self.reset.is_some() => return None,
             _ if !self.met => None,
             (Some(before), Some(now)) if instance(before) == instance(now) => None,
@@ -147,6 +182,9 @@ impl Known {
                 return doubtful.then(|| self.still_missed(missing)).filter(|missing| !missing.is_empty());
             }
         };
+        if let Some(evidence) = evidence {
+            self.replaced(evidence);
+        }
         if self.reset.is_none() {
             self.met = true;
             self.identity = identity;
@@ -183,7 +221,7 @@ impl Known {
             return self.let_go(&missing);
         }
         let names: Vec<_> = missing.iter().map(|key| user_key(key)).collect();
-        self.reset = Some(format!("none of the keys seen before is there: {}", some(&names)));
+        self.replaced(format!("none of the keys seen before is there: {}", some(&names)));
     }
 
     /// Others have deleted them.
@@ -224,6 +262,22 @@ mod tests {
         assert_eq!(known.meet(None, Vec::new(), true), None);
         (0..keys).for_each(|n| known.witness(&numbered(n)));
         known
+    }
+
+    #[test]
+    fn a_client_that_continues_counts_the_servers_it_has_met() {
+        let mut known = Known::new(OnReset::Continue);
+        known.meet(ours("a"), Vec::new(), true);
+        assert_eq!(known.generation(), 0);
+        known.meet(ours("b"), Vec::new(), true);
+        assert_eq!(known.reset(), None);
+        assert_eq!(known.generation(), 1);
+        assert_eq!(known.identity(), ours("b").as_deref());
+        known.meet(None, Vec::new(), true);
+        known.witness(b"/k");
+        meet_empty(&mut known, &[]);
+        assert_eq!(known.reset(), None);
+        assert_eq!(known.generation(), 3);
     }
 
     /// Meets a server with none of the keys, beside so many connections that are in use.

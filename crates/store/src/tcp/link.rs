@@ -12,7 +12,7 @@ use rallypoint_core::{Limits, WireError};
 
 use super::broken::Broken;
 use super::connection::Connection;
-use super::known::Known;
+use super::known::{Known, OnReset};
 use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
@@ -69,8 +69,8 @@ enum Nobody {
 }
 
 impl Link {
-    pub(super) fn new(endpoint: Endpoint, limits: Limits) -> Link {
-        Link { endpoint, limits, pool: Pool::default(), known: Mutex::default() }
+    pub(super) fn new(endpoint: Endpoint, limits: Limits, on_reset: OnReset) -> Link {
+        Link { endpoint, limits, pool: Pool::default(), known: Mutex::new(Known::new(on_reset)) }
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {

@@ -226,6 +226,10 @@ impl Store for TcpStore {
         Ok(Box::new(self.another()?))
     }
 
+    fn generation(&self) -> u64 {
+        self.link.known().generation()
+    }
+
     fn kind(&self) -> &'static str {
         "TcpStore"
     }

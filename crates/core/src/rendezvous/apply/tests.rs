@@ -133,3 +133,17 @@ fn a_node_is_in_one_list_at_a_time() {
     let stands_by = applied(Change::AddToRedundancyList, &complete(&["a"]).waiting("b"));
     assert_eq!((stands_by.wait_list.len(), stands_by.redundancy_list.len()), (0, 1));
 }
+
+#[test]
+fn a_restored_round_is_as_it_was_and_the_others_wait_for_the_next() {
+    let mut round = complete(&["a", "b"]).spare("s");
+    round.round = 4;
+    let scene = Scene::new();
+    let view = View { round: Some(&round), ..scene.view() };
+    let restored = apply(Change::Restore, &open(&["new", "s"]), &view, &[], &[]);
+    assert_eq!((restored.round, restored.complete, restored.deadline), (4, true, None));
+    assert_eq!(restored.participants, round.participants);
+    assert_eq!(restored.wait_list, [node("new")].into());
+    assert_eq!(restored.redundancy_list, [node("s")].into());
+    assert!(restored.last_heartbeats[&node("b")] > round.last_heartbeats[&node("b")]);
+}

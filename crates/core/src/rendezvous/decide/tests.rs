@@ -226,3 +226,70 @@ fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
     let (decision, reason) = decide(Goal::Join, &state, &Scene::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
+
+/// Torch's nodes follow each their own numbers, and start over again and again.
+#[test]
+fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
+    let mut job = open(&["a"]);
+    job.publish_terms(&State::default(), &node("a"), &Settings::new("job", 2, 3));
+    let other = Scene { settings: Settings::new("job", 2, 4), ..Scene::new() };
+    let (decision, reason) = decide(Goal::Join, &job, &other.view());
+    assert_eq!(decision, Decision::Refuse);
+    assert_eq!(
+        reason.to_string(),
+        "node b (pid 1) was started with --nnodes 2:4, but the job of node a (pid 1) with --nnodes 2:3"
+    );
+    assert_eq!(join(&Scene::new(), &job), Decision::Write(Change::AddToParticipants));
+    // Other nodes have let it in before it could look.
+    job.participants.insert(node("b"), 0);
+    assert_eq!(join(&other, &job), Decision::Write(Change::Withdraw));
+    // All nodes of the earlier job are gone.
+    job.participants.remove(&node("a"));
+    assert_eq!(join(&other, &job), Decision::Wait);
+}
+
+#[test]
+fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_refused() {
+    let scene = Scene { settings: Settings::new("job", 3, 4), ..Scene::new() };
+    let (decision, reason) = decide(Goal::Join, &complete(&["a", "b"]), &scene.view());
+    assert_eq!(decision, Decision::Write(Change::Withdraw));
+    assert_eq!(reason, Reason::TooFewNodes { round: 0, have: 2, need: 3 });
+}
+
+#[test]
+fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
+    let settings = Settings { max_nodes: 5, ..Scene::new().settings };
+    let mut next = open(&["a", "b"]).called();
+    next.round = 1;
+    next.extra = complete(&["a", "b", "c"]).extra;
+    let after = |seconds, state: &State| {
+        let scene = Scene { settings: settings.clone(), ..Scene::new() }.having_seen(state, seconds);
+        join(&scene, state)
+    };
+    assert_eq!(after(2, &next), Decision::Wait);
+    assert_eq!(after(3, &next), Decision::Write(Change::MarkComplete));
+    // Newcomers may not be the last ones.
+    let mut larger = next.clone();
+    for name in ["c", "d"] {
+        larger.participants.insert(node(name), 0);
+    }
+    assert_eq!(after(3, &larger), Decision::Wait);
+    assert_eq!(after(3, &open(&["a", "b"]).called()), Decision::Wait, "the first round has the long one");
+}
+
+#[test]
+fn a_node_restores_its_round_when_the_store_has_lost_it() {
+    let mut round = complete(&["a", "b"]);
+    round.round = 4;
+    let scene = Scene::new();
+    let keep_alive =
+        |state: &State| decide(Goal::KeepAlive, state, &View { round: Some(&round), ..scene.view() });
+    for lost in [State::default(), open(&["new"])] {
+        assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
+    }
+    assert_eq!(keep_alive(&round).0, Decision::Finish);
+    // The others have gone on without it.
+    let mut next = open(&["a"]);
+    next.round = 5;
+    assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
+}

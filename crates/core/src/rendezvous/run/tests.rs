@@ -391,3 +391,15 @@ fn there_is_a_duty_when_the_heartbeat_is_due_or_somebody_is_dead() {
     way.member.beat = Some(at(15));
     assert!(way.member.has_duty(at(15)), "`a` is to be put out");
 }
+
+#[test]
+fn a_node_that_is_refused_withdraws_before_it_ends() {
+    let mut way = Way::to(Goal::Join);
+    way.member.settings.min_nodes = 3;
+    let (state, _) = written(way.read(&complete(&["a", "b"])));
+    assert!(!state.has(&node("b")));
+    match way.won(&state) {
+        Step::End(End::Refused(reason)) => assert!(reason.is_refusal(), "{reason:?}"),
+        other => panic!("not refused: {other:?}"),
+    }
+}

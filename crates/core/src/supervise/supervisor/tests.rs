@@ -23,6 +23,10 @@ fn end(verdict: Verdict, parting: Parting) -> Order {
     Order::End { verdict, parting }
 }
 
+fn formed(restarts: u32) -> Event {
+    Event::Formed { restarts, has_peers: false, lost_peers: false }
+}
+
 struct Scene(Supervisor);
 
 impl Scene {
@@ -33,13 +37,14 @@ impl Scene {
             max_restarts,
             shutdown_grace: GRACE,
             restart_grace: RESTART_GRACE,
+            is_elastic: true,
         }))
     }
 
     fn running(workers: u32, max_restarts: u32) -> Scene {
         let mut scene = Scene::new(workers, max_restarts);
         assert_eq!(scene.orders(0), [Order::Join(Reason::FirstStart)]);
-        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+        assert_eq!(scene.tell([formed(0)]), [Order::Start { restarts: 0 }]);
         scene
     }
 
@@ -82,7 +87,7 @@ fn a_failure_is_told_at_once_and_costs_one_restart() {
     assert_eq!(orders, [Order::Tell(News::Restart(rank(1))), send(0, Signal::TERM)]);
     let orders = scene.tell([Event::Exited(rank(0), Exit::Signal(Signal::TERM)), Event::Alone]);
     assert_eq!(orders, [Order::Join(Reason::WorkerFailed { worker: rank(1), exit: BAD, left: 0 })]);
-    assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 1 }]);
+    assert_eq!(scene.tell([formed(0)]), [Order::Start { restarts: 1 }]);
     let orders = scene.tell([Event::Exited(rank(0), BAD)]);
     assert_eq!(orders, [Order::Tell(News::Failure(rank(0))), send(1, Signal::TERM)]);
     let orders = scene.tell([Event::Exited(rank(1), OK), Event::Alone]);
@@ -100,7 +105,7 @@ fn coming_and_going_of_nodes_restarts_without_cost() {
         // That a worker fails on the way out is no failure.
         let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
         assert_eq!(orders, [Order::Join(reason)]);
-        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+        assert_eq!(scene.tell([formed(0)]), [Order::Start { restarts: 0 }]);
     }
 }
 
@@ -110,12 +115,12 @@ fn all_nodes_count_a_restart_and_who_comes_later_counts_on() {
     scene.tell([Event::PeerRestarts]);
     let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
     assert_eq!(orders, [Order::Join(Reason::PeerRestarts)]);
-    assert_eq!(scene.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    assert_eq!(scene.tell([formed(1)]), [Order::Start { restarts: 1 }]);
     let mut late = Scene::new(1, 2);
     late.orders(0);
-    assert_eq!(late.tell([Event::Formed { restarts: 1 }]), [Order::Start { restarts: 1 }]);
+    assert_eq!(late.tell([formed(1)]), [Order::Start { restarts: 1 }]);
     late.tell([Event::Exited(rank(0), BAD), Event::Alone]);
-    assert_eq!(late.tell([Event::Formed { restarts: 2 }]), [Order::Start { restarts: 2 }]);
+    assert_eq!(late.tell([formed(2)]), [Order::Start { restarts: 2 }]);
     assert_eq!(late.tell([Event::Exited(rank(0), BAD)])[0], Order::Tell(News::Failure(rank(0))));
 }
 
@@ -160,7 +165,7 @@ fn a_node_that_has_finished_starts_over_without_one_that_is_gone_and_with_those_
         // Who only wants to come in is the others' affair: they may be about to finish.
         assert_eq!(scene.tell([Event::NodesWaiting(1), Event::NodesLeft(0)]), []);
         assert_eq!(scene.tell([event]), [Order::StopFinishing, Order::Join(reason)]);
-        assert_eq!(scene.tell([Event::Formed { restarts: 0 }]), [Order::Start { restarts: 0 }]);
+        assert_eq!(scene.tell([formed(0)]), [Order::Start { restarts: 0 }]);
     }
 }
 
@@ -224,11 +229,7 @@ fn a_signal_while_it_waits_for_others_makes_it_leave_and_a_second_one_end() {
     assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [Order::StopJoining]);
     let orders = scene.clone().tell([Event::NotFormed(Obstacle::Interrupted)]);
     assert_eq!(orders, [end(verdict, Parting::Nothing)]);
-    assert_eq!(
-        scene.clone().tell([Event::Formed { restarts: 0 }]),
-        [end(verdict, Parting::Leave)],
-        "it came too late"
-    );
+    assert_eq!(scene.clone().tell([formed(0)]), [end(verdict, Parting::Leave)], "it came too late");
     assert_eq!(scene.tell([Event::Signalled(Signal::TERM)]), [end(verdict, Parting::Nothing)]);
 }
 
@@ -247,7 +248,7 @@ fn what_workers_leave_behind_is_ended_before_they_are_started_again() {
 fn that_nobody_was_there_before_the_start_does_not_count_after_it() {
     let mut scene = Scene::new(1, 0);
     scene.orders(0);
-    assert_eq!(scene.tell([Event::Formed { restarts: 0 }, Event::Alone]), [Order::Start { restarts: 0 }]);
+    assert_eq!(scene.tell([formed(0), Event::Alone]), [Order::Start { restarts: 0 }]);
     scene.tell([Event::Exited(rank(0), OK)]);
     let orders = scene.tell([Event::Finished { all: true }]);
     assert_eq!(orders, [Order::Send(Target::Strays, Signal::TERM)]);
@@ -300,4 +301,81 @@ impl Clone for Scene {
     fn clone(&self) -> Scene {
         Scene(self.0.clone())
     }
+}
+
+fn with_peers(restarts: u32, lost_peers: bool) -> Event {
+    Event::Formed { restarts, has_peers: true, lost_peers }
+}
+
+/// Runs one worker of one node with peers and no restarts, and lets it fail.
+fn failing_beside_peers() -> Scene {
+    let mut scene = Scene::new(1, 0);
+    scene.orders(0);
+    assert_eq!(scene.tell([with_peers(0, false)]), [Order::Start { restarts: 0 }]);
+    let orders = scene.tell_at(60, [Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(orders, [Order::Judge(rank(0))]);
+    scene
+}
+
+#[test]
+fn a_worker_that_fails_because_a_peer_was_lost_ends_nothing_even_without_restarts() {
+    let mut scene = failing_beside_peers();
+    let orders = scene.tell_at(76, [Event::NodesLeft(1)]);
+    assert_eq!(orders, [Order::Join(Reason::NodesLeft(1))]);
+    let mut scene = failing_beside_peers();
+    assert_eq!(scene.tell_at(61, [Event::RoundOver]), [Order::Join(Reason::RoundOver)]);
+}
+
+#[test]
+fn a_worker_that_fails_while_all_peers_live_ends_the_job() {
+    let mut scene = failing_beside_peers();
+    let orders = scene.tell_at(61, [Event::PeersAlive]);
+    assert_eq!(orders, [Order::Tell(News::Failure(rank(0))), end(Verdict::Failed, Parting::Close)]);
+}
+
+#[test]
+fn restarts_that_a_lost_peer_is_to_blame_for_are_not_counted() {
+    let mut scene = Scene::new(1, 1);
+    scene.orders(0);
+    scene.tell([with_peers(0, false)]);
+    for restart in 1..4 {
+        scene.tell_at(60 * restart, [Event::Exited(rank(0), BAD), Event::Alone]);
+        let restarts = restart as u32;
+        let orders = scene.tell_at(60 * restart, [with_peers(restarts, true)]);
+        assert_eq!(orders, [Order::Start { restarts }], "a node was lost each time");
+    }
+    scene.tell_at(300, [Event::Exited(rank(0), BAD), Event::Alone]);
+    scene.tell_at(300, [with_peers(4, false)]);
+    let orders = scene.tell_at(360, [Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(orders, [Order::Judge(rank(0))], "this one counted");
+}
+
+#[test]
+fn restarts_back_off_while_workers_end_soon_after_their_start() {
+    let mut scene = Scene::running(1, 100);
+    let mut now = 0;
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        let mut orders = scene.tell_at(now, [Event::Exited(rank(0), BAD), Event::Alone]);
+        orders.retain(|order| matches!(order, Order::Join(_)));
+        let pause = scene.0.backoff(at(now)).unwrap_or_default();
+        assert_eq!(orders.is_empty(), !pause.is_zero());
+        pauses.push(pause.as_millis());
+        now += 31;
+        scene.orders(now);
+        scene.tell_at(now, [formed(0)]);
+    }
+    let expected = [0, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000];
+    assert_eq!(pauses, expected);
+    scene.tell_at(now + 11, [Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(scene.0.backoff(at(now + 11)), None, "they ran for long enough");
+}
+
+#[test]
+fn a_node_that_was_dropped_starts_over_and_says_so() {
+    let mut scene = Scene::running(1, 0);
+    scene.tell([Event::Dropped]);
+    let orders = scene.tell([Event::Exited(rank(0), BAD), Event::Alone]);
+    assert_eq!(orders, [Order::Join(Reason::Dropped)]);
+    assert!(Reason::Dropped.to_string().contains("dropped this one"));
 }

@@ -1,0 +1,162 @@
+//! The terms of a job: what its nodes must agree on, published in the shared state by the first node of ours.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::node::NodeDesc;
+use super::settings::Settings;
+use super::state::{Extra, State};
+
+/// The attribute of the state that holds the terms. Torch's nodes carry it along without reading it.
+const TERMS: &str = "rallypoint_terms";
+
+/// What a launcher runs on a node. Nodes of one job usually run the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// How often workers may be restarted after a failure.
+    pub max_restarts: u32,
+    /// How many workers the node runs.
+    pub workers: u32,
+    /// A hash of the command that the workers run.
+    pub command: u64,
+}
+
+/// The terms of a job, and the node that published them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The minimum number of nodes of a round.
+    pub min_nodes: u64,
+    /// The maximum number of nodes of a round.
+    pub max_nodes: u64,
+    /// What the node runs, if a launcher said so.
+    pub launch: Option<Launch>,
+    /// The node that published the terms, for people to read.
+    pub by: String,
+}
+
+impl Terms {
+    /// The terms of node `me` with these settings.
+    pub fn new(me: &NodeDesc, settings: &Settings) -> Terms {
+        let Settings { min_nodes, max_nodes, launch, .. } = *settings;
+        Terms { min_nodes, max_nodes, launch, by: format!("{} (pid {})", me.addr, me.pid) }
+    }
+
+    /// The value of `--nnodes`.
+    pub fn nodes(&self) -> String {
+        format!("{}:{}", self.min_nodes, self.max_nodes)
+    }
+
+    /// Whether both allow the same numbers of nodes.
+    pub fn agrees_with(&self, other: &Terms) -> bool {
+        (self.min_nodes, self.max_nodes) == (other.min_nodes, other.max_nodes)
+    }
+
+    /// How `other` differs in what it launches: the restart limit, the command. For a warning; both are allowed.
+    pub fn differences(&self, other: &Terms) -> Vec<String> {
+        let (Some(ours), Some(theirs)) = (self.launch, other.launch) else { return Vec::new() };
+        let mut found = Vec::new();
+        if ours.max_restarts != theirs.max_restarts {
+            let (ours, theirs) = (ours.max_restarts, theirs.max_restarts);
+            found.push(format!("--max-restarts is {ours} here and {theirs} there"));
+        }
+        if ours.command != theirs.command {
+            found.push("the command is another one".into());
+        }
+        found
+    }
+
+    fn read(text: &str) -> Option<Terms> {
+        let (numbers, by) = text.split_once(" by ")?;
+        let mut words = numbers.split(' ');
+        let (min, max) = words.next()?.split_once(':')?;
+        let launch = words.next().and_then(|text| {
+            let mut parts = text.split('/');
+            let (restarts, workers) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let command = u64::from_str_radix(parts.next()?, 16).ok()?;
+            Some(Launch { max_restarts: restarts, workers, command })
+        });
+        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, by: by.into() })
+    }
+}
+
+/// `MIN:MAX RESTARTS/WORKERS/COMMAND by NODE`
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.nodes())?;
+        if let Some(Launch { max_restarts, workers, command }) = self.launch {
+            write!(f, " {max_restarts}/{workers}/{command:016x}")?;
+        }
+        write!(f, " by {}", self.by)
+    }
+}
+
+impl State {
+    /// The published terms of the job, if a node of ours is or was in it.
+    pub fn terms(&self) -> Option<Terms> {
+        match self.extra.get(TERMS) {
+            Some(Extra::Text(text)) => Terms::read(text),
+            _ => None,
+        }
+    }
+
+    /// Publishes the terms of `me`, unless those of other nodes hold. Terms hold as long as any other node is here.
+    pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
+        if before.terms().is_none() || !before.has_others(me) {
+            let terms = Terms::new(me, settings).to_string();
+            self.extra.insert(Arc::from(TERMS), Extra::Text(Arc::from(terms)));
+        }
+    }
+
+    /// Whether a node other than `me` is in one of the lists.
+    pub(super) fn has_others(&self, me: &NodeDesc) -> bool {
+        self.lists().any(|node| node != me)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{node, open};
+    use super::*;
+
+    fn settings(min: u64, max: u64, launch: Option<Launch>) -> Settings {
+        Settings { launch, ..Settings::new("job", min, max) }
+    }
+
+    #[test]
+    fn terms_are_read_as_they_were_written() {
+        let launch = Launch { max_restarts: 3, workers: 8, command: 0xabc };
+        for launch in [None, Some(launch)] {
+            let terms = Terms::new(&NodeDesc::new("a by b", 7, 0), &settings(2, 4, launch));
+            assert_eq!(Terms::read(&terms.to_string()), Some(terms));
+        }
+        for text in ["", "2:4", "2 by a", "x:4 by a"] {
+            assert_eq!(Terms::read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn terms_hold_as_long_as_another_node_is_here() {
+        let (ours, theirs) = (settings(2, 4, None), settings(2, 3, None));
+        let mut state = open(&["a"]);
+        state.publish_terms(&State::default(), &node("a"), &theirs);
+        let before = state.clone();
+        state.publish_terms(&before, &node("b"), &ours);
+        assert_eq!(state.terms().unwrap().nodes(), "2:3");
+        state.publish_terms(&open(&["b"]), &node("b"), &ours);
+        assert_eq!(state.terms().unwrap().nodes(), "2:4");
+    }
+
+    #[test]
+    fn only_another_command_or_restart_limit_is_a_difference() {
+        let launch = Launch { max_restarts: 3, workers: 8, command: 1 };
+        let terms = |launch| Terms::new(&node("a"), &settings(1, 1, launch));
+        let differences = |other| terms(Some(launch)).differences(&terms(other));
+        assert_eq!(differences(Some(Launch { workers: 1, ..launch })), [] as [&str; 0]);
+        assert_eq!(differences(None), [] as [&str; 0]);
+        let other = Launch { max_restarts: 0, command: 2, ..launch };
+        assert_eq!(
+            differences(Some(other)),
+            ["--max-restarts is 3 here and 0 there", "the command is another one"]
+        );
+    }
+}

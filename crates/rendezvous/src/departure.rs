@@ -1,0 +1,76 @@
+//! Taking a node out of its rendezvous from another process, because its own was killed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rallypoint_core::rendezvous::{Member, NodeDesc, keys};
+use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::c10d::{C10dBackend, DEFAULT_PORT, create_file_store};
+use crate::dynamic::DynamicRendezvousHandler;
+use crate::endpoint::parse_rendezvous_endpoint;
+use crate::error::{RendezvousError, Result};
+use crate::parameters::RendezvousParameters;
+use crate::settings::{StoreType, settings, store_type};
+
+/// How long reaching the store may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What another process needs to know to take a node out of a `c10d` rendezvous.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    endpoint: String,
+    store_type: String,
+    run_id: String,
+    min_nodes: u64,
+    max_nodes: u64,
+    addr: String,
+    pid: i64,
+    local_id: i64,
+}
+
+impl Departure {
+    /// The departure of `node` from the rendezvous of these parameters.
+    pub fn new(parameters: &RendezvousParameters, node: &NodeDesc) -> Departure {
+        Departure {
+            endpoint: parameters.endpoint.clone(),
+            store_type: parameters.get("store_type").map_or_else(|| "tcp".into(), ToString::to_string),
+            run_id: parameters.run_id.clone(),
+            min_nodes: parameters.min_nodes,
+            max_nodes: parameters.max_nodes,
+            addr: node.addr.to_string(),
+            pid: node.pid,
+            local_id: node.local_id,
+        }
+    }
+
+    /// Takes the node out of the rendezvous, so that the others need not wait until its heartbeats are missed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be reached within 5 s. A store that the node itself hosted is gone with it.
+    pub fn leave(&self) -> Result<()> {
+        let Departure { endpoint, run_id, min_nodes, max_nodes, .. } = self;
+        let parameters = RendezvousParameters::new("c10d", endpoint, run_id, *min_nodes, *max_nodes)?;
+        let parameters =
+            parameters.with_config([("store_type".into(), self.store_type.as_str().into())].into())?;
+        let failed = |source: StoreError| RendezvousError::Connection { run_id: run_id.clone(), source };
+        let store: Arc<dyn Store> = match store_type(&parameters)? {
+            StoreType::Tcp => {
+                let endpoint = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)?;
+                let options = TcpStoreOptions { timeout: CONNECT_TIMEOUT, ..TcpStoreOptions::new(endpoint) };
+                Arc::new(TcpStore::open(options).map_err(failed)?)
+            }
+            StoreType::File => create_file_store(&parameters)?.store,
+        };
+        // Otherwise the backend would plant a state.
+        if !store.check(&[&keys::state(run_id)]).map_err(failed)? {
+            return Ok(());
+        }
+        let node = NodeDesc::new(self.addr.as_str(), self.pid, self.local_id);
+        let backend = Arc::new(C10dBackend::new(Arc::clone(&store), run_id)?);
+        let member = Member::new(node, settings(&parameters)?);
+        DynamicRendezvousHandler::of_member(backend, store, member).leave_from_outside()
+    }
+}

@@ -1,0 +1,48 @@
+//! Waiting for keys on a store that may be far away, or answer late.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Result, Store, StoreError};
+
+/// How long one call to the store may take. Calls that fail are repeated, so this bounds only how late a caller notices
+/// that it should stop.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest slice.
+const LONGEST_SLICE: Duration = Duration::from_secs(2);
+
+/// A wait for keys, cut into slices so that its caller can look around in between.
+pub struct PatientWait<'a> {
+    store: &'a dyn Store,
+    keys: &'a [&'a str],
+    slice: Duration,
+    shortest: Duration,
+}
+
+impl<'a> PatientWait<'a> {
+    /// A wait for all these keys in slices of this length, or longer ones where the store needs them.
+    pub fn new(store: &'a dyn Store, keys: &'a [&'a str], slice: Duration) -> PatientWait<'a> {
+        PatientWait { store, keys, slice, shortest: slice }
+    }
+
+    /// Waits for one slice, at most for `most`. Returns whether all keys are there.
+    ///
+    /// A slice may be too short for a store that is far away. So when the store has not said in time that keys are
+    /// missing, it is asked with time to connect, and the following slices last for several round trips.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store did not answer that question within 10 s.
+    pub fn poll(&mut self, most: Duration) -> Result<bool> {
+        match self.store.wait_for(self.keys, self.slice.min(most).max(Duration::from_millis(1))) {
+            Ok(()) => return Ok(true),
+            Err(StoreError::Timeout { keys, .. }) if keys.present.is_some() => return Ok(false),
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) if error.is_outage() => {}
+            Err(error) => return Err(error),
+        }
+        let asked = Instant::now();
+        let present = self.store.with_timeout(CALL_TIMEOUT).check(self.keys)?;
+        self.slice = (4 * asked.elapsed()).clamp(self.shortest, LONGEST_SLICE);
+        Ok(present)
+    }
+}

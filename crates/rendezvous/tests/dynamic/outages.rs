@@ -1,0 +1,84 @@
+//! The store goes away and comes back, as it was or empty.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rallypoint_rendezvous::{DynamicRendezvousHandler, RendezvousHandler};
+use rallypoint_store::{Endpoint, OnReset, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+use crate::faults::quick;
+use crate::nodes::{Job, assert_agree, eventually, join};
+
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// A node whose client goes on with an empty store, as those have that [`create_store`] makes.
+///
+/// [`create_store`]: rallypoint_rendezvous::create_store
+fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
+    let endpoint = Endpoint::new("127.0.0.1", job.server.port());
+    let timeout = Duration::from_secs(2);
+    let options = TcpStoreOptions { timeout, on_reset: OnReset::Continue, ..TcpStoreOptions::new(endpoint) };
+    job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
+}
+
+/// Ends the server of a job and starts an empty one in its place.
+fn restart(job: &mut Job) {
+    let port = job.server.port();
+    job.server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
+}
+
+/// Torch's agents end when their store is restarted.
+#[test]
+fn a_round_outlives_a_store_that_comes_back_empty() {
+    let mut job = quick(2, 2);
+    let nodes = [node(&job), node(&job)];
+    let first = join(&nodes[0]);
+    let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
+    assert_agree(&rounds);
+    restart(&mut job);
+    eventually("the round is restored", SOON, || {
+        nodes.iter().for_each(|node| assert_eq!(node.num_nodes_waiting().unwrap(), 0));
+        job.store().check(&["torch.rendezvous.job"]).unwrap() && {
+            let state = job.state();
+            state.complete && state.round == 0 && state.participants.len() == 2
+        }
+    });
+    // Rank 0 has published again where the workers meet.
+    eventually("the master is published", SOON, || {
+        nodes.iter().for_each(|node| drop(node.num_nodes_waiting()));
+        job.store().check(&["torch.rendezvous.job.0/MASTER_PORT"]).unwrap()
+    });
+    for node in &nodes {
+        assert_eq!((node.num_nodes_waiting().unwrap(), node.num_nodes_gone().unwrap()), (0, 0));
+        assert!(!node.is_closed().unwrap());
+    }
+}
+
+#[test]
+fn a_node_that_waits_joins_again_when_the_store_comes_back_empty() {
+    let mut job = quick(2, 2);
+    let (early, late) = (node(&job), node(&job));
+    let waiting = join(&early);
+    eventually("it waits", SOON, || job.state().has(early.node()));
+    restart(&mut job);
+    let round = late.next_rendezvous().unwrap();
+    assert_agree(&[round, waiting.join().unwrap().unwrap()]);
+}
+
+/// A node that has never seen the round is the first to find the empty store.
+#[test]
+fn a_newcomer_at_the_empty_store_waits_for_the_round_that_is_restored() {
+    let mut job = quick(1, 2);
+    job.settings.last_call_timeout = Duration::from_millis(500);
+    let (member, newcomer) = (node(&job), node(&job));
+    let before = member.next_rendezvous().unwrap();
+    assert_eq!((before.round, before.world_size), (0, 1));
+    restart(&mut job);
+    let joining = join(&newcomer);
+    eventually("the newcomer waits", SOON, || member.num_nodes_waiting().unwrap() == 1);
+    assert!(member.gone_from_round().unwrap().is_empty(), "the member is still in its round");
+    let after = [member.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
+    assert_agree(&after);
+    assert_eq!(after[0].round, 1);
+}
