@@ -28,7 +28,7 @@ def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, ph
             code = refused.process.ended(30)
             record("refused", time.monotonic() - begin)
             assert code != 0
-            message = refused.process.text().rpartition("rallypoint run:")[2]
+            message = refused.process.text().partition("rallypoint run:")[2]
             assert names(message, third), "the message doesn't name the node that is refused"
             assert names(message, first) or names(message, second), "the message doesn't name a member of the round"
             values = re.sub(r"\d+\.\d+\.\d+\.\d+[\d_]*", "", message)
