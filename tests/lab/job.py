@@ -1,0 +1,158 @@
+"""Jobs of `rallypoint run`, one agent per host, and what the lab's tests look at."""
+
+import base64
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+
+from binaries import binary
+from clock import until
+from lab import descendants, parents, pid_in_host
+
+RUN_ID = "lab"
+WORKER = pathlib.Path(__file__).resolve().parent / "worker.sh"
+PORT = 29400
+
+
+@dataclasses.dataclass
+class Start:
+    """One start of a worker, as the worker itself told it."""
+
+    when: float
+    group_rank: int
+    world: int
+    restart: int
+    pid: int
+
+
+class Agent:
+    """One node: `rallypoint run` on a host, with one worker."""
+
+    def __init__(self, host, arguments):
+        self.host = host
+        self.process = host.start([binary(), "run", *arguments])
+
+    def starts(self):
+        """Returns all starts of the node's worker so far."""
+        pattern = re.compile(r"lab-worker group_rank=(\d+) world=(\d+) restart=(\d+) pid=(\d+)")
+        found = ((when, pattern.search(line)) for when, line in list(self.process.lines))
+        return [Start(when, *map(int, match.groups())) for when, match in found if match]
+
+    def worker(self):
+        """Returns the process id of the running worker, as this machine knows it."""
+        pid = self.starts()[-1].pid
+        [found] = [each for each in descendants(self.process.pid()) if pid_in_host(each) == pid]
+        return found
+
+    def chain(self):
+        """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
+        above = parents()
+        chain = [above[self.worker()]]
+        while chain[0] != self.process.pid():
+            chain.insert(0, above[chain[0]])
+        return chain
+
+
+def expect_running(agents):
+    ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
+    assert not ended, f"agents have ended: {', '.join(ended)}"
+
+
+class Server:
+    """`rallypoint serve` on a host."""
+
+    def __init__(self, host):
+        self.host = host
+        self.endpoint = f"{host.address}:{PORT}"
+        self.start()
+
+    def start(self):
+        self._process = self.host.start([binary(), "serve", "--listen", self.endpoint])
+        until("the server", lambda: "listening on" in self._process.text(), instead=self._process.text)
+
+    def kill(self):
+        """Kills the server, and with it all that it has stored."""
+        self._process.kill()
+        self._process.ended()
+
+    def state(self):
+        """Returns the pickled state of the job's rendezvous, or nothing while there is none."""
+        ended = self.host.run([binary(), "store", "--endpoint", self.endpoint, "get", f"torch.rendezvous.{RUN_ID}"])
+        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
+
+    def wait_for_nodes(self, agents, within):
+        """Waits until the state has the addresses of these nodes."""
+
+        def complete():
+            expect_running(agents)
+            state = self.state()
+            return all(agent.host.address.encode() in state for agent in agents)
+
+        until("the nodes in the state", complete, within)
+
+
+class Job:
+    """Agents with the same arguments."""
+
+    def __init__(self, lab, *options, nnodes, endpoint=None):
+        self._lab = lab
+        self._endpoint = endpoint or f"{lab.hosts[0].address}:{PORT}"
+        self._options = [*options, "--nnodes", str(nnodes)]
+        self._folder = tempfile.TemporaryDirectory(prefix="rallypoint-lab-")
+        self._fifo = pathlib.Path(self._folder.name) / "finish"
+        os.mkfifo(self._fifo)
+        self.agents = []
+
+    def start(self, host, *options):
+        """Starts an agent on a host. `options` come after those of the job, and override them."""
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
+        command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
+        agent = Agent(host, [*rendezvous, *self._options, *options, *command])
+        self.agents.append(agent)
+        return agent
+
+    def wait_for_workers(self, world, within, agents=None, since=0.0, restart=None):
+        """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
+
+        Returns the moment of the last start. Fails at once if an agent has ended, and after `within` seconds.
+        """
+        agents = self.agents if agents is None else agents
+
+        def running():
+            expect_running(agents)
+            last = [starts[-1] for agent in agents if (starts := agent.starts())]
+            fits = [each for each in last if each.world == world and each.when > since and restart in (None, each.restart)]
+            return len(fits) == len(agents) and fits
+
+        starts = until(f"{len(agents)} workers in a world of {world}", running, within)
+        ranks = sorted(start.group_rank for start in starts)
+        assert len(agents) < world or ranks == list(range(world)), f"ranks of a world of {world}: {ranks}"
+        return max(start.when for start in starts)
+
+    def finish(self, agents=None, within=60):
+        """Lets the workers end with success, and expects the same of all agents."""
+        # While the FIFO has a writer, opening it for reading doesn't block.
+        with open(self._fifo, "r+b", buffering=0):
+            for agent in self.agents if agents is None else agents:
+                code = agent.process.ended(within)
+                assert code == 0, f"the agent on {agent.host.address} ended with {code}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._folder.cleanup()
+
+
+def kill(*pids):
+    """Kills processes in one go. Returns the moment."""
+    moment = time.monotonic()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return moment

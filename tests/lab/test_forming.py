@@ -1,0 +1,96 @@
+"""Six nodes form a round, form the next one after a worker has failed, and finish, over links that are bad."""
+
+import functools
+import random
+import time
+
+import pytest
+from clock import stays
+from job import Job
+from lab import Lab
+
+NODES = 6
+
+RTT = {"delay": 0.15, "jitter": 0.1}
+"""A round-trip time of 300 ms ± 200 ms."""
+
+LOSS = {"loss": 0.1}
+
+REORDERING = {"delay": 0.01, "reorder": 0.25}
+
+BAD_LINKS = {"rtt": RTT, "loss": LOSS, "reordering": REORDERING, "all": REORDERING | LOSS | RTT}
+
+
+def form(job, hosts, within):
+    """Starts an agent on each host. Returns how long it took until all workers ran."""
+    begin = time.monotonic()
+    for host in hosts:
+        job.start(host)
+    return job.wait_for_workers(NODES, within) - begin
+
+
+def form_again(job, chance, within):
+    """Kills the worker of one node. Returns how long it took until all workers ran again."""
+    victim = chance.choice(job.agents)
+    begin = time.monotonic()
+    victim.host.run(["kill", "-KILL", victim.starts()[-1].pid])
+    return job.wait_for_workers(NODES, within, since=begin, restart=1) - begin
+
+
+def bad_links(link, within):
+    def attempt(seed, record):
+        with Lab(hosts=NODES, seed=seed) as lab, Job(lab, "--max-restarts", "1", nnodes=NODES) as job:
+            lab.link(**link)
+            record("formed", form(job, lab.hosts, within))
+            record("formed again", form_again(job, random.Random(seed), within))
+
+    return attempt
+
+
+@pytest.mark.parametrize("name", BAD_LINKS)
+def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries, name):
+    tries(bad_links(BAD_LINKS[name], within=60))
+
+
+@pytest.mark.long
+def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries):
+    tries(bad_links({"loss": 0.3}, within=180), allowed_to_fail=0.1)
+
+
+@pytest.mark.parametrize("neighbors", ["static", "arp"])
+@pytest.mark.parametrize("victim", ["store", "peer"])
+def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neighbors):
+    """The nodes start within 2 s of each other, and the cut begins within these 2 s."""
+
+    def attempt(seed, record):
+        chance = random.Random(seed)
+        with Lab(hosts=NODES, seed=seed, neighbors=neighbors) as lab, Job(lab, nnodes=NODES) as job:
+            # With a delay, more of the moments are moments at which messages are on their way.
+            lab.link(delay=0.05, jitter=0.02)
+            host = lab.hosts[0] if victim == "store" else chance.choice(lab.hosts[1:])
+            cut = chance.uniform(0, 2)
+            events = [(cut, host.cut), (cut + 3, host.heal)]
+            events += [(chance.uniform(0, 2), functools.partial(job.start, each)) for each in lab.hosts]
+            begin = time.monotonic()
+            for when, event in sorted(events, key=lambda each: each[0]):
+                time.sleep(max(0.0, begin + when - time.monotonic()))
+                event()
+            print(f"seed {seed}: {host.address} was cut off {cut:.3f} s after the start")
+            record("formed", job.wait_for_workers(NODES, within=60) - begin)
+            # An agent that the cut has broken would end by now.
+            stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
+
+    tries(attempt, quick=2)
+
+
+@pytest.mark.parametrize("name", BAD_LINKS)
+def test_all_agents_of_a_job_that_finishes_over_bad_links_end_with_success(tries, name):
+    def attempt(seed, record):
+        with Lab(hosts=NODES, seed=seed) as lab, Job(lab, nnodes=NODES) as job:
+            form(job, lab.hosts, within=60)
+            lab.link(**BAD_LINKS[name])
+            begin = time.monotonic()
+            job.finish()
+            record("finished", time.monotonic() - begin)
+
+    tries(attempt)

@@ -1,0 +1,44 @@
+"""Nodes that disagree about the size of their job."""
+
+import re
+import time
+
+import pytest
+from job import Job, expect_running
+from lab import Lab
+
+
+def names(message, host):
+    return re.search(rf"{re.escape(host.address)}(?!\d)", message)
+
+
+@pytest.mark.parametrize("phase", ["forming", "running"])
+def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, phase):
+    """The first two nodes say 2:3 while a round is under way, or 3 while it forms. The third says 4."""
+
+    def attempt(seed, record):
+        nnodes = {"forming": "3", "running": "2:3"}[phase]
+        with Lab(hosts=4, seed=seed) as lab, Job(lab, "--rdzv-conf", "last_call_timeout=1", nnodes=nnodes) as job:
+            first, second, third, fourth = lab.hosts
+            members = [job.start(first), job.start(second)]
+            if phase == "running":
+                job.wait_for_workers(2, within=60)
+            begin = time.monotonic()
+            refused = job.start(third, "--nnodes", {"forming": "4", "running": "2:4"}[phase])
+            code = refused.process.ended(30)
+            record("refused", time.monotonic() - begin)
+            assert code != 0
+            message = refused.process.text().partition("rallypoint run:")[2]
+            assert names(message, third), "the message doesn't name the node that is refused"
+            assert names(message, first) or names(message, second), "the message doesn't name a member of the round"
+            values = re.sub(r"\d+\.\d+\.\d+\.\d+[\d_]*", "", message)
+            assert re.search(r"\b3\b", values) and re.search(r"\b4\b", values), "the message doesn't name both values"
+            assert not refused.starts()
+            # The others are not disturbed, and a node that agrees with them gets in.
+            job.agents.remove(refused)
+            expect_running(members)
+            job.start(fourth)
+            job.wait_for_workers(3, within=60)
+            job.finish()
+
+    tries(attempt)
