@@ -77,6 +77,7 @@ pub fn run_in(surroundings: Surroundings, config: LaunchConfig) -> Outcome {
             end: End::Error(error),
             failures: Vec::new(),
             first_failure: None,
+            suspects: Vec::new(),
             restarts: 0,
             starts: 0,
             group: None,

@@ -48,6 +48,6 @@ pub use host::{full_name, short_name};
 pub use logs::{Attempt, Folder, Logs, WorkerLogs, remove_unused};
 pub use outcome::{End, Outcome};
 pub use placement::Placement;
-pub use report::{Exit, Failure, end_report, failure_report};
+pub use report::{Exit, Failure, end_report, ended_elsewhere, failure_report};
 pub use signal_name::{signal_name, signal_number};
 pub use worker::{WorkerPlan, check_workers, command_line, entry_point_name, plan};

@@ -106,8 +106,8 @@ pub struct Attempt {
     prefixes: Vec<Vec<u8>>,
     stdout: Tail,
     stderr: Tail,
-    /// Where each worker's standard error can be read again.
-    errors: Vec<(u32, LastLines)>,
+    /// Where each worker's standard error can be read again, and whether it is shown on the console.
+    errors: Vec<(u32, LastLines, bool)>,
 }
 
 /// Where one worker's streams go.
@@ -139,14 +139,14 @@ impl Attempt {
             _ if dir.is_some() && !shown => Some(nowhere()?),
             _ => None,
         };
-        let (stderr, last) = match &dir {
+        let (stderr, last, is_shown) = match &dir {
             Some(dir) if redirects.stderr || tee.stderr => {
                 let path = dir.join("stderr.log");
                 let file = create(&path)?;
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
                 }
-                (file.into(), LastLines::in_file(path))
+                (file.into(), LastLines::in_file(path), tee.stderr && shown)
             }
             _ => {
                 let (theirs, ours) = passage::open().map_err(|source| {
@@ -154,11 +154,12 @@ impl Attempt {
                     AgentError::System { doing, source }
                 })?;
                 let kept = LastLines::default();
-                self.stderr.add(Followed::passage(ours, kept.clone(), dir.is_none() || shown));
-                (theirs, kept)
+                let is_shown = dir.is_none() || shown;
+                self.stderr.add(Followed::passage(ours, kept.clone(), is_shown));
+                (theirs, kept, is_shown)
             }
         };
-        self.errors.push((local_rank, last));
+        self.errors.push((local_rank, last, is_shown));
         let error_file = dir.map(|dir| dir.join("error.json"));
         Ok(WorkerLogs { stdout, stderr: Some(stderr), error_file })
     }
@@ -175,12 +176,12 @@ impl Attempt {
         Ok(())
     }
 
-    /// The last lines that a worker wrote to standard error, up to now.
-    pub fn last_lines(&self, local_rank: u32) -> Vec<String> {
+    /// Returns the last lines that a worker wrote to standard error up to now, and whether the console shows them.
+    pub fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
         // What has come but was not read yet is read first.
         self.stderr.catch_up();
-        let of = self.errors.iter().find(|(rank, _)| *rank == local_rank);
-        of.map(|(_, last)| last.lines()).unwrap_or_default()
+        let of = self.errors.iter().find(|(rank, ..)| *rank == local_rank);
+        of.map(|(_, last, is_shown)| (last.lines(), *is_shown)).unwrap_or_default()
     }
 
     /// Whether all was passed on, after it was finished.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report,
-    tell_error, tell_failure,
+    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, ended_elsewhere, entry_point_name,
+    failure_report, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -138,8 +138,9 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
         End::Unhealthy if outcome.failures.is_empty() => {
             voice.complain("a worker could not be interrupted for too long and was given up");
         }
-        End::FailedElsewhere if outcome.first_failure.is_none() && outcome.failures.is_empty() => {
-            voice.complain("the job was ended by another node, which has not said why");
+        End::FailedElsewhere if outcome.first_failure.is_none() => {
+            voice.complain(&ended_elsewhere(&outcome.suspects));
+            voice.say("hint: see the output of that node; torchrun does not tell other nodes why it fails");
         }
         End::Failed | End::FailedElsewhere | End::Unhealthy => {
             let title = entry_point_name(config);
@@ -152,6 +153,9 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
     if let Some(path) = &config.error_file {
         match (&outcome.end, outcome.first_failure.as_ref().or(outcome.failures.first())) {
             (End::Error(error), _) => tell_error(&error.to_string(), path),
+            (End::FailedElsewhere, _) if outcome.first_failure.is_none() => {
+                tell_error(&ended_elsewhere(&outcome.suspects), path);
+            }
             (End::Succeeded | End::Spare, _) | (_, None) => {}
             (_, Some(failure)) => tell_failure(failure, path),
         }

@@ -89,7 +89,7 @@ fn workers_run_and_nothing_is_left() {
 fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     let place = Place::new();
     let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
-    let done = place.workers("2", &["-r", "1", "--log-dir", "logs", "--end-report", "end.json"], script);
+    let done = place.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
     assert_eq!(done.status.code(), Some(1));
     let told = text(&done.stderr);
     for line in [
@@ -102,8 +102,6 @@ fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     ] {
         assert!(told.lines().any(|found| found.starts_with(line)), "{line:?} in {told}");
     }
-    // It is shown as well, as the worker wrote it.
-    assert!(told.lines().any(|line| line == "last words"), "{told}");
     let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
     assert_eq!((&report["result"], &report["exit_code"]), (&"failed".into(), &1.into()));
     assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
@@ -111,6 +109,43 @@ fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     assert!(report["first_failure"]["ran"].as_f64().unwrap() > 0.0);
     let runs: Vec<_> = fs::read_dir(place.path("logs")).unwrap().flatten().collect();
     assert!(runs.len() == 1 && runs[0].path().join("attempt_0/1/stdout.log").is_file());
+}
+
+#[test]
+fn the_report_does_not_repeat_what_the_console_has_shown() {
+    let place = Place::new();
+    let script = "echo last words >&2; exit 3";
+    for (flags, shown, in_report) in [
+        (&["-r", "1"][..], "last words", false),
+        (&["-t", "2"], "[default0]:last words", false),
+        (&["-r", "2"], "", true),
+        (&["--local-ranks-filter", "1"], "", true),
+    ] {
+        let done = place.workers("1", &[flags, &["--end-report", "end.json"]].concat(), script);
+        let told = text(&done.stderr);
+        let lines: Vec<_> = told.lines().filter(|line| line.contains("last words")).collect();
+        assert_eq!(lines, [if in_report { "    last words" } else { shown }], "{flags:?}: {told}");
+        // A program may want them all the same.
+        let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+        assert_eq!(report["failures"][0]["last_lines"][0], "last words", "{flags:?}");
+    }
+}
+
+#[test]
+fn workers_that_the_agent_stopped_are_no_failures() {
+    let place = Place::new();
+    // One ends by the agent's signal, one with an exit code of its own because of it.
+    let script = "case $RANK in
+        0) touch ready0; exec sleep 600;;
+        1) trap 'exit 5' TERM; touch ready1; while :; do sleep 0.05; done;;
+        2) while [ ! -e ready0 ] || [ ! -e ready1 ]; do sleep 0.01; done; exit 3;;
+    esac";
+    let done = place.workers("3", &["--end-report", "end.json"], script);
+    let told = text(&done.stderr);
+    assert!(told.contains("<NO_OTHER_FAILURES>") && told.contains("exitcode  : 3 "), "{told}");
+    let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+    let failed: Vec<_> = report["failures"].as_array().unwrap().iter().map(|f| &f["rank"]).collect();
+    assert_eq!(failed, [2], "{report}");
 }
 
 #[test]
@@ -168,8 +203,7 @@ fn a_worker_finds_a_terminal_where_the_agent_has_one() {
     let told = read_terminal(ours);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(told.contains("yes"), "{told}");
-    let (_, report) = told.split_once("stderr    : (its last lines)").expect(&told);
-    assert!(report.contains("    yes") && report.contains("    no end"), "{told}");
+    assert!(told.matches("no end").count() == 1 && !told.contains("its last lines"), "{told}");
     let done = place.run(&["--log-level", "off", "--no-python", "sh", &script]);
     assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
 }

@@ -35,6 +35,10 @@ impl Agent {
             let _ = telling.join();
         }
         let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
+        let suspects = match (verdict, &elsewhere) {
+            (Verdict::FailedElsewhere, None) => self.suspects(),
+            _ => Vec::new(),
+        };
         self.part(verdict, parting);
         self.show_the_rest(verdict);
         let first_failure = match verdict {
@@ -47,6 +51,7 @@ impl Agent {
         Outcome {
             end,
             first_failure,
+            suspects,
             restarts: self.supervisor.restarts(),
             starts: self.starts,
             group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
@@ -84,6 +89,30 @@ impl Agent {
     fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
         news::final_failure(&*watching.board)
+    }
+
+    /// Returns the nodes one of which ended the job without telling why: the node that closed the rendezvous if it left
+    /// its name, or else all of torch's, because ours tell the others before they close it.
+    fn suspects(&self) -> Vec<String> {
+        if let Some(node) = self.handler().and_then(|handler| handler.closed_by()) {
+            return vec![node];
+        }
+        let Some(round) = self.formation.as_ref().map(|formation| &formation.round) else {
+            return Vec::new();
+        };
+        let (mut suspects, mut store_answers) = (Vec::new(), true);
+        for (rank, node) in (0..).zip(&round.participants) {
+            // The store may have gone with the node that failed. Then any other node may be torch's.
+            let is_ours = store_answers && {
+                let said = news::is_ours(&*round.store, rank);
+                store_answers = said.is_ok();
+                said.unwrap_or(false)
+            };
+            if rank != round.rank && !is_ours {
+                suspects.push(format!("node {rank} ({}, pid {})", node.addr, node.pid));
+            }
+        }
+        suspects
     }
 
     fn verdict(&mut self, verdict: Verdict) -> End {
