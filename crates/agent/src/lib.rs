@@ -6,6 +6,7 @@
 mod agent;
 mod config;
 mod devices;
+mod disk;
 mod entrance;
 mod environment;
 mod error;
@@ -39,6 +40,7 @@ pub use config::{
     WatchConfig, WorkerCommand,
 };
 pub use devices::count_devices;
+pub use disk::is_disk_full;
 pub use entrance::enter;
 pub use error::{AgentError, Result};
 pub use error_file::{Cause, tell_error, tell_failure};

@@ -25,6 +25,8 @@ pub struct Outcome {
     pub group: Option<(u64, u64)>,
     /// This node's first rank in the last round, and how many workers there were in the world.
     pub world: Option<(u64, u64)>,
+    /// Why output of the workers or events are missing from the log files: a full disk, most likely.
+    pub log_errors: Vec<String>,
     /// How long it took.
     pub ran: Duration,
 }

@@ -231,6 +231,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         "max_restarts": config.max_restarts,
         "starts": outcome.starts,
         "seconds": outcome.ran.as_secs_f64(),
+        "log_errors": outcome.log_errors,
         "first_failure": outcome.first_failure.as_ref().map(failure),
         "failures": outcome.failures.iter().map(failure).collect::<Vec<_>>(),
     })

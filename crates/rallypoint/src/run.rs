@@ -140,7 +140,7 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
         }
         End::FailedElsewhere if outcome.first_failure.is_none() => {
             voice.complain(&ended_elsewhere(&outcome.suspects));
-            voice.say("hint: see the output of that node; torchrun does not tell other nodes why it fails");
+            voice.say("hint: the output of that node may say why");
         }
         End::Failed | End::FailedElsewhere | End::Unhealthy => {
             let title = entry_point_name(config);

@@ -48,6 +48,9 @@ impl Agent {
         };
         let end = self.verdict(verdict);
         self.tell_events(&end);
+        self.logs.check_disk();
+        let log_errors =
+            [self.logs.error(), self.events.error()].into_iter().flatten().map(String::from).collect();
         Outcome {
             end,
             first_failure,
@@ -57,6 +60,7 @@ impl Agent {
             group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
             world: self.placement.as_ref().map(|place| (place.ranks.first, place.ranks.world_size)),
             failures: std::mem::take(&mut self.failures),
+            log_errors,
             ran: self.start.elapsed(),
         }
     }

@@ -188,6 +188,8 @@ impl Agent {
         };
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
+            // A full disk may be why it failed.
+            self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(
                     "failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",

@@ -155,6 +155,7 @@ fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() 
             starts: 1,
             group: Some((0, 2)),
             world: Some((0, 2)),
+            log_errors: vec![],
             ran: Duration::from_secs(1),
         };
         let report = end_report(&config(1), &outcome);
@@ -184,6 +185,7 @@ fn the_end_report_says_what_happened() {
         starts: 3,
         group: Some((0, 1)),
         world: Some((0, 2)),
+        log_errors: vec![],
         ran: Duration::from_millis(1500),
     };
     let report = end_report(&config(2), &outcome);

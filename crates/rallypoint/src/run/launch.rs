@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rallypoint_agent::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
-    check_workers, count_devices, reaches_agent, signal_number,
+    check_workers, count_devices, is_disk_full, reaches_agent, signal_number,
 };
 
 use super::arguments::RunArgs;
@@ -85,6 +85,10 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
         let was_there = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
+            // The agent runs without an event log then, and says so.
+            if flag == "--event-log" && is_disk_full(&error) {
+                continue;
+            }
             made.iter().for_each(|file| drop(std::fs::remove_file(file)));
             return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
         }
