@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Place {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["PET_", "TORCHELASTIC_", "RALLYPOINT_"].iter().any(|start| text.starts_with(start))
-                || text == "LOGLEVEL"
+                || ["LOGLEVEL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC"].contains(&&*text)
             {
                 command.env_remove(name);
             }
@@ -242,6 +242,89 @@ fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
     let wrong = place.workers("1", &["--log-level", "loud"], "true");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("--log-level \"loud\""), "{}", text(&wrong.stderr));
+}
+
+/// Makes a folder of programs: a Python that says where it is, and this program under some name.
+fn programs(place: &Place, folder: &str, name: &str) -> PathBuf {
+    let folder = place.path(folder);
+    fs::create_dir_all(&folder).unwrap();
+    let python = folder.join("python3");
+    fs::write(&python, "#!/bin/sh\necho $0 \"$@\"\n").unwrap();
+    fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_rallypoint"), folder.join(name)).unwrap();
+    folder
+}
+
+/// The same command under another name, with only these folders of programs.
+fn called(place: &Place, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    let usual = place.command(&[]);
+    for (name, value) in usual.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let path = path.iter().copied().chain([Path::new("/usr/bin"), Path::new("/bin")]);
+    command.args([program]).args(arguments).current_dir(place.0.path());
+    command.env("PATH", std::env::join_paths(path).unwrap()).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn workers_run_in_the_python_beside_the_command_and_the_start_line_names_it() {
+    let place = Place::new();
+    let (venv, other) =
+        (programs(&place, "venv/bin", "rallypoint"), programs(&place, "other/bin", "rallypoint"));
+    fs::write(place.path("s.py"), "").unwrap();
+    let run = |program: &str, path: &[&Path], variables: &[(&str, PathBuf)]| {
+        let done =
+            called(&place, program, path, &["run", "s.py"]).envs(variables.iter().cloned()).output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let out = text(&done.stdout);
+        let (python, arguments) = out.trim_end().split_once(' ').unwrap();
+        assert_eq!(arguments, "-u s.py");
+        assert!(text(&done.stderr).contains(&format!("; interpreter {python}\n")), "{}", text(&done.stderr));
+        PathBuf::from(python)
+    };
+    // Typed with its folder, or found on the PATH.
+    assert_eq!(run("venv/bin/rallypoint", &[&other], &[]), venv.join("python3"));
+    assert_eq!(run("rallypoint", &[&venv, &other], &[]), venv.join("python3"));
+    let activated = [("VIRTUAL_ENV", place.path("other"))];
+    assert_eq!(run("venv/bin/rallypoint", &[], &activated), other.join("python3"));
+    let named = [("VIRTUAL_ENV", place.path("other")), ("PYTHON_EXEC", venv.join("python3"))];
+    assert_eq!(run("other/bin/rallypoint", &[], &named), venv.join("python3"));
+}
+
+#[test]
+fn a_link_named_torchrun_is_the_launcher_under_that_name() {
+    let place = Place::new();
+    let folder = programs(&place, "bin", "torchrun");
+    let script = place.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
+    let run = |arguments: &[&str]| called(&place, "torchrun", &[&folder], arguments).output().unwrap();
+    // As torchx writes it.
+    let flags =
+        ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];
+    let more = ["--nproc_per_node", "2", "--role", "", "--max_restarts", "1", "--no_python", "sh", &script];
+    let done = run(&[&flags[..], &more].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let lines = sorted(&done.stdout);
+    assert!(["0 1", "1 1"].iter().all(|line| lines.iter().any(|found| found == line)), "{lines:?}");
+
+    for (arguments, code, what) in [
+        (&["--bogus", "x"][..], 2, "Usage: torchrun [OPTIONS] SCRIPT"),
+        (&[], 2, "hint: `torchrun --help`"),
+        (&["absent.py"], 1, "torchrun: there is no script"),
+    ] {
+        let done = run(arguments);
+        let told = text(&done.stderr);
+        assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
+        assert!(!told.contains("rallypoint"), "{arguments:?}: {told}");
+    }
+    let help = text(&run(&["--help"]).stdout);
+    assert!(help.contains("Usage: torchrun") && !help.contains("rallypoint run"), "{help}");
+    assert!(text(&run(&["--version"]).stdout).starts_with("torchrun (rallypoint "));
+    assert!(text(&run(&["--print-completion", "bash"]).stdout).contains("_torchrun()"));
 }
 
 #[test]

@@ -156,6 +156,7 @@ impl Agent {
     fn tell_world(&self, formation: &Formation, restarts: u32) {
         let round = &formation.round;
         let place = &round.bootstrap_store_info;
+        let interpreter = self.config.command.mode.interpreter();
         let world = World {
             run_id: self.config.rendezvous.run_id.clone(),
             round: round.round,
@@ -165,6 +166,7 @@ impl Agent {
             group_rank: round.rank,
             ranks: (formation.ranks.first, u64::from(self.config.nproc_per_node)),
             master: format!("{}:{}", place.master_addr, place.master_port),
+            interpreter: interpreter.map(|interpreter| interpreter.to_string_lossy().into_owned()),
             restarts,
         };
         match &self.onlooker {

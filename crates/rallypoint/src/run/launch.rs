@@ -1,7 +1,7 @@
 //! From flags, variables and defaults to what the agent is to do. Everything that is wrong is found here, before anything
 //! is started. The order and the rules are torchrun's; where it would go on with what can't work, this stops.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) struct Launch {
     pub(super) warnings: Vec<String>,
 }
 
-/// What these flags ask for. `line` is the command line they came from.
+/// What these flags ask for. `line` is the command line they came from, with the name that was typed for this program.
 pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Launch, Refused> {
     let mut warnings = Vec::new();
     let (target, worker_args) = args.script(line).ok_or_else(|| {
@@ -52,7 +52,8 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     let (signals, names) = signals(args, defaults)?;
     extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
     let grace = grace(args, defaults)?;
-    let mode = mode(args, defaults, &mut warnings)?;
+    let invoked_as = line.first().map(OsString::as_os_str).unwrap_or_default();
+    let mode = mode(args, invoked_as, defaults, &mut warnings)?;
     let command = WorkerCommand { target, args: worker_args, mode };
     let config = LaunchConfig {
         role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
@@ -158,14 +159,18 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
 }
 
 /// How the workers' command is run.
-fn mode(args: &RunArgs, defaults: &Defaults<'_>, warnings: &mut Vec<String>) -> Result<CommandMode, Refused> {
+fn mode(
+    args: &RunArgs,
+    invoked_as: &OsStr,
+    defaults: &Defaults<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<CommandMode, Refused> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
             .map(|(given, flag)| defaults.said_switch(given, flag));
     let (module, no_python, run_path) = (module?, no_python?, run_path?);
     let method = defaults.said(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
-    let path = (defaults.0)("PATH").unwrap_or_default();
-    let python = || script::interpreter((defaults.0)("PYTHON_EXEC"), &path);
+    let python = || script::interpreter(invoked_as, defaults);
     if run_path.is_some() {
         for other in [&module, &no_python].into_iter().flatten() {
             other.idle("--run-path runs a script inside of Python; leave one of them out", warnings)?;

@@ -5,26 +5,41 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::Refused;
+use super::python::Defaults;
 
-/// The interpreter of the workers: `PYTHON_EXEC`, else the first Python on the `PATH`. Torchrun takes the one it runs in.
-pub(super) fn interpreter(given: Option<OsString>, path: &OsStr) -> Result<OsString, Refused> {
-    match given.filter(|given| !given.is_empty()) {
-        Some(given) => match program(&given, path) {
+/// Returns the interpreter of the workers, the first of these that is there: `PYTHON_EXEC`; that of the activated
+/// environment; the one beside this program, which a package manager has put there with it; the first on the `PATH`.
+///
+/// `invoked_as` is this program's name as it was typed. A link is not followed: a link in a folder of programs to a tool
+/// in an environment of its own does not mean that environment.
+pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result<OsString, Refused> {
+    let variable = |name| (defaults.0)(name).filter(|value| !value.is_empty());
+    let path = variable("PATH").unwrap_or_default();
+    if let Some(given) = variable("PYTHON_EXEC") {
+        return match program(&given, &path) {
             Some(_) => Ok(given),
             None => Err(Refused::value(format!("PYTHON_EXEC={given:?}: there is no such program"))),
-        },
-        None => {
-            let found = std::env::split_paths(path)
-                .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
-                .find(|file| is_program(file));
-            found.map(PathBuf::into_os_string).ok_or_else(|| {
-                Refused::value(
-                    "there is no python3 or python on the PATH; name one in PYTHON_EXEC, or run a program with --no-python"
-                        .into(),
-                )
-            })
-        }
+        };
     }
+    // Conda's base environment is active in every shell of most who have it, so it is no choice for this job. If nothing
+    // else is found, it is on the PATH.
+    let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
+    let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
+    let activated =
+        [variable("VIRTUAL_ENV"), conda].into_iter().flatten().map(|dir| Path::new(&dir).join("bin"));
+    let beside = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
+    let found = activated
+        .chain(beside)
+        .chain(std::env::split_paths(&path))
+        .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
+        .find(|file| is_program(file));
+    // A relative path would change its meaning if a worker changed its folder.
+    found.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
+        Refused::value(
+            "there is no python3 or python on the PATH; name one in PYTHON_EXEC, or run a program with --no-python"
+                .into(),
+        )
+    })
 }
 
 /// That there is such a program, as the worker will look for it.
@@ -74,22 +89,58 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
+    /// A folder with this interpreter in it.
+    fn with_python(folder: PathBuf, name: &str) -> PathBuf {
+        std::fs::create_dir_all(&folder).unwrap();
+        file(&folder.join(name), 0o755);
+        folder
+    }
+
     #[test]
-    fn the_interpreter_is_the_first_on_the_path_unless_named() {
+    fn the_interpreter_is_the_named_the_activated_the_one_beside_this_program_or_the_first_on_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::create_dir(&one).unwrap();
         std::fs::create_dir(&two).unwrap();
-        let path = std::env::join_paths([&one, &two]).unwrap();
-        let refused = interpreter(None, &path).unwrap_err();
+        let mut variables = vec![("PATH", std::env::join_paths([&one, &two]).unwrap())];
+        let found = |variables: &[(&str, OsString)], invoked_as: &str| {
+            let lookup =
+                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
+            interpreter(OsStr::new(invoked_as), &Defaults(&lookup)).map(PathBuf::from)
+        };
+        let refused = found(&variables, "rallypoint").unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
         file(&two.join("python3"), 0o755);
         file(&one.join("python3"), 0o644);
-        assert_eq!(interpreter(None, &path).unwrap(), two.join("python3"));
+        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
         file(&one.join("python"), 0o755);
-        assert_eq!(interpreter(None, &path).unwrap(), one.join("python"));
-        assert_eq!(interpreter(Some("python3".into()), &path).unwrap(), "python3");
-        assert!(interpreter(Some("pypy".into()), &path).unwrap_err().text.contains("PYTHON_EXEC"));
+        assert_eq!(found(&variables, "rallypoint").unwrap(), one.join("python"));
+
+        // Beside this program, however that was found; but not beside what a link leads to.
+        let venv = with_python(dir.path().join("venv/bin"), "python");
+        let typed = venv.join("rallypoint");
+        file(&typed, 0o755);
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
+        std::os::unix::fs::symlink(&typed, two.join("rallypoint")).unwrap();
+        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
+
+        // Conda's base environment is no choice, others are.
+        let conda = with_python(dir.path().join("conda/bin"), "python3");
+        variables.push(("CONDA_PREFIX", dir.path().join("conda").into()));
+        variables.push(("CONDA_DEFAULT_ENV", "base".into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
+        variables.last_mut().unwrap().1 = "mine".into();
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), conda.join("python3"));
+        let activated = with_python(dir.path().join("activated/bin"), "python3");
+        variables.push(("VIRTUAL_ENV", dir.path().join("gone").into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), conda.join("python3"));
+        variables.last_mut().unwrap().1 = dir.path().join("activated").into();
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), activated.join("python3"));
+
+        variables.push(("PYTHON_EXEC", "python3".into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), Path::new("python3"));
+        variables.last_mut().unwrap().1 = "pypy".into();
+        assert!(found(&variables, "rallypoint").unwrap_err().text.contains("PYTHON_EXEC"));
     }
 
     #[test]
