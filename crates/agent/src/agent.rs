@@ -54,7 +54,7 @@ pub struct Surroundings {
 pub trait Onlooker: Send + Sync {
     /// What it waits for.
     fn observer(&self) -> Arc<dyn Observer>;
-    /// It waits no longer; this is the world it is in, if it is in one.
+    /// It waits no longer; this is the world it is in. Without one the agent ends.
     fn formed(&self, world: Option<&World>);
 }
 

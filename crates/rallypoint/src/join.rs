@@ -24,6 +24,7 @@ use again::Hurry;
 pub(crate) use arguments::JoinArgs;
 pub(crate) use command::{BECOME, become_command};
 use signals::Listener;
+pub(crate) use signals::is_ignored;
 
 use crate::output;
 use crate::progress::Progress;

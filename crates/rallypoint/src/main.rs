@@ -2,6 +2,7 @@
 
 mod bench;
 mod join;
+mod live_line;
 mod log;
 mod output;
 mod progress;

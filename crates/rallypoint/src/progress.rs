@@ -5,56 +5,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rallypoint_rendezvous::{Gathering, NodeDesc, Observer, Reason, Waiting};
+
+use crate::live_line;
 
 /// Tells it.
 pub(crate) struct Progress {
     run_id: String,
-    bar: Option<ProgressBar>,
+    is_terminal: bool,
     /// What was logged last, without what changes by itself.
     logged: Mutex<Option<String>>,
     /// No round was under way when it was last told.
     forming: AtomicBool,
 }
 
-/// How often the line moves while nothing else does.
-const TICK: Duration = Duration::from_millis(100);
 /// So many nodes are named; a crowd is only counted.
 const NAMED: usize = 8;
 
 impl Progress {
     pub(crate) fn new(run_id: &str) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Progress { run_id: run_id.into(), bar, logged: Mutex::default(), forming: AtomicBool::new(false) }
+        let is_terminal = std::io::stderr().is_terminal();
+        Progress {
+            run_id: run_id.into(),
+            is_terminal,
+            logged: Mutex::default(),
+            forming: AtomicBool::new(false),
+        }
     }
 
     /// It waits no longer; whether it had only waited for others, with no round under way.
     pub(crate) fn end(&self) -> bool {
-        if let Some(bar) = &self.bar {
-            bar.disable_steady_tick();
-            bar.set_message("");
-            bar.finish_and_clear();
-            bar.reset();
-        }
+        live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.forming.swap(false, Ordering::Relaxed)
     }
 
-    /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
-    fn tell(&self, kind: &str, what: String, line: String, until: &str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(format!("{}: {line}", self.run_id));
-                bar.tick();
-            }
-            None => {
+    /// `what` changes when something happens, the rest by itself. The live line `moves` by itself if this is not called for a
+    /// while.
+    fn tell(&self, kind: &str, what: String, line: String, until: &str, moves: bool) {
+        match self.is_terminal {
+            true => live_line::show(format!("{}: {line}", self.run_id), moves),
+            false => {
                 let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
                 if logged.as_deref() != Some(&what) {
                     tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
@@ -73,11 +64,9 @@ impl Observer for Progress {
             Some(joined) => format!("{joined} of {world_size} nodes are here"),
         };
         let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
-        if let (Some(bar), None) = (&self.bar, joined) {
-            // Nobody calls while the connection is being made.
-            bar.enable_steady_tick(TICK);
-        }
-        self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);
+        // Nothing is told while the connection is being made.
+        let moves = joined.is_none();
+        self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until, moves);
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
@@ -96,7 +85,7 @@ impl Observer for Progress {
         }
         let (what, until) = (what(waiting), until(waiting));
         // What ends the wait before who is here.
-        self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until);
+        self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until, false);
     }
 }
 

@@ -3,9 +3,9 @@
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::live_line;
 
 /// Shows what is being waited for, from the first second on until it is dropped.
 pub(crate) struct Waiting(Option<(Sender<()>, JoinHandle<()>)>);
@@ -15,21 +15,15 @@ impl Waiting {
         if !std::io::stderr().is_terminal() {
             return Waiting(None);
         }
-        let what = crate::output::shown(what.as_bytes(), &[]);
+        let (what, start) = (crate::output::shown(what.as_bytes(), &[]), Instant::now());
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-                return;
+            let mut pause = Duration::from_secs(1);
+            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                live_line::show(format!("{what} ({}s)", start.elapsed().as_secs()), false);
+                pause = Duration::from_millis(100);
             }
-            let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
-            let bar = ProgressBar::new_spinner().with_elapsed(Duration::from_secs(1)).with_message(what);
-            if let Ok(style) = style {
-                bar.set_style(style);
-            }
-            while ended.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-                bar.tick();
-            }
-            bar.finish_and_clear();
+            live_line::clear();
         });
         Waiting(Some((end, thread)))
     }

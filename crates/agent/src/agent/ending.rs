@@ -26,9 +26,7 @@ const SHOW_IN_HASTE: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
-        if let Some(onlooker) = &self.onlooker
-            && self.starts == 0
-        {
+        if let Some(onlooker) = &self.onlooker {
             onlooker.formed(None);
         }
         if let Some(telling) = self.telling.take() {
