@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use rallypoint_core::counted;
 use rallypoint_core::supervise::{Parting, Verdict};
 use serde_json::{Value, json};
 
@@ -83,7 +84,8 @@ impl Agent {
         if unshown > 0 {
             let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            tracing::warn!("up to {unshown} lines of the workers were not shown: nobody read them{folder}");
+            let lines = counted(unshown, "line");
+            tracing::warn!("up to {lines} of the workers were not shown: nobody read them{folder}");
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rallypoint_core::counted;
+
 /// What a round came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct World {
@@ -32,13 +34,12 @@ const NAMED: usize = 8;
 
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let many = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         write!(
             f,
             "{}: {} on {}, this is node {} with ",
             self.run_id,
-            many(self.workers, "worker"),
-            many(self.group_world_size, "node"),
+            counted(self.workers, "worker"),
+            counted(self.group_world_size, "node"),
             self.group_rank
         )?;
         match self.ranks {
