@@ -39,17 +39,18 @@ struct Refused {
     /// The exit code: torchrun's for it.
     code: u8,
     text: String,
+    hint: Option<String>,
 }
 
 impl Refused {
     /// What was typed can't be understood.
     fn usage(text: String) -> Refused {
-        Refused { code: 2, text }
+        Refused { code: 2, text, hint: None }
     }
 
     /// What was typed can't be done.
     fn value(text: String) -> Refused {
-        Refused { code: 1, text }
+        Refused { code: 1, text, hint: None }
     }
 }
 
@@ -241,6 +242,9 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
 
 fn refuse(refused: &Refused, voice: Voice) -> ExitCode {
     voice.complain(&refused.text);
+    if let Some(hint) = &refused.hint {
+        voice.say(&format!("hint: {hint}"));
+    }
     if refused.code == 2 {
         voice.say(&format!("hint: `{} --help` shows the options with examples", voice.name));
     }

@@ -379,8 +379,46 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
         let done = place.run(arguments);
         let told = text(&done.stderr);
         assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
-        assert!(code == 2 || told.lines().count() == 1, "{arguments:?}: {told}");
+        let more: Vec<_> = told.lines().skip(1).filter(|line| !line.starts_with("hint: ")).collect();
+        assert!(code == 2 || more.is_empty(), "{arguments:?}: {told}");
         assert!(place.left().is_empty(), "{arguments:?} leaves {:?}", place.left());
+    }
+}
+
+#[test]
+fn a_module_that_is_not_there_is_refused_before_anything_starts() {
+    let place = Place::new();
+    let python =
+        ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
+    let Some(python) = python else { return println!("skipped: no python3") };
+    let run = |arguments: &[&str]| {
+        let flags = ["--max-restarts", "3", "--event-log", "events"];
+        place.command(&[&flags[..], arguments].concat()).env("PYTHON_EXEC", python).output().unwrap()
+    };
+    for module in ["nosuch_module", "nosuch_module.part"] {
+        let done = run(&["-m", module]);
+        let told = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{told}");
+        let lines: Vec<_> = told.lines().collect();
+        let what = format!("rallypoint run: there is no module \"nosuch_module\" for {python}");
+        assert!(
+            lines.len() == 2 && lines[0] == what && lines[1].starts_with("hint: `python -m` looks in"),
+            "{told}"
+        );
+        assert!(place.left().is_empty() && !place.path("events").exists(), "{:?}", place.left());
+    }
+    // Those that are there are found wherever they are: in this folder, as a package, with Python.
+    fs::write(place.path("mine.py"), "print('it runs')").unwrap();
+    fs::create_dir_all(place.path("package")).unwrap();
+    fs::write(place.path("package/part.py"), "print('it runs')").unwrap();
+    for (arguments, said) in [
+        (&["-m", "mine"][..], "it runs\n"),
+        (&["-m", "package.part"], "it runs\n"),
+        (&["-m", "json.tool", "json.json", "out.json"], ""),
+    ] {
+        fs::write(place.path("json.json"), "[]").unwrap();
+        let done = run(arguments);
+        assert!(done.status.success() && text(&done.stdout) == said, "{arguments:?}: {}", text(&done.stderr));
     }
 }
 

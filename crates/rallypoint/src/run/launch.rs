@@ -201,7 +201,7 @@ fn check_command(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), R
     let commands = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => script::check_program(&config.command.target, &path),
-        CommandMode::Module { .. } => Ok(()),
+        CommandMode::Module { interpreter } => script::check_modules(&commands, interpreter, defaults),
         // The local rank may be in its name.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             commands.iter().try_for_each(|target| script::check_script(target))
