@@ -94,7 +94,8 @@ class Run:
         self.name = name
         self.folder = folder / name
         (self.folder / "out").mkdir(parents=True, exist_ok=True)
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "TORCHELASTIC_"))}
+        ours = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         # Both must find the same interpreter and leave their temporary files where they can be looked at.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}

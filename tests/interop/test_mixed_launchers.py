@@ -109,6 +109,10 @@ def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
     ):
         assert torchs.ended() == 1, torchs.text
         assert ours.ended() == 1, ours.text
+        # The worker that our agent stopped is not blamed; the node that failed is named.
+        culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
+        assert culprit in ours.text, ours.text
+        assert "Root Cause" not in ours.text, ours.text
 
 
 def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_failed(port):

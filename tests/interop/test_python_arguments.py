@@ -206,7 +206,7 @@ def test_values_that_a_server_would_not_take_are_refused_before_they_are_sent():
 
 def test_multi_set_with_a_value_missing_is_refused_whole():
     store = FAMILIES["ours"].HashStore()
-    with pytest.raises(FAMILIES["torch"].DistStoreError, match="same size .2 keys and 1 values."):
+    with pytest.raises(FAMILIES["torch"].DistStoreError, match="same size .2 keys and 1 value."):
         store.multi_set(["a", "b"], ["1"])
     assert store.num_keys() == 0
 

@@ -35,8 +35,8 @@ def alone(wheel, tmp_path_factory):
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
     assert shutil.which("cargo", path=environment["PATH"]) is None
 
-    def run(*command):
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
+    def run(*command, **variables):
+        done = subprocess.run(command, env=environment | variables, cwd=folder, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -70,6 +70,19 @@ except rallypoint.QueueEmptyError as error:
     print(error)
 """
     assert alone("python", "-c", script).splitlines() == [f"b'hello' {version}", "queue q is empty"]
+
+
+def test_workers_run_in_the_python_that_the_command_belongs_to(alone, tmp_path):
+    script = tmp_path / "which.py"
+    script.write_text("import sys; print(sys.prefix)")
+    prefix = alone("python", "-c", "import sys; print(sys.prefix)").strip()
+    elsewhere = {"PATH": "/usr/bin:/bin"}
+    for command in (f"{prefix}/bin/rallypoint",), (f"{prefix}/bin/python", "-m", "rallypoint"):
+        assert alone(*command, "run", str(script), **elsewhere).strip() == prefix, command
+    # `python -m` names the Python, whichever is activated.
+    other = {**elsewhere, "VIRTUAL_ENV": sys.prefix}
+    assert alone(f"{prefix}/bin/rallypoint", "run", str(script), **other).strip() == sys.prefix
+    assert alone(f"{prefix}/bin/python", "-m", "rallypoint", "run", str(script), **other).strip() == prefix
 
 
 def test_help_needs_no_torch(alone):

@@ -36,6 +36,10 @@ class Terminal:
             except OSError:
                 raise AssertionError(f"it ended: {self.seen}") from None
 
+    def left(self):
+        """What is left on the screen: of each line what was written after it was last cleared."""
+        return [line.rpartition("\x1b[2K")[2] for line in self.seen.split("\n")]
+
     def types(self, text):
         os.write(self.screen, text.encode())
 
@@ -46,6 +50,11 @@ class Terminal:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.pid = None
+                while select.select([self.screen], [], [], 0)[0]:
+                    try:
+                        self.seen += os.read(self.screen, 65536).decode(errors="replace")
+                    except OSError:
+                        break
                 return os.waitstatus_to_exitcode(status)
             assert time.monotonic() < deadline, self.seen
             if select.select([self.screen], [], [], 0.02)[0]:
@@ -145,6 +154,29 @@ def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hi
                 program.shows(f"answered like {kind} server")
                 program.shows("hint: ")
                 assert program.ended() != 0
+
+
+PAIR = ("run", "--nnodes", "2", "--no-python", "true")
+ALONE = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job")
+STATIC = ("--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", "1")
+
+
+@pytest.mark.parametrize(
+    "command, waits, code",
+    [
+        (("join", *ALONE, "--nnodes", "2"), "1 of at least 2", 128 + signal.SIGINT),
+        ((PAIR[0], *ALONE, *PAIR[1:]), "1 of at least 2", 128 + signal.SIGINT),
+        ((PAIR[0], *STATIC, *PAIR[1:]), "no answer yet", 128 + signal.SIGINT),
+        (("store", "--endpoint", "127.0.0.1:1", "ping"), "connecting to", -signal.SIGINT),
+    ],
+    ids=["join", "run", "run-static", "store"],
+)
+def test_an_interrupt_leaves_nothing_of_the_live_line(command, waits, code):
+    with Terminal(*command) as node:
+        node.shows(waits)
+        node.types("\x03")
+        assert node.ended() == code, node.seen
+        assert not [line for line in node.left() if waits in line or re.search("[\u2800-\u28ff]", line)], node.seen
 
 
 def test_a_command_reads_what_is_typed_and_a_key_that_interrupts_reaches_it_once(endpoint):

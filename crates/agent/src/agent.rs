@@ -56,7 +56,7 @@ pub struct Surroundings {
 pub trait Onlooker: Send + Sync {
     /// What it waits for.
     fn observer(&self) -> Arc<dyn Observer>;
-    /// It waits no longer; this is the world it is in, if it is in one.
+    /// It waits no longer; this is the world it is in. Without one the agent ends.
     fn formed(&self, world: Option<&World>);
 }
 
@@ -79,10 +79,12 @@ pub fn run_in(surroundings: Surroundings, config: LaunchConfig) -> Outcome {
             end: End::Error(error),
             failures: Vec::new(),
             first_failure: None,
+            suspects: Vec::new(),
             restarts: 0,
             starts: 0,
             group: None,
             world: None,
+            log_errors: Vec::new(),
             ran: start.elapsed(),
         },
     }
@@ -275,7 +277,8 @@ impl Agent {
         let tick = ticks.then_some(self.config.monitor_interval);
         let next = self.supervisor.timeout().map(|at| at.since(self.now()));
         let give_up = self.give_up.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = [next, tick, give_up].into_iter().flatten().min();
+        let disk_check = self.logs.time_to_disk_check();
+        let timeout = [next, tick, give_up, disk_check].into_iter().flatten().min();
         // A little later rather than a little earlier, or it would wake up for nothing.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
@@ -309,6 +312,7 @@ impl Agent {
         if drain(&self.child_ended) > 0 || self.starts > 0 {
             self.bury();
         }
+        self.logs.check_disk_if_due();
         if let Some(stuck) = &mut self.stuck
             && let Some(worker) = stuck.look(self.processes.running())
         {

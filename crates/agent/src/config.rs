@@ -1,7 +1,7 @@
 //! What an agent is to do: the workers it runs, who it meets, and what it does when something goes wrong. Plain data, already
 //! checked; where it came from (a command line, a program) is not its business.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,6 +84,18 @@ pub enum CommandMode {
         /// The interpreter.
         interpreter: OsString,
     },
+}
+
+impl CommandMode {
+    /// Returns the Python interpreter that runs the target, if one does.
+    pub fn interpreter(&self) -> Option<&OsStr> {
+        match self {
+            CommandMode::Script { interpreter }
+            | CommandMode::Module { interpreter }
+            | CommandMode::RunPath { interpreter } => Some(interpreter),
+            CommandMode::Program => None,
+        }
+    }
 }
 
 /// How long workers may take to end before they are killed. Each worker has the whole of it.

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::config::{EventLog, LaunchConfig};
+use crate::disk::{FirstError, is_disk_full};
 use crate::error::{AgentError, Result};
 use crate::placement::Placement;
 use crate::worker::entry_point_name;
@@ -15,6 +17,7 @@ use crate::worker::entry_point_name;
 /// Writes events.
 pub(crate) struct Events {
     sink: Option<Sink>,
+    error: FirstError,
     run_id: String,
     role: String,
     backend: String,
@@ -28,7 +31,35 @@ pub(crate) struct Events {
 
 enum Sink {
     Console(Console),
-    File(File),
+    File(EventFile),
+}
+
+/// A file that each event is appended to as one line.
+struct EventFile {
+    file: File,
+    path: PathBuf,
+    /// The last write ended in the middle of a line.
+    torn: bool,
+}
+
+impl EventFile {
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(length @ 1..) => (rest, self.torn) = (&rest[length..], true),
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.torn = false;
+        Ok(())
+    }
 }
 
 /// Standard error, written by a thread of its own: who reads it may have stopped, and the agent must not.
@@ -80,20 +111,26 @@ pub(crate) struct OfWorker<'a> {
 
 impl Events {
     pub(crate) fn open(config: &LaunchConfig, start: Instant) -> Result<Events> {
+        let error = FirstError::default();
         let sink = match &config.events {
             EventLog::None => None,
             EventLog::Console => Some(Sink::Console(Console::start())),
-            EventLog::File(path) => {
-                let opened = File::options().create(true).append(true).open(path);
-                let failed =
-                    |source| AgentError::File { doing: "open the event log", path: path.clone(), source };
-                Some(Sink::File(opened.map_err(failed)?))
-            }
+            EventLog::File(path) => match File::options().create(true).append(true).open(path) {
+                Ok(file) => Some(Sink::File(EventFile { file, path: path.clone(), torn: false })),
+                Err(source) if is_disk_full(&source) => {
+                    error.report(format!("cannot create the event log {path:?}: {source}; events are lost"));
+                    None
+                }
+                Err(source) => {
+                    return Err(AgentError::File { doing: "open the event log", path: path.clone(), source });
+                }
+            },
         };
         // Asking for it may take time, so only those pay who want to know.
         let hostname = if sink.is_some() { crate::host::full_name() } else { String::new() };
         Ok(Events {
             sink,
+            error,
             run_id: config.rendezvous.run_id.clone(),
             role: config.role.clone(),
             backend: config.rendezvous.backend.clone(),
@@ -133,13 +170,20 @@ impl Events {
         let mut line = self.event(state, worker, raw_error, took).to_string();
         line.push('\n');
         let written = match &mut self.sink {
-            Some(Sink::File(file)) => file.write_all(line.as_bytes()),
-            Some(Sink::Console(console)) => console.write(line),
+            Some(Sink::File(file)) => file.write(&line).map_err(|error| (format!("{:?}", file.path), error)),
+            Some(Sink::Console(console)) => {
+                console.write(line).map_err(|error| ("on standard error".into(), error))
+            }
             None => Ok(()),
         };
-        if let Err(error) = written {
-            tracing::debug!("an event could not be written: {error}");
+        if let Err((place, error)) = written {
+            self.error.report(format!("cannot write the event log {place}: {error}; the workers run on"));
         }
+    }
+
+    /// Returns why events are missing, if there was an error.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.error.get()
     }
 
     fn event(
@@ -227,6 +271,22 @@ mod tests {
         assert_eq!(lines[1]["source"], "AGENT");
         assert_eq!(lines[1]["metadata"]["duration_ms"], 1500.0);
         assert_eq!(lines[1]["metadata"]["worker_id"], Value::Null);
+    }
+
+    #[test]
+    fn a_line_that_the_disk_had_no_room_for_is_not_glued_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let file = File::options().create(true).append(true).open(&path).unwrap();
+        let mut log = EventFile { file, path: path.clone(), torn: false };
+        log.write("one\n").unwrap();
+        // As after a write that was cut short.
+        log.file.write_all(b"tw").unwrap();
+        log.torn = true;
+        log.write("three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntw\nthree\n");
+        log.file = File::options().write(true).open("/dev/full").unwrap();
+        assert!(log.write("four\n").is_err() && !log.torn);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! The outer one and the keeper decide nothing.
 
 mod descendants;
+mod invocation;
 mod keeper;
 mod outer;
 
@@ -40,6 +41,7 @@ use rustix::process::{
 
 use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
+pub use invocation::invoked_as;
 pub(crate) use keeper::keep;
 pub use outer::reaches_agent;
 

@@ -6,6 +6,7 @@
 mod agent;
 mod config;
 mod devices;
+mod disk;
 mod entrance;
 mod environment;
 mod error;
@@ -39,15 +40,16 @@ pub use config::{
     WatchConfig, WorkerCommand,
 };
 pub use devices::count_devices;
+pub use disk::is_disk_full;
 pub use entrance::enter;
 pub use error::{AgentError, Result};
 pub use error_file::{Cause, tell_error, tell_failure};
-pub use guard::{Guard, reaches_agent, stand};
+pub use guard::{Guard, invoked_as, reaches_agent, stand};
 pub use health::{Health, Reply};
 pub use host::{full_name, short_name};
 pub use logs::{Attempt, Folder, Logs, WorkerLogs, remove_unused};
 pub use outcome::{End, Outcome};
 pub use placement::Placement;
-pub use report::{Exit, Failure, end_report, failure_report};
+pub use report::{Exit, Failure, end_report, ended_elsewhere, failure_report};
 pub use signal_name::{signal_name, signal_number};
 pub use worker::{WorkerPlan, check_workers, command_line, entry_point_name, plan};

@@ -13,9 +13,10 @@ mod tail;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::config::{LaunchConfig, LogsConfig};
+use crate::config::{LaunchConfig, LogDir, LogsConfig};
+use crate::disk::{FirstError, is_disk_full, is_full};
 use crate::error::{AgentError, Result};
 use crate::host;
 use crate::placement::Placement;
@@ -26,6 +27,12 @@ pub use folder::{Folder, remove_unused};
 use last_lines::LastLines;
 use tail::{Console, Followed, Tail};
 
+/// How often the disk of the log files is checked. Workers write them, so the agent sees no error when the disk is full.
+const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What becomes of output that can't go to files.
+const PASSED_THROUGH: &str = "the workers run on, and their output is passed through instead of stored";
+
 /// The logs of a run, from its first start to its last.
 #[derive(Debug)]
 pub struct Logs {
@@ -33,18 +40,32 @@ pub struct Logs {
     role: String,
     workers: u32,
     folder: Folder,
+    /// Why something of the workers' output is not in the files.
+    error: FirstError,
+    next_disk_check: Instant,
     /// How something is shown.
     show: fn(Console, &[u8]) -> bool,
 }
 
 impl Logs {
-    /// Makes the folder of this run. What can't be written is found out here, before anything is started.
+    /// Makes the folder of this run. What can't be written is found out here, before anything is started. A full disk is
+    /// no reason not to start: then there is no folder, and the error is reported.
     pub fn create(config: &LaunchConfig) -> Result<Logs> {
+        let error = FirstError::default();
+        let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
+            Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
+                error.report(format!("{}; {PASSED_THROUGH}", AgentError::File { doing, path, source }));
+                Folder::default()
+            }
+            made => made?,
+        };
         Ok(Logs {
             config: config.logs.clone(),
             role: config.role.clone(),
             workers: config.nproc_per_node,
-            folder: Folder::create(&config.logs.dir, &config.rendezvous.run_id)?,
+            folder,
+            error,
+            next_disk_check: Instant::now() + DISK_CHECK_INTERVAL,
             show: tail::show,
         })
     }
@@ -54,24 +75,79 @@ impl Logs {
         &self.folder
     }
 
-    /// Prepares a start: folders for all workers, and whoever passes on what they write.
+    /// Returns why something of the workers' output is not in the files, if there was an error.
+    pub fn error(&self) -> Option<&str> {
+        self.error.get()
+    }
+
+    /// Whether workers write to files in the folder.
+    fn stores_output(&self) -> bool {
+        let goes_to_file = |rank| {
+            let (redirects, tee) = (self.config.redirects.of(rank), self.config.tee.of(rank));
+            redirects.stdout || redirects.stderr || tee.stdout || tee.stderr
+        };
+        (0..self.workers).any(goes_to_file)
+    }
+
+    /// The time until the next [`check_disk_if_due`](Logs::check_disk_if_due) has something to do; `None` if it never has.
+    pub fn time_to_disk_check(&self) -> Option<Duration> {
+        let is_needed = self.folder.path().is_some() && self.error().is_none() && self.stores_output();
+        is_needed.then(|| self.next_disk_check.saturating_duration_since(Instant::now()))
+    }
+
+    /// Checks the disk every `DISK_CHECK_INTERVAL`.
+    pub fn check_disk_if_due(&mut self) {
+        if self.time_to_disk_check() == Some(Duration::ZERO) {
+            self.next_disk_check = Instant::now() + DISK_CHECK_INTERVAL;
+            self.check_disk();
+        }
+    }
+
+    /// Reports it if the disk that workers write files to is full.
+    pub fn check_disk(&self) {
+        if let Some(dir) = self.folder.path().filter(|dir| self.stores_output() && is_full(dir)) {
+            let dir = dir.display();
+            self.error.report(format!(
+                "the disk of the log folder {dir} is full; workers lose output that they write there"
+            ));
+        }
+    }
+
+    /// Prepares a start: folders for all workers, and whoever passes on what they write. If there can be no files, all
+    /// output is passed on.
     pub fn start(&mut self, placement: &Placement) -> Result<Attempt> {
+        let (dir, stdout, stderr) = self.files(placement).unwrap_or_else(|error| {
+            self.error.report(format!("{error}; {PASSED_THROUGH}"));
+            (None, None, None)
+        });
+        let prefixes = (0..self.workers).map(|local_rank| self.prefix(placement, local_rank)).collect();
+        let stdout = Tail::start(Console::Out, stdout, self.show)?;
+        let stderr = Tail::start(Console::Err, stderr, self.show)?;
+        let (config, error) = (self.config.clone(), self.error.clone());
+        Ok(Attempt { config, dir, prefixes, stdout, stderr, errors: Vec::new(), error })
+    }
+
+    /// Makes the folder of a start, and its files for filtered lines.
+    fn files(&self, placement: &Placement) -> Result<(Option<PathBuf>, Option<Filter>, Option<Filter>)> {
+        // The files could be made, but not a byte would go into them.
+        if let Some(dir) = self.folder.path().filter(|dir| self.stores_output() && is_full(dir)) {
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
+        }
         let dir = self.folder.attempt(placement.restart_count, self.workers)?;
         let filtered = |wanted: &[String], name: &str| -> Result<Option<Filter>> {
             match (wanted, &dir) {
                 ([], _) | (_, None) => Ok(None),
                 (wanted, Some(dir)) => {
-                    let file = create(&dir.join(name))?;
-                    Ok(Some(Filter { file, wanted: wanted.to_vec() }))
+                    let path = dir.join(name);
+                    let (file, wanted, error) = (create(&path)?, wanted.to_vec(), self.error.clone());
+                    Ok(Some(Filter { file, path, wanted, error }))
                 }
             }
         };
         let stdout = filtered(&self.config.stdout_filters, "filtered_stdout.log")?;
         let stderr = filtered(&self.config.stderr_filters, "filtered_stderr.log")?;
-        let prefixes = (0..self.workers).map(|local_rank| self.prefix(placement, local_rank)).collect();
-        let stdout = Tail::start(Console::Out, stdout, self.show)?;
-        let stderr = Tail::start(Console::Err, stderr, self.show)?;
-        Ok(Attempt { config: self.config.clone(), dir, prefixes, stdout, stderr, errors: Vec::new() })
+        Ok((dir, stdout, stderr))
     }
 
     /// What is put before a tee'd line.
@@ -95,7 +171,9 @@ impl Logs {
 #[derive(Debug)]
 struct Filter {
     file: File,
+    path: PathBuf,
     wanted: Vec<String>,
+    error: FirstError,
 }
 
 /// The logs of one start.
@@ -106,8 +184,9 @@ pub struct Attempt {
     prefixes: Vec<Vec<u8>>,
     stdout: Tail,
     stderr: Tail,
-    /// Where each worker's standard error can be read again.
-    errors: Vec<(u32, LastLines)>,
+    /// Where each worker's standard error can be read again, and whether it is shown on the console.
+    errors: Vec<(u32, LastLines, bool)>,
+    error: FirstError,
 }
 
 /// Where one worker's streams go.
@@ -122,45 +201,56 @@ pub struct WorkerLogs {
 }
 
 impl Attempt {
-    /// The streams of one worker, once.
+    /// The streams of one worker, once. A stream whose file can't be made is passed through.
     pub fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
-        let stdout = match &dir {
-            Some(dir) if redirects.stdout || tee.stdout => {
-                let path = dir.join("stdout.log");
-                let file = create(&path)?;
+        let shown = shown || self.config.dir == LogDir::Nowhere;
+        let (stored_out, stored_err) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
+        let stdout = match self.file(&dir, "stdout.log", stored_out) {
+            Some((file, path)) => {
                 if tee.stdout && shown {
                     self.follow(&path, local_rank, Console::Out)?;
                 }
                 Some(file.into())
             }
-            _ if dir.is_some() && !shown => Some(nowhere()?),
-            _ => None,
+            None if shown || stored_out => None,
+            None => Some(nowhere()?),
         };
-        let (stderr, last) = match &dir {
-            Some(dir) if redirects.stderr || tee.stderr => {
-                let path = dir.join("stderr.log");
-                let file = create(&path)?;
+        let (stderr, last, is_shown) = match self.file(&dir, "stderr.log", stored_err) {
+            Some((file, path)) => {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
                 }
-                (file.into(), LastLines::in_file(path))
+                (file.into(), LastLines::in_file(path), tee.stderr && shown)
             }
-            _ => {
+            None => {
                 let (theirs, ours) = passage::open().map_err(|source| {
                     let doing = "make a pipe for standard error".into();
                     AgentError::System { doing, source }
                 })?;
                 let kept = LastLines::default();
-                self.stderr.add(Followed::passage(ours, kept.clone(), dir.is_none() || shown));
-                (theirs, kept)
+                let is_shown = shown || stored_err;
+                self.stderr.add(Followed::passage(ours, kept.clone(), is_shown));
+                (theirs, kept, is_shown)
             }
         };
-        self.errors.push((local_rank, last));
+        self.errors.push((local_rank, last, is_shown));
         let error_file = dir.map(|dir| dir.join("error.json"));
         Ok(WorkerLogs { stdout, stderr: Some(stderr), error_file })
+    }
+
+    /// Makes a file for a stream of a worker, if one is wanted and can be made.
+    fn file(&self, dir: &Option<PathBuf>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
+        let path = dir.as_ref().filter(|_| is_wanted)?.join(name);
+        match create(&path) {
+            Ok(file) => Some((file, path)),
+            Err(error) => {
+                self.error.report(format!("{error}; {PASSED_THROUGH}"));
+                None
+            }
+        }
     }
 
     fn follow(&mut self, path: &Path, local_rank: u32, to: Console) -> Result<()> {
@@ -175,12 +265,12 @@ impl Attempt {
         Ok(())
     }
 
-    /// The last lines that a worker wrote to standard error, up to now.
-    pub fn last_lines(&self, local_rank: u32) -> Vec<String> {
+    /// Returns the last lines that a worker wrote to standard error up to now, and whether the console shows them.
+    pub fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
         // What has come but was not read yet is read first.
         self.stderr.catch_up();
-        let of = self.errors.iter().find(|(rank, _)| *rank == local_rank);
-        of.map(|(_, last)| last.lines()).unwrap_or_default()
+        let of = self.errors.iter().find(|(rank, ..)| *rank == local_rank);
+        of.map(|(_, last, is_shown)| (last.lines(), *is_shown)).unwrap_or_default()
     }
 
     /// Whether all was passed on, after it was finished.

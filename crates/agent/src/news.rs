@@ -102,6 +102,11 @@ pub(crate) fn most_restarts(store: &dyn Store, nodes: u64) -> Result<u32> {
     Ok(most)
 }
 
+/// Whether the node of this rank is one of ours: torch's agents never write this key.
+pub(crate) fn is_ours(store: &dyn Store, rank: u64) -> Result<bool> {
+    store.with_timeout(TELL).check(&[&restarts_of(rank)])
+}
+
 fn restarts_of(rank: u64) -> String {
     format!("rallypoint.agent/restarts/{rank}")
 }
@@ -207,6 +212,7 @@ mod tests {
             error_file: None,
             message: "Signal 9".into(),
             last_lines: vec!["oh".into()],
+            shown: false,
         }
     }
 

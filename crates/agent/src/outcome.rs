@@ -10,10 +10,13 @@ use crate::report::Failure;
 pub struct Outcome {
     /// How it ended.
     pub end: End,
-    /// The workers of this node that failed in the last start, in the order in which that was seen.
+    /// The workers of this node that failed in the last start, in the order in which that was seen. Workers that the
+    /// agent stopped are not among them.
     pub failures: Vec<Failure>,
     /// The first failure of the job, on whichever node it was.
     pub first_failure: Option<Failure>,
+    /// If the job failed elsewhere and there is no first failure: the nodes one of which ended it, as far as is known.
+    pub suspects: Vec<String>,
     /// How often this node restarted its workers after a failure.
     pub restarts: u32,
     /// How often the workers were started, for whatever reason.
@@ -22,6 +25,8 @@ pub struct Outcome {
     pub group: Option<(u64, u64)>,
     /// This node's first rank in the last round, and how many workers there were in the world.
     pub world: Option<(u64, u64)>,
+    /// Why output of the workers or events are missing from the log files: a full disk, most likely.
+    pub log_errors: Vec<String>,
     /// How long it took.
     pub ran: Duration,
 }
@@ -33,7 +38,7 @@ pub enum End {
     Succeeded,
     /// A worker of this node failed, and there was no restart left.
     Failed,
-    /// A worker of another node failed for good.
+    /// Another node failed for good, or closed the rendezvous before the job was done.
     FailedElsewhere,
     /// A worker could not be interrupted for too long.
     Unhealthy,

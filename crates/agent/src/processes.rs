@@ -29,6 +29,8 @@ struct Running {
     local_rank: LocalRank,
     child: Child,
     since: Instant,
+    /// The agent has sent it a signal.
+    stopped: bool,
 }
 
 /// A worker that has ended.
@@ -37,6 +39,8 @@ pub(crate) struct Ended {
     pub(crate) local_rank: LocalRank,
     pub(crate) pid: u32,
     pub(crate) ran: std::time::Duration,
+    /// The agent had sent it a signal, so its exit code is the agent's doing and not a failure.
+    pub(crate) stopped: bool,
     /// Or that never was one.
     pub(crate) exit: Result<Exit, io::Error>,
 }
@@ -69,7 +73,12 @@ impl Processes {
             command.spawn()?
         };
         let pid = child.id();
-        self.running.push(Running { local_rank: LocalRank(plan.local_rank), child, since: Instant::now() });
+        self.running.push(Running {
+            local_rank: LocalRank(plan.local_rank),
+            child,
+            since: Instant::now(),
+            stopped: false,
+        });
         Ok(pid)
     }
 
@@ -114,17 +123,20 @@ impl Processes {
             local_rank: worker.local_rank,
             pid,
             ran: worker.since.elapsed(),
+            stopped: worker.stopped,
             exit: unborn.map_or(Ok(exit), Err),
         })
     }
 
     /// Sends a signal to a worker and all of its process group, or to what workers have left behind.
-    pub(crate) fn send(&self, target: Target, Signal(number): Signal) {
+    pub(crate) fn send(&mut self, target: Target, Signal(number): Signal) {
         let Some(signal) = RawSignal::from_named_raw(number) else { return };
         match target {
             Target::Worker(local_rank) => {
-                let worker = self.running.iter().find(|worker| worker.local_rank == local_rank);
-                if let Some(pid) = worker.map(|worker| Pid::from_child(&worker.child)) {
+                let worker = self.running.iter_mut().find(|worker| worker.local_rank == local_rank);
+                if let Some(worker) = worker {
+                    let pid = Pid::from_child(&worker.child);
+                    worker.stopped = true;
                     tell(pid, number);
                     // It may not have come so far as to have a group.
                     if kill_process_group(pid, signal).is_err() {

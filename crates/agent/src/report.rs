@@ -72,6 +72,9 @@ pub struct Failure {
     pub message: String,
     /// The last lines of its standard error.
     pub last_lines: Vec<String>,
+    /// Its standard error went to the console of this agent, so the report need not repeat it. Not so on other nodes.
+    #[serde(skip)]
+    pub shown: bool,
 }
 
 impl Failure {
@@ -96,8 +99,29 @@ impl Failure {
             self.exit.as_python(),
             self.pid,
             self.error_file.as_deref().unwrap_or("<N/A>"),
-            self.message.replace('\n', "\n  "),
+            self.traceback().replace('\n', "\n  "),
         )
+    }
+
+    /// The message, or only its last line if the console has shown the rest.
+    fn traceback(&self) -> String {
+        match self.last_line_on_stderr() {
+            Some(last) if self.shown && self.message.trim().contains('\n') => {
+                format!("{last} (the traceback is in the output above)")
+            }
+            _ => self.message.clone(),
+        }
+    }
+
+    /// Returns the last line of the message if the worker wrote it to standard error, too. Python ends a traceback there
+    /// with the same line as in the error file; the frames above may differ.
+    fn last_line_on_stderr(&self) -> Option<&str> {
+        let last = self.message.trim_end().lines().next_back()?;
+        let is_last = |line: &String| match line.strip_suffix('…') {
+            Some(start) if !start.is_empty() => last.starts_with(start),
+            _ => line.trim_end() == last,
+        };
+        self.last_lines.iter().any(is_last).then_some(last)
     }
 
     /// What torch leaves out.
@@ -106,7 +130,8 @@ impl Failure {
             "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
             self.group_rank, self.role, self.ran, self.restart,
         );
-        if !self.last_lines.is_empty() {
+        // What the console or the traceback shows is not shown again.
+        if !self.last_lines.is_empty() && !self.shown && self.last_line_on_stderr().is_none() {
             text.push_str("\n  stderr    : (its last lines)");
             self.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
         }
@@ -165,6 +190,9 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     let (result, cause) = match &outcome.end {
         End::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
         End::Failed => ("failed", first_cause(outcome)),
+        End::FailedElsewhere if outcome.first_failure.is_none() => {
+            ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
+        }
         End::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
         End::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
         End::Signalled(signal) => {
@@ -203,9 +231,20 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         "max_restarts": config.max_restarts,
         "starts": outcome.starts,
         "seconds": outcome.ran.as_secs_f64(),
+        "log_errors": outcome.log_errors,
         "first_failure": outcome.first_failure.as_ref().map(failure),
         "failures": outcome.failures.iter().map(failure).collect::<Vec<_>>(),
     })
+}
+
+/// Says which nodes may have ended the job, where none of them told why.
+pub fn ended_elsewhere(suspects: &[String]) -> String {
+    let named = match suspects {
+        [] => String::new(),
+        [node] => format!(", {node},"),
+        nodes => format!(", one of {},", nodes.join(", ")),
+    };
+    format!("the job was ended by another node{named} which did not tell why")
 }
 
 fn first_cause(outcome: &Outcome) -> String {

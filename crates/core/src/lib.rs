@@ -10,6 +10,7 @@
 //! - [`Session`]: one connection's handshake and order
 //! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
+mod counted;
 mod error;
 mod key;
 mod limits;
@@ -23,6 +24,7 @@ pub mod supervise;
 mod value;
 pub mod wire;
 
+pub use counted::counted;
 pub use error::{RecordError, Refusal, WireError, printable};
 pub use key::Key;
 pub use limits::Limits;

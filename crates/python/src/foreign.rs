@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
+use rallypoint_core::counted;
 use rallypoint_store::{Result, Store, StoreError};
 
 use crate::argument::Timeout;
@@ -71,7 +72,8 @@ impl Foreign {
         let start = std::time::Instant::now();
         for (n, key) in keys.iter().enumerate() {
             if start.elapsed() > timeout {
-                let late = format!("get() took longer than {timeout:?} for {n} of {} keys", keys.len());
+                let late =
+                    format!("get() took longer than {timeout:?} for {n} of {}", counted(keys.len(), "key"));
                 return Err(foreign(PyTimeoutError::new_err(late)));
             }
             self.call(|store| store.call_method1("get", (key,)).map(drop))?;

@@ -22,6 +22,7 @@ use serde_json::json;
 pub(crate) use arguments::JoinArgs;
 pub(crate) use command::{BECOME, become_command};
 use signals::Listener;
+pub(crate) use signals::is_ignored;
 
 use crate::output;
 use crate::progress::Progress;

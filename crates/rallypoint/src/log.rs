@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rallypoint_core::counted;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -104,7 +105,8 @@ fn level_named(name: &str) -> Option<LevelFilter> {
 }
 
 fn notice(dropped: u64) -> String {
-    format!("{dropped} lines of the log were dropped: nobody read them")
+    let were = if dropped == 1 { "was" } else { "were" };
+    format!("{} of the log {were} dropped: nobody read them", counted(dropped, "line"))
 }
 
 fn notice_as_json(dropped: u64) -> String {

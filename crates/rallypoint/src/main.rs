@@ -2,6 +2,7 @@
 
 mod bench;
 mod join;
+mod live_line;
 mod log;
 mod output;
 mod progress;
@@ -18,7 +19,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// Elastic rendezvous for distributed training: a launcher in torchrun's place, a store server that torch can't
 /// tell from its own, and their tools
 #[derive(Debug, Parser)]
-#[command(name = "rallypoint", version, max_term_width = 110, propagate_version = true)]
+#[command(name = "rallypoint", version, max_term_width = HELP_WIDTH, propagate_version = true)]
 #[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.")]
 struct Cli {
     #[command(subcommand)]
@@ -40,6 +41,8 @@ enum Command {
     },
 }
 
+/// Columns of `--help` at most.
+const HELP_WIDTH: usize = 110;
 /// How long a node that has ended waits for the last lines of its log to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,9 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == join::BECOME) {
         return join::become_command(arguments);
+    }
+    if run::is_torchrun(&rallypoint_agent::invoked_as()) {
+        return run::run_as_torchrun();
     }
     let command = Cli::parse().command;
     // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say; and a
@@ -66,7 +72,7 @@ fn main() -> ExitCode {
             log.finish(LAST_LINES);
             code
         }
-        Command::Run(args) => run::run(*args),
+        Command::Run(args) => run::run(*args, run::RUN),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {

@@ -4,17 +4,15 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, Waiting};
 
+use crate::live_line;
 use crate::output::shown;
 
 /// Tells it.
 pub(crate) struct Progress {
     run_id: String,
     is_terminal: bool,
-    /// The live line, while there is one.
-    bar: Mutex<Option<ProgressBar>>,
     /// What was logged last, without what changes by itself.
     logged: Mutex<Option<String>>,
 }
@@ -24,19 +22,13 @@ const NAMED: usize = 8;
 
 impl Progress {
     pub(crate) fn new(run_id: &str) -> Progress {
-        Progress {
-            run_id: run_id.into(),
-            is_terminal: std::io::stderr().is_terminal(),
-            bar: Mutex::default(),
-            logged: Mutex::default(),
-        }
+        let is_terminal = std::io::stderr().is_terminal();
+        Progress { run_id: run_id.into(), is_terminal, logged: Mutex::default() }
     }
 
     /// It waits no longer.
     pub(crate) fn end(&self) {
-        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            bar.finish_and_clear();
-        }
+        live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -59,16 +51,7 @@ impl Progress {
 
     /// Shows a live line, with details below it.
     fn show(&self, line: String, details: Option<String>) {
-        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = bar.get_or_insert_with(ProgressBar::new_spinner);
-        let template =
-            if details.is_some() { "{spinner} {wide_msg}\n{prefix}" } else { "{spinner} {wide_msg}" };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        bar.set_prefix(details.unwrap_or_default());
-        bar.set_message(format!("{}: {line}", self.run_id));
-        bar.tick();
+        live_line::show(format!("{}: {line}", self.run_id), details);
     }
 }
 

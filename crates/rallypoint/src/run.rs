@@ -11,14 +11,15 @@ mod said;
 mod script;
 mod streams;
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::CommandFactory;
+use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, entry_point_name, failure_report,
-    tell_error, tell_failure,
+    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, ended_elsewhere, entry_point_name,
+    failure_report, invoked_as, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -29,7 +30,7 @@ use python::Defaults;
 
 use rallypoint_rendezvous::RendezvousError;
 
-use crate::{log, output};
+use crate::{HELP_WIDTH, log, output};
 
 /// How long the last lines of the log may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -40,23 +41,56 @@ struct Refused {
     /// The exit code: torchrun's for it.
     code: u8,
     text: String,
+    hint: Option<String>,
 }
 
 impl Refused {
     /// What was typed can't be understood.
     fn usage(text: String) -> Refused {
-        Refused { code: 2, text }
+        Refused { code: 2, text, hint: None }
     }
 
     /// What was typed can't be done.
     fn value(text: String) -> Refused {
-        Refused { code: 1, text }
+        Refused { code: 1, text, hint: None }
     }
 }
 
-pub(crate) fn run(args: RunArgs) -> ExitCode {
+/// What this command is called in usage and error messages.
+pub(crate) const RUN: &str = "rallypoint run";
+/// The same if it is called by a link of this name, as torchx and others call it.
+const TORCHRUN: &str = "torchrun";
+
+/// Whether the name that was typed for this program is that of torchrun.
+pub(crate) fn is_torchrun(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == TORCHRUN)
+}
+
+/// Runs the command under the name `torchrun`, without a subcommand before its flags.
+pub(crate) fn run_as_torchrun() -> ExitCode {
+    let matches = torchrun_command().get_matches();
+    match RunArgs::from_arg_matches(&matches) {
+        Ok(args) => run(args, TORCHRUN),
+        Err(error) => error.exit(),
+    }
+}
+
+/// The command line as it is under the name `torchrun`.
+fn torchrun_command() -> clap::Command {
+    let command = RunArgs::augment_args(clap::Command::new(TORCHRUN));
+    let examples = command.get_after_help().map(|text| text.to_string().replace(RUN, TORCHRUN));
+    command
+        .bin_name(TORCHRUN)
+        .version(concat!("(rallypoint ", env!("CARGO_PKG_VERSION"), ")"))
+        .max_term_width(HELP_WIDTH)
+        .override_usage(format!("{TORCHRUN} [OPTIONS] SCRIPT [ARGS]..."))
+        .after_help(examples.unwrap_or_default())
+}
+
+/// Runs the command. `name` is what it is called in messages.
+pub(crate) fn run(args: RunArgs, name: &'static str) -> ExitCode {
     if let Some(shell) = &args.print_completion {
-        return print_completion(shell);
+        return print_completion(shell, name);
     }
     // From here on this is the agent, and another process sees to it that nobody is left behind.
     let guard = match rallypoint_agent::stand() {
@@ -73,10 +107,11 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
             "--log-level {:?} is none of off, error, warn, info, debug, trace",
             level.unwrap_or_default()
         );
-        return refuse(&Refused::usage(text), Voice::Plain);
+        return refuse(&Refused::usage(text), Voice { form: Form::Plain, name });
     };
-    let voice = if args.log_format == "json" { Voice::Log } else { Voice::Plain };
-    let line: Vec<_> = std::env::args_os().collect();
+    let form = if args.log_format == "json" { Form::Log } else { Form::Plain };
+    let voice = Voice { form, name };
+    let line: Vec<_> = [invoked_as()].into_iter().chain(std::env::args_os().skip(1)).collect();
     let code = match launch(&args, &line, &defaults) {
         Err(refused) => refuse(&refused, voice),
         Ok(Launch { config, warnings }) => {
@@ -103,9 +138,15 @@ fn python_level(level: &str) -> String {
     .into()
 }
 
-/// How this command speaks of what went wrong.
+/// How this command speaks of what went wrong, and under which name.
 #[derive(Clone, Copy)]
-enum Voice {
+struct Voice {
+    form: Form,
+    name: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
     /// As text on standard error.
     Plain,
     /// In the log, because that is to be read by a program: no line of another form stands in between.
@@ -115,15 +156,15 @@ enum Voice {
 impl Voice {
     /// Waits for whoever reads: it is the last that is said, and not to be lost.
     fn say(self, text: &str) {
-        match self {
-            Voice::Log => log::say_as_json(text.trim()),
-            Voice::Plain => output::complain_lines(text),
+        match self.form {
+            Form::Log => log::say_as_json(text.trim()),
+            Form::Plain => output::complain_lines(text),
         }
     }
 
     /// Each line of it, with the name of the command before it.
     fn complain(self, text: &str) {
-        let lines: Vec<_> = text.lines().map(|line| format!("rallypoint run: {line}")).collect();
+        let lines: Vec<_> = text.lines().map(|line| format!("{}: {line}", self.name)).collect();
         self.say(&lines.join("\n"));
     }
 }
@@ -140,8 +181,9 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
         End::Unhealthy if outcome.failures.is_empty() => {
             voice.complain("a worker could not be interrupted for too long and was given up");
         }
-        End::FailedElsewhere if outcome.first_failure.is_none() && outcome.failures.is_empty() => {
-            voice.complain("the job was ended by another node, which has not said why");
+        End::FailedElsewhere if outcome.first_failure.is_none() => {
+            voice.complain(&ended_elsewhere(&outcome.suspects));
+            voice.say("hint: the output of that node may say why");
         }
         End::Failed | End::FailedElsewhere | End::Unhealthy => {
             let title = entry_point_name(config);
@@ -154,6 +196,9 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
     if let Some(path) = &config.error_file {
         match (&outcome.end, outcome.first_failure.as_ref().or(outcome.failures.first())) {
             (End::Error(error), _) => tell_error(&error.to_string(), path),
+            (End::FailedElsewhere, _) if outcome.first_failure.is_none() => {
+                tell_error(&ended_elsewhere(&outcome.suspects), path);
+            }
             (End::Succeeded | End::Spare, _) | (_, None) => {}
             (_, Some(failure)) => tell_failure(failure, path),
         }
@@ -205,13 +250,16 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
 
 fn refuse(refused: &Refused, voice: Voice) -> ExitCode {
     voice.complain(&refused.text);
+    if let Some(hint) = &refused.hint {
+        voice.say(&format!("hint: {hint}"));
+    }
     if refused.code == 2 {
-        voice.say("hint: `rallypoint run --help` shows the options with examples");
+        voice.say(&format!("hint: `{} --help` shows the options with examples", voice.name));
     }
     ExitCode::from(refused.code)
 }
 
-fn print_completion(shell: &str) -> ExitCode {
+fn print_completion(shell: &str, name: &'static str) -> ExitCode {
     let shell = match shell {
         "bash" => clap_complete::Shell::Bash,
         "zsh" => clap_complete::Shell::Zsh,
@@ -220,10 +268,14 @@ fn print_completion(shell: &str) -> ExitCode {
                 "--print-completion {other}: there is no script for it; `rallypoint completions` has bash, elvish, fish, \
                  powershell and zsh"
             );
-            return refuse(&Refused::usage(text), Voice::Plain);
+            return refuse(&Refused::usage(text), Voice { form: Form::Plain, name });
         }
     };
+    let (mut command, name) = match name {
+        TORCHRUN => (torchrun_command(), TORCHRUN),
+        _ => (crate::Cli::command(), "rallypoint"),
+    };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut crate::Cli::command(), "rallypoint", &mut script);
+    clap_complete::generate(shell, &mut command, name, &mut script);
     output::say(script).err().unwrap_or(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 mod answer;
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use clap::{Args, Subcommand};
 use rallypoint_core::Quantity;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::output;
 use crate::waiting::Waiting;
+use crate::{live_line, output};
 use answer::Answer;
 
 /// Reads and writes a store: ours, or that of a live torch job
@@ -178,6 +178,9 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
     {
         let error = StoreError::InvalidArgument("only one of EXPECTED and DESIRED can be `-`".into());
         return answer::print_error(&error, &endpoint, json);
+    }
+    if std::io::stderr().is_terminal() {
+        live_line::clear_on_interrupt();
     }
     let budget = Budget { started: Instant::now(), timeout };
     let outcome = connect(&endpoint, &budget).and_then(|store| perform(&store, operation, &budget));

@@ -5,13 +5,15 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::live_line;
 
 /// Shows what is being waited for, from the first second on until it is dropped.
 pub(crate) struct Waiting(Option<(Sender<String>, JoinHandle<()>)>);
 
 /// How long nothing need be shown.
 const SHOW_GRACE: Duration = Duration::from_secs(1);
+/// How often the live line is drawn.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Waiting {
     pub(crate) fn show(what: String) -> Waiting {
@@ -21,27 +23,20 @@ impl Waiting {
         let mut what = crate::output::shown(what.as_bytes(), &[]);
         let (updates, updated) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let start = Instant::now();
+            let (start, mut pause) = (Instant::now(), SHOW_GRACE);
             loop {
-                match updated.recv_timeout(SHOW_GRACE.saturating_sub(start.elapsed())) {
+                match updated.recv_timeout(pause) {
                     Ok(update) => what = update,
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return,
-                }
-            }
-            let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
-            let bar = ProgressBar::new_spinner().with_elapsed(SHOW_GRACE).with_message(what);
-            if let Ok(style) = style {
-                bar.set_style(style);
-            }
-            loop {
-                match updated.recv_timeout(Duration::from_millis(100)) {
-                    Ok(update) => bar.set_message(update),
-                    Err(RecvTimeoutError::Timeout) => bar.tick(),
+                    Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
+                pause = SHOW_GRACE.saturating_sub(start.elapsed());
+                if pause.is_zero() {
+                    pause = TICK_INTERVAL;
+                    live_line::show(format!("{what} ({}s)", start.elapsed().as_secs()), None);
+                }
             }
-            bar.finish_and_clear();
+            live_line::clear();
         });
         Waiting(Some((updates, thread)))
     }

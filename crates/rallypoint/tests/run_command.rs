@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Place {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["PET_", "TORCHELASTIC_", "RALLYPOINT_"].iter().any(|start| text.starts_with(start))
-                || text == "LOGLEVEL"
+                || ["LOGLEVEL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC"].contains(&&*text)
             {
                 command.env_remove(name);
             }
@@ -89,7 +89,7 @@ fn workers_run_and_nothing_is_left() {
 fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     let place = Place::new();
     let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
-    let done = place.workers("2", &["-r", "1", "--log-dir", "logs", "--end-report", "end.json"], script);
+    let done = place.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
     assert_eq!(done.status.code(), Some(1));
     let told = text(&done.stderr);
     for line in [
@@ -102,8 +102,6 @@ fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     ] {
         assert!(told.lines().any(|found| found.starts_with(line)), "{line:?} in {told}");
     }
-    // It is shown as well, as the worker wrote it.
-    assert!(told.lines().any(|line| line == "last words"), "{told}");
     let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
     assert_eq!((&report["result"], &report["exit_code"]), (&"failed".into(), &1.into()));
     assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
@@ -111,6 +109,43 @@ fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
     assert!(report["first_failure"]["ran"].as_f64().unwrap() > 0.0);
     let runs: Vec<_> = fs::read_dir(place.path("logs")).unwrap().flatten().collect();
     assert!(runs.len() == 1 && runs[0].path().join("attempt_0/1/stdout.log").is_file());
+}
+
+#[test]
+fn the_report_does_not_repeat_what_the_console_has_shown() {
+    let place = Place::new();
+    let script = "echo last words >&2; exit 3";
+    for (flags, shown, in_report) in [
+        (&["-r", "1"][..], "last words", false),
+        (&["-t", "2"], "[default0]:last words", false),
+        (&["-r", "2"], "", true),
+        (&["--local-ranks-filter", "1"], "", true),
+    ] {
+        let done = place.workers("1", &[flags, &["--end-report", "end.json"]].concat(), script);
+        let told = text(&done.stderr);
+        let lines: Vec<_> = told.lines().filter(|line| line.contains("last words")).collect();
+        assert_eq!(lines, [if in_report { "    last words" } else { shown }], "{flags:?}: {told}");
+        // A program may want them all the same.
+        let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+        assert_eq!(report["failures"][0]["last_lines"][0], "last words", "{flags:?}");
+    }
+}
+
+#[test]
+fn workers_that_the_agent_stopped_are_no_failures() {
+    let place = Place::new();
+    // One ends by the agent's signal, one with an exit code of its own because of it.
+    let script = "case $RANK in
+        0) touch ready0; exec sleep 600;;
+        1) trap 'exit 5' TERM; touch ready1; while :; do sleep 0.05; done;;
+        2) while [ ! -e ready0 ] || [ ! -e ready1 ]; do sleep 0.01; done; exit 3;;
+    esac";
+    let done = place.workers("3", &["--end-report", "end.json"], script);
+    let told = text(&done.stderr);
+    assert!(told.contains("<NO_OTHER_FAILURES>") && told.contains("exitcode  : 3 "), "{told}");
+    let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+    let failed: Vec<_> = report["failures"].as_array().unwrap().iter().map(|f| &f["rank"]).collect();
+    assert_eq!(failed, [2], "{report}");
 }
 
 #[test]
@@ -168,8 +203,7 @@ fn a_worker_finds_a_terminal_where_the_agent_has_one() {
     let told = read_terminal(ours);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(told.contains("yes"), "{told}");
-    let (_, report) = told.split_once("stderr    : (its last lines)").expect(&told);
-    assert!(report.contains("    yes") && report.contains("    no end"), "{told}");
+    assert!(told.matches("no end").count() == 1 && !told.contains("its last lines"), "{told}");
     let done = place.run(&["--log-level", "off", "--no-python", "sh", &script]);
     assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
 }
@@ -208,6 +242,89 @@ fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
     let wrong = place.workers("1", &["--log-level", "loud"], "true");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("--log-level \"loud\""), "{}", text(&wrong.stderr));
+}
+
+/// Makes a folder of programs: a Python that says where it is, and this program under some name.
+fn programs(place: &Place, folder: &str, name: &str) -> PathBuf {
+    let folder = place.path(folder);
+    fs::create_dir_all(&folder).unwrap();
+    let python = folder.join("python3");
+    fs::write(&python, "#!/bin/sh\necho $0 \"$@\"\n").unwrap();
+    fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_rallypoint"), folder.join(name)).unwrap();
+    folder
+}
+
+/// The same command under another name, with only these folders of programs.
+fn called(place: &Place, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    let usual = place.command(&[]);
+    for (name, value) in usual.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let path = path.iter().copied().chain([Path::new("/usr/bin"), Path::new("/bin")]);
+    command.args([program]).args(arguments).current_dir(place.0.path());
+    command.env("PATH", std::env::join_paths(path).unwrap()).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn workers_run_in_the_python_beside_the_command_and_the_start_line_names_it() {
+    let place = Place::new();
+    let (venv, other) =
+        (programs(&place, "venv/bin", "rallypoint"), programs(&place, "other/bin", "rallypoint"));
+    fs::write(place.path("s.py"), "").unwrap();
+    let run = |program: &str, path: &[&Path], variables: &[(&str, PathBuf)]| {
+        let done =
+            called(&place, program, path, &["run", "s.py"]).envs(variables.iter().cloned()).output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let out = text(&done.stdout);
+        let (python, arguments) = out.trim_end().split_once(' ').unwrap();
+        assert_eq!(arguments, "-u s.py");
+        assert!(text(&done.stderr).contains(&format!("; interpreter {python}\n")), "{}", text(&done.stderr));
+        PathBuf::from(python)
+    };
+    // Typed with its folder, or found on the PATH.
+    assert_eq!(run("venv/bin/rallypoint", &[&other], &[]), venv.join("python3"));
+    assert_eq!(run("rallypoint", &[&venv, &other], &[]), venv.join("python3"));
+    let activated = [("VIRTUAL_ENV", place.path("other"))];
+    assert_eq!(run("venv/bin/rallypoint", &[], &activated), other.join("python3"));
+    let named = [("VIRTUAL_ENV", place.path("other")), ("PYTHON_EXEC", venv.join("python3"))];
+    assert_eq!(run("other/bin/rallypoint", &[], &named), venv.join("python3"));
+}
+
+#[test]
+fn a_link_named_torchrun_is_the_launcher_under_that_name() {
+    let place = Place::new();
+    let folder = programs(&place, "bin", "torchrun");
+    let script = place.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
+    let run = |arguments: &[&str]| called(&place, "torchrun", &[&folder], arguments).output().unwrap();
+    // As torchx writes it.
+    let flags =
+        ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];
+    let more = ["--nproc_per_node", "2", "--role", "", "--max_restarts", "1", "--no_python", "sh", &script];
+    let done = run(&[&flags[..], &more].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let lines = sorted(&done.stdout);
+    assert!(["0 1", "1 1"].iter().all(|line| lines.iter().any(|found| found == line)), "{lines:?}");
+
+    for (arguments, code, what) in [
+        (&["--bogus", "x"][..], 2, "Usage: torchrun [OPTIONS] SCRIPT"),
+        (&[], 2, "hint: `torchrun --help`"),
+        (&["absent.py"], 1, "torchrun: there is no script"),
+    ] {
+        let done = run(arguments);
+        let told = text(&done.stderr);
+        assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
+        assert!(!told.contains("rallypoint"), "{arguments:?}: {told}");
+    }
+    let help = text(&run(&["--help"]).stdout);
+    assert!(help.contains("Usage: torchrun") && !help.contains("rallypoint run"), "{help}");
+    assert!(text(&run(&["--version"]).stdout).starts_with("torchrun (rallypoint "));
+    assert!(text(&run(&["--print-completion", "bash"]).stdout).contains("_torchrun()"));
 }
 
 #[test]
@@ -262,8 +379,46 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
         let done = place.run(arguments);
         let told = text(&done.stderr);
         assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
-        assert!(code == 2 || told.lines().count() == 1, "{arguments:?}: {told}");
+        let more: Vec<_> = told.lines().skip(1).filter(|line| !line.starts_with("hint: ")).collect();
+        assert!(code == 2 || more.is_empty(), "{arguments:?}: {told}");
         assert!(place.left().is_empty(), "{arguments:?} leaves {:?}", place.left());
+    }
+}
+
+#[test]
+fn a_module_that_is_not_there_is_refused_before_anything_starts() {
+    let place = Place::new();
+    let python =
+        ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
+    let Some(python) = python else { return println!("skipped: no python3") };
+    let run = |arguments: &[&str]| {
+        let flags = ["--max-restarts", "3", "--event-log", "events"];
+        place.command(&[&flags[..], arguments].concat()).env("PYTHON_EXEC", python).output().unwrap()
+    };
+    for module in ["nosuch_module", "nosuch_module.part"] {
+        let done = run(&["-m", module]);
+        let told = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{told}");
+        let lines: Vec<_> = told.lines().collect();
+        let what = format!("rallypoint run: there is no module \"nosuch_module\" for {python}");
+        assert!(
+            lines.len() == 2 && lines[0] == what && lines[1].starts_with("hint: `python -m` looks in"),
+            "{told}"
+        );
+        assert!(place.left().is_empty() && !place.path("events").exists(), "{:?}", place.left());
+    }
+    // Those that are there are found wherever they are: in this folder, as a package, with Python.
+    fs::write(place.path("mine.py"), "print('it runs')").unwrap();
+    fs::create_dir_all(place.path("package")).unwrap();
+    fs::write(place.path("package/part.py"), "print('it runs')").unwrap();
+    for (arguments, said) in [
+        (&["-m", "mine"][..], "it runs\n"),
+        (&["-m", "package.part"], "it runs\n"),
+        (&["-m", "json.tool", "json.json", "out.json"], ""),
+    ] {
+        fs::write(place.path("json.json"), "[]").unwrap();
+        let done = run(arguments);
+        assert!(done.status.success() && text(&done.stdout) == said, "{arguments:?}: {}", text(&done.stderr));
     }
 }
 

@@ -541,6 +541,10 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         Ok((!lost.is_empty()).then(|| format!("{}: {why}", lost.join(", "))))
     }
 
+    fn closed_by(&self) -> Option<String> {
+        self.driver.latest()?.closed_by()
+    }
+
     fn interrupt(&self) {
         self.driver.interrupted.store(true, Ordering::SeqCst);
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{NodeDesc, Settings};
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
@@ -88,7 +89,8 @@ impl StaticRendezvousHandler {
             None => {}
             // Torch takes any rank, and then everybody waits for one that nobody has.
             Some(rank) if rank < 0 || rank as u64 >= world_size => wrong.push(format!(
-                "the node rank {rank} is not one of the {world_size} nodes: it must be from 0 to {}",
+                "the node rank {rank} is not one of {}: it must be from 0 to {}",
+                counted(world_size, "node"),
                 world_size - 1
             )),
             Some(_) => {}
@@ -208,8 +210,9 @@ impl StaticRendezvousHandler {
         let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
         self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
             format!(
-                "node rank {} at {me} was started for {} nodes, but {by} for {held}; start all with the same --nnodes",
-                self.rank, self.world_size
+                "node rank {} at {me} was started for {}, but {by} for {held}; start all with the same --nnodes",
+                self.rank,
+                counted(self.world_size, "node")
             )
         })?;
         let rank = format!("rank/{}", self.rank);

@@ -85,6 +85,12 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(None)
     }
 
+    /// Returns which node closed the rendezvous and when, for people to read, if that node recorded it. Torch's nodes
+    /// don't. Reads the newest state that this node has seen, without asking the store.
+    fn closed_by(&self) -> Option<String> {
+        None
+    }
+
     /// Makes a call that waits in [`next_rendezvous`](RendezvousHandler::next_rendezvous) end soon, from any thread. The
     /// node is out of the rendezvous then.
     fn interrupt(&self) {}

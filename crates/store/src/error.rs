@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rallypoint_core::WireError;
 use rallypoint_core::wire::Op;
+use rallypoint_core::{WireError, counted};
 
 use crate::fault::{ConnectionFault, PeerProtocol};
 
@@ -306,7 +306,7 @@ pub enum StoreError {
         limit: usize,
     },
     /// The value would be longer with this than the server takes.
-    #[error("cannot append {len} bytes to {key}: it holds {held}, and the server's limit is {limit}")]
+    #[error("cannot append {} to {key}: it holds {held}, and the server's limit is {limit}", counted(*.len, "byte"))]
     AppendTooLarge {
         /// The key.
         key: String,

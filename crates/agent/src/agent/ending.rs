@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use rallypoint_core::counted;
 use rallypoint_core::supervise::{Parting, Verdict};
 use serde_json::{Value, json};
 
@@ -26,15 +27,17 @@ const SHOW_IN_HASTE: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
-        if let Some(onlooker) = &self.onlooker
-            && self.starts == 0
-        {
+        if let Some(onlooker) = &self.onlooker {
             onlooker.formed(None);
         }
         if let Some(telling) = self.telling.take() {
             let _ = telling.join();
         }
         let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
+        let suspects = match (verdict, &elsewhere) {
+            (Verdict::FailedElsewhere, None) => self.suspects(),
+            _ => Vec::new(),
+        };
         self.part(verdict, parting);
         self.show_the_rest(verdict);
         let first_failure = match verdict {
@@ -50,14 +53,19 @@ impl Agent {
         }
         let end = self.verdict(verdict);
         self.tell_events(&end);
+        self.logs.check_disk();
+        let log_errors =
+            [self.logs.error(), self.events.error()].into_iter().flatten().map(String::from).collect();
         Outcome {
             end,
             first_failure,
+            suspects,
             restarts: self.supervisor.restarts(),
             starts: self.starts,
             group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
             world: self.placement.as_ref().map(|place| (place.ranks.first, place.ranks.world_size)),
             failures: std::mem::take(&mut self.failures),
+            log_errors,
             ran: self.start.elapsed(),
         }
     }
@@ -82,7 +90,8 @@ impl Agent {
         if unshown > 0 {
             let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            tracing::warn!("up to {unshown} lines of the workers were not shown: nobody read them{folder}");
+            let lines = counted(unshown, "line");
+            tracing::warn!("up to {lines} of the workers were not shown: nobody read them{folder}");
         }
     }
 
@@ -90,6 +99,30 @@ impl Agent {
     fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
         news::final_failure(&*watching.board)
+    }
+
+    /// Returns the nodes one of which ended the job without telling why: the node that closed the rendezvous if it left
+    /// its name, or else all of torch's, because ours tell the others before they close it.
+    fn suspects(&self) -> Vec<String> {
+        if let Some(node) = self.handler().and_then(|handler| handler.closed_by()) {
+            return vec![node];
+        }
+        let Some(round) = self.formation.as_ref().map(|formation| &formation.round) else {
+            return Vec::new();
+        };
+        let (mut suspects, mut store_answers) = (Vec::new(), true);
+        for (rank, node) in (0..).zip(&round.participants) {
+            // The store may have gone with the node that failed. Then any other node may be torch's.
+            let is_ours = store_answers && {
+                let said = news::is_ours(&*round.store, rank);
+                store_answers = said.is_ok();
+                said.unwrap_or(false)
+            };
+            if rank != round.rank && !is_ours {
+                suspects.push(format!("node {rank} ({}, pid {})", node.addr, node.pid));
+            }
+        }
+        suspects
     }
 
     fn verdict(&mut self, verdict: Verdict) -> End {

@@ -158,6 +158,7 @@ impl Agent {
     fn tell_world(&self, formation: &Formation, restarts: u32) {
         let round = &formation.round;
         let place = &round.bootstrap_store_info;
+        let interpreter = self.config.command.mode.interpreter();
         let world = World {
             run_id: self.config.rendezvous.run_id.clone(),
             round: round.round,
@@ -167,6 +168,7 @@ impl Agent {
             group_rank: round.rank,
             ranks: (formation.ranks.first, u64::from(self.config.nproc_per_node)),
             master: format!("{}:{}", place.master_addr, place.master_port),
+            interpreter: interpreter.map(|interpreter| interpreter.to_string_lossy().into_owned()),
             restarts,
         };
         match &self.onlooker {
@@ -175,7 +177,8 @@ impl Agent {
         }
     }
 
-    /// A worker has ended: what that is to the supervisor. Who failed is written down.
+    /// Turns the end of a worker into an event for the supervisor, and records it if the worker failed. A worker that
+    /// the agent has stopped did not fail, whatever its exit code is.
     pub(super) fn ended(&mut self, worker: Ended) -> Event {
         let rank = worker.local_rank;
         let exit = match worker.exit {
@@ -187,8 +190,10 @@ impl Agent {
                 return Event::NotStarted(rank);
             }
         };
-        if !exit.is_success() {
+        if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
+            // A full disk may be why it failed.
+            self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(
                     "failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
@@ -218,6 +223,8 @@ impl Agent {
         let path = self.error_files.get(local_rank as usize).cloned().flatten();
         let cause = path.as_deref().and_then(Cause::read);
         let place = self.placement.as_ref();
+        let attempt = self.attempt.as_ref();
+        let (last_lines, shown) = attempt.map(|attempt| attempt.last_lines(local_rank)).unwrap_or_default();
         Failure {
             host: self.host.get().cloned().unwrap_or_else(crate::host::short_name),
             group_rank: place.map_or(0, |place| place.group_rank),
@@ -231,11 +238,8 @@ impl Agent {
             restart: place.map_or(0, |place| place.restart_count),
             error_file: path.filter(|_| cause.is_some()).map(|path| path.to_string_lossy().into_owned()),
             message: cause.map_or_else(|| exit.message(pid), |cause| cause.message),
-            last_lines: self
-                .attempt
-                .as_ref()
-                .map(|attempt| attempt.last_lines(local_rank))
-                .unwrap_or_default(),
+            last_lines,
+            shown,
         }
     }
 

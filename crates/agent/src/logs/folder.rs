@@ -19,7 +19,7 @@ use crate::config::LogDir;
 use crate::error::{AgentError, Result};
 
 /// The folder of a run, if it has one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Folder {
     run: Option<PathBuf>,
     /// It was made for this run alone, and goes with it if nothing is in it.
@@ -30,7 +30,7 @@ impl Folder {
     /// Makes it.
     pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Folder> {
         let (base, temporary) = match dir {
-            LogDir::Nowhere => return Ok(Folder { run: None, temporary: None }),
+            LogDir::Nowhere => return Ok(Folder::default()),
             LogDir::At(dir) => {
                 let made = fs::create_dir_all(dir);
                 // Torch's own words for it are those of Python.

@@ -313,8 +313,10 @@ impl Batch<'_> {
         if let Some(filter) = self.filter
             && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
         {
-            // A disk that is full loses this copy; the stream's own file has the line.
-            let _ = filter.file.write_all(&self.text[start..]);
+            // This copy is lost; the stream's own file may have the line.
+            if let Err(error) = filter.file.write_all(&self.text[start..]) {
+                filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
+            }
         }
     }
 }

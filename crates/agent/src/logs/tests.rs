@@ -198,13 +198,14 @@ fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 3, |logs| {
         logs.redirects = PerRank::Some([(1, BOTH)].into());
-        logs.shown_ranks = Some(vec![]);
+        logs.shown_ranks = Some(vec![2]);
     });
     let mut attempt = logs.start(&placement()).unwrap();
     let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
     for (rank, worker) in streams.iter().enumerate() {
         write(&worker.stderr, &format!("a\nworker {rank} failed"));
-        assert_eq!(attempt.last_lines(rank as u32), ["a".to_owned(), format!("worker {rank} failed")]);
+        let lines = vec!["a".to_owned(), format!("worker {rank} failed")];
+        assert_eq!(attempt.last_lines(rank as u32), (lines, rank == 2));
     }
     // Those who still hold the other end don't hold up the end.
     assert_eq!(attempt.finish(MOST, || false), 0);
@@ -221,4 +222,39 @@ fn without_a_folder_nothing_is_written() {
     let worker = attempt.worker(0).unwrap();
     assert!(worker.stdout.is_none() && worker.error_file.is_none());
     write(&worker.stderr, "");
+}
+
+#[test]
+fn filtered_lines_that_can_not_be_written_are_reported_and_the_others_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stdout.log");
+    std::fs::write(&path, "one\ntwo\n").unwrap();
+    let (error, full) = (FirstError::default(), PathBuf::from("/dev/full"));
+    let file = File::options().write(true).open(&full).unwrap();
+    let filter = Filter { file, path: full, wanted: vec!["o".into()], error: error.clone() };
+    let tail = Tail::start(Console::Out, Some(filter), |_, _| true).unwrap();
+    tail.add(Followed::file(File::open(&path).unwrap(), b"0:".to_vec()));
+    tail.stop();
+    assert_eq!(tail.wait(MOST, || false), 0);
+    let told = error.get().unwrap();
+    assert!(told.starts_with("cannot write \"/dev/full\": No space left on device"), "{told}");
+}
+
+#[test]
+fn output_whose_file_can_not_be_made_is_passed_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = logs(dir.path(), 2, |logs| {
+        logs.redirects = PerRank::Some([(0, BOTH)].into());
+        logs.shown_ranks = Some(vec![]);
+    });
+    let mut attempt = logs.start(&placement()).unwrap();
+    // Nothing can be made below a file.
+    let own = logs.folder().path().unwrap().join("attempt_1/0");
+    std::fs::remove_dir(&own).unwrap();
+    std::fs::write(&own, "").unwrap();
+    assert!(attempt.worker(0).unwrap().stdout.is_none(), "it has the agent's");
+    assert!(attempt.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
+    assert!(attempt.worker(1).unwrap().stdout.is_some(), "output that nobody wanted is not shown");
+    let told = logs.error().unwrap();
+    assert!(told.starts_with("cannot create") && told.contains("0/stdout.log"), "{told}");
 }

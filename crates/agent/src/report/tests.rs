@@ -20,6 +20,7 @@ pub(crate) fn failure(rank: u64, exit: Exit) -> Failure {
         error_file: None,
         message: exit.message(100 + rank as u32),
         last_lines: vec![],
+        shown: false,
     }
 }
 
@@ -88,6 +89,82 @@ fn it_says_what_torch_leaves_out_and_obeys_nothing() {
 }
 
 #[test]
+fn a_traceback_stands_in_the_report_once_and_not_at_all_if_the_console_has_it() {
+    let trace = "Traceback (most recent call last):\n  File \"x\"\nValueError: boom";
+    let mut failed = failure(0, Exit::Code(1));
+    failed.last_lines = trace.lines().map(String::from).collect();
+    let report = |failed: &Failure| failure_report("x", std::slice::from_ref(failed), None, 0);
+    let times = |text: &str, what: &str| text.matches(what).count();
+
+    // Only standard error has it.
+    let in_a_file = report(&failed);
+    assert_eq!((times(&in_a_file, "boom"), times(&in_a_file, "its last lines")), (1, 1), "{in_a_file}");
+    failed.shown = true;
+    let on_the_console = report(&failed);
+    assert_eq!(
+        (times(&on_the_console, "boom"), times(&on_the_console, "last lines")),
+        (0, 0),
+        "{on_the_console}"
+    );
+
+    // The error file has it, too.
+    (failed.message, failed.shown) = (trace.into(), false);
+    let recorded = report(&failed);
+    assert_eq!((times(&recorded, "Traceback (most"), times(&recorded, "boom")), (1, 1), "{recorded}");
+    failed.shown = true;
+    let recorded = report(&failed);
+    assert!(
+        recorded.contains("  traceback : ValueError: boom (the traceback is in the output above)\n"),
+        "{recorded}"
+    );
+    assert!(!recorded.contains("Traceback (most"), "{recorded}");
+
+    // Standard error has something else: both are shown.
+    (failed.last_lines, failed.shown) = (vec!["other words".into()], false);
+    let recorded = report(&failed);
+    assert!(recorded.contains("Traceback (most") && recorded.contains("    other words"), "{recorded}");
+
+    // A line that was cut is recognized by its start.
+    failed.message = format!("Traceback\nOutOfMemoryError: {}", "x".repeat(1000));
+    (failed.last_lines, failed.shown) = (vec![format!("OutOfMemoryError: {}…", "x".repeat(100))], true);
+    assert!(report(&failed).contains("(the traceback is in the output above)"));
+}
+
+#[test]
+fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() {
+    let node = |n: u32| format!("node {n} (10.0.0.{n}, pid 7)");
+    for (suspects, text) in [
+        (vec![], "the job was ended by another node which did not tell why"),
+        (
+            vec![node(1)],
+            "the job was ended by another node, node 1 (10.0.0.1, pid 7), which did not tell why",
+        ),
+        (
+            vec![node(1), node(2)],
+            "the job was ended by another node, one of node 1 (10.0.0.1, pid 7), node 2 (10.0.0.2, pid 7), which did not \
+             tell why",
+        ),
+    ] {
+        let outcome = Outcome {
+            end: End::FailedElsewhere,
+            // It failed by itself while the job was ending: not the cause.
+            failures: vec![failure(0, Exit::Code(1))],
+            first_failure: None,
+            suspects,
+            restarts: 0,
+            starts: 1,
+            group: Some((0, 2)),
+            world: Some((0, 2)),
+            log_errors: vec![],
+            ran: Duration::from_secs(1),
+        };
+        let report = end_report(&config(1), &outcome);
+        assert_eq!((&report["result"], &report["cause"]), (&"failed_elsewhere".into(), &text.into()));
+        assert_eq!(report["first_failure"], Value::Null);
+    }
+}
+
+#[test]
 fn a_first_failure_on_another_node_is_the_cause_there_too() {
     let mut first = failure(7, Exit::Code(2));
     first.host = "node9".into();
@@ -103,10 +180,12 @@ fn the_end_report_says_what_happened() {
         end: End::Failed,
         failures: vec![failure(0, Exit::Signal(11))],
         first_failure: Some(failure(0, Exit::Signal(11))),
+        suspects: vec![],
         restarts: 2,
         starts: 3,
         group: Some((0, 1)),
         world: Some((0, 2)),
+        log_errors: vec![],
         ran: Duration::from_millis(1500),
     };
     let report = end_report(&config(2), &outcome);

@@ -1,6 +1,8 @@
 //! What can be wrong with a state that somebody wrote: what was found, and at which byte of it. It says nothing about what
 //! a node does then.
 
+use crate::counted;
+
 /// Bytes that are not a rendezvous state. Nothing of them was executed, and nothing has changed.
 ///
 /// `at` is always where the opcode begins that can't be carried out.
@@ -22,7 +24,7 @@ pub enum StateError {
         digits: usize,
     },
     /// The bytes end too early.
-    #[error("the state ends {missing} bytes too early for the opcode at byte {at}")]
+    #[error("the state ends {} too early for the opcode at byte {at}", counted(*missing, "byte"))]
     Truncated {
         /// Where the opcode is, or should be.
         at: usize,
@@ -211,7 +213,7 @@ pub enum StateError {
         at: usize,
     },
     /// Bytes behind the end.
-    #[error("{len} bytes behind the end of the state at byte {at}")]
+    #[error("{} behind the end of the state at byte {at}", counted(*len, "byte"))]
     TrailingBytes {
         /// How many.
         len: usize,

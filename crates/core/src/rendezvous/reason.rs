@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::node::NodeDesc;
 use super::terms::Terms;
+use crate::counted;
 
 /// Why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,19 +156,25 @@ impl fmt::Display for Reason {
                     left.as_secs_f64().ceil()
                 )
             }
-            Reason::LastCallOver { have } => write!(f, "the last call is over with {have} nodes"),
+            Reason::LastCallOver { have } => {
+                write!(f, "the last call is over with {}", counted(*have, "node"))
+            }
+            Reason::Full { have: 1 } => f.write_str("the only node is here"),
             Reason::Full { have } => write!(f, "all {have} nodes are here"),
-            Reason::InRound { round, world_size } => write!(f, "in round {round} with {world_size} nodes"),
+            Reason::InRound { round, world_size } => {
+                write!(f, "in round {round} with {}", counted(*world_size, "node"))
+            }
             Reason::RoundUnderWay { round, have } => {
-                write!(f, "round {round} is under way with {have} nodes; waiting for the next")
+                write!(f, "round {round} is under way with {}; waiting for the next", counted(*have, "node"))
             }
             Reason::Spare { have } => {
-                write!(f, "the round is full with {have} nodes; standing by as a spare")
+                write!(f, "the round is full with {}; standing by as a spare", counted(*have, "node"))
             }
             Reason::RoundBroken { round, of, have } => {
                 write!(
                     f,
-                    "round {round} was completed with {of} nodes but {} left before this one started",
+                    "round {round} was completed with {} but {} left before this one started",
+                    counted(*of, "node"),
                     of - have
                 )
             }
@@ -191,15 +198,16 @@ impl fmt::Display for Reason {
             Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
             Reason::NoNextRound { here, round, waited } => write!(
                 f,
-                "round {round} is under way with {} nodes, and nobody started over within {} s (join_timeout): {}",
-                here.len(),
+                "round {round} is under way with {}, and nobody started over within {} s (join_timeout): {}",
+                counted(here.len(), "node"),
                 waited.as_secs(),
                 names(here)
             ),
             Reason::JoinTimeout { here, need, waited } => write!(
                 f,
-                "{} of at least {need} nodes joined within {} s (join_timeout){}",
+                "{} of at least {} joined within {} s (join_timeout){}",
                 here.len(),
+                counted(*need, "node"),
                 waited.as_secs(),
                 if here.is_empty() { String::new() } else { format!(": {}", names(here)) }
             ),

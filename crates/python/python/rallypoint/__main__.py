@@ -18,6 +18,9 @@ def main() -> None:
     found = command()
     if found is None:
         sys.exit("rallypoint: the command is not with this Python's scripts; install the package again")
+    if sys.argv[1:2] == ["run"] and sys.executable and not os.environ.get("PYTHON_EXEC"):
+        # The workers run in the Python that was asked for, whatever environment is activated.
+        os.environ["PYTHON_EXEC"] = sys.executable
     os.execv(found, [found, *sys.argv[1:]])
 
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDelta, PyDict, PyList, PyTuple};
+use rallypoint_core::counted;
 use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 
 use crate::argument::{Key, Keys, Timeout, Truth, Value, Values, Whole};
@@ -317,7 +318,7 @@ impl PyStore {
         let store = working_or_fall_back(slf)?;
         let (keys, values) = (keys.as_strs(), values.as_slices());
         if keys.len() != values.len() {
-            let counts = format!("{} keys and {} values", keys.len(), values.len());
+            let counts = format!("{} and {}", counted(keys.len(), "key"), counted(values.len(), "value"));
             let text = format!("multiSet keys and values vectors must be of same size ({counts})");
             return Err(raise(slf.py(), "DistStoreError", text));
         }

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rallypoint_core::counted;
 use rallypoint_store::StoreError;
 
 /// Why a workload, or the whole run, ended early.
@@ -16,7 +17,7 @@ pub(super) enum BenchError {
     Unreachable { endpoint: String, tried: Vec<String> },
     #[error("{peer} does not answer as a TCPStore server does: {trouble}")]
     NotAStore { peer: String, trouble: Trouble },
-    #[error("{during}: {trouble} ({lost} of {connections} connections)")]
+    #[error("{during}: {trouble} ({lost} of {})", counted(*.connections, "connection"))]
     Lost { during: String, trouble: Trouble, lost: u64, connections: usize },
     #[error("{during}: not done after {} s, {done} of {total} {unit}", .waited.as_secs_f32())]
     TimedOut { during: String, waited: Duration, done: u64, total: u64, unit: &'static str },
@@ -40,7 +41,7 @@ pub(super) enum Trouble {
     Failed { during: &'static str, source: io::Error },
     #[error("wrong reply to {during}: byte {at} is {found:#04x}, expected {expected:#04x}")]
     WrongReply { during: &'static str, at: usize, found: u8, expected: u8 },
-    #[error("{bytes} bytes came that were not asked for, after {after}")]
+    #[error("{} came that were not asked for, after {after}", counted(*.bytes, "byte"))]
     Unasked { after: &'static str, bytes: usize },
     #[error("no answer to {during} within {} s", .waited.as_secs_f32())]
     Silent { during: &'static str, waited: Duration },

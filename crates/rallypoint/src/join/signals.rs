@@ -10,7 +10,7 @@ use rallypoint_rendezvous::RendezvousHandler;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::output;
+use crate::{live_line, output};
 
 /// How long a node that was told to end may take to leave. Leaving itself takes at most five seconds.
 const GRACE: Duration = Duration::from_secs(6);
@@ -103,7 +103,7 @@ impl Stage {
 }
 
 /// Whether this process was started with that signal ignored. The kernel tells; where it doesn't, nothing is.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -111,5 +111,6 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 fn end(signal: i32) -> ! {
+    live_line::end();
     std::process::exit(128 + signal)
 }

@@ -1,14 +1,14 @@
 //! From flags, variables and defaults to what the agent is to do. Everything that is wrong is found here, before anything
 //! is started. The order and the rules are torchrun's; where it would go on with what can't work, this stops.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rallypoint_agent::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
-    check_workers, count_devices, reaches_agent, signal_number,
+    check_workers, count_devices, is_disk_full, reaches_agent, signal_number,
 };
 
 use super::arguments::RunArgs;
@@ -28,7 +28,7 @@ pub(super) struct Launch {
     pub(super) warnings: Vec<String>,
 }
 
-/// What these flags ask for. `line` is the command line they came from.
+/// What these flags ask for. `line` is the command line they came from, with the name that was typed for this program.
 pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Launch, Refused> {
     let mut warnings = Vec::new();
     let (target, worker_args) = args.script(line).ok_or_else(|| {
@@ -52,7 +52,8 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     let (signals, names) = signals(args, defaults)?;
     extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
     let grace = grace(args, defaults)?;
-    let mode = mode(args, defaults, &mut warnings)?;
+    let invoked_as = line.first().map(OsString::as_os_str).unwrap_or_default();
+    let mode = mode(args, invoked_as, defaults, &mut warnings)?;
     let command = WorkerCommand { target, args: worker_args, mode };
     let config = LaunchConfig {
         role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
@@ -86,6 +87,10 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
         let was_there = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
+            // The agent runs without an event log then, and says so.
+            if flag == "--event-log" && is_disk_full(&error) {
+                continue;
+            }
             made.iter().for_each(|file| drop(std::fs::remove_file(file)));
             return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
         }
@@ -166,14 +171,18 @@ fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String)
 }
 
 /// How the workers' command is run.
-fn mode(args: &RunArgs, defaults: &Defaults<'_>, warnings: &mut Vec<String>) -> Result<CommandMode, Refused> {
+fn mode(
+    args: &RunArgs,
+    invoked_as: &OsStr,
+    defaults: &Defaults<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<CommandMode, Refused> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
             .map(|(given, flag)| defaults.said_switch(given, flag));
     let (module, no_python, run_path) = (module?, no_python?, run_path?);
     let method = defaults.said(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
-    let path = (defaults.0)("PATH").unwrap_or_default();
-    let python = || script::interpreter((defaults.0)("PYTHON_EXEC"), &path);
+    let python = || script::interpreter(invoked_as, defaults);
     if run_path.is_some() {
         for other in [&module, &no_python].into_iter().flatten() {
             other.idle("--run-path runs a script inside of Python; leave one of them out", warnings)?;
@@ -204,7 +213,7 @@ fn check_command(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), R
     let commands = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => script::check_program(&config.command.target, &path),
-        CommandMode::Module { .. } => Ok(()),
+        CommandMode::Module { interpreter } => script::check_modules(&commands, interpreter, defaults),
         // The local rank may be in its name.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             commands.iter().try_for_each(|target| script::check_script(target))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rallypoint_agent::{Onlooker, World};
 use rallypoint_rendezvous::Observer;
 
+use crate::live_line;
 use crate::output;
 use crate::progress::Progress;
 
@@ -30,7 +31,8 @@ impl Onlooker for Screen {
         match world {
             Some(world) if std::io::stderr().is_terminal() => output::complain(&world.to_string()),
             Some(world) => tracing::info!("{world}"),
-            None => {}
+            // A thread that still waits must not draw on.
+            None => live_line::end(),
         }
     }
 }

@@ -1,30 +1,47 @@
-//! What a worker runs, found before anything starts: the interpreter, the script, the program. A module is Python's to find.
+//! What a worker runs, found before anything starts: the interpreter, the script, the module, the program.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::Refused;
+use super::python::Defaults;
 
-/// The interpreter of the workers: `PYTHON_EXEC`, else the first Python on the `PATH`. Torchrun takes the one it runs in.
-pub(super) fn interpreter(given: Option<OsString>, path: &OsStr) -> Result<OsString, Refused> {
-    match given.filter(|given| !given.is_empty()) {
-        Some(given) => match program(&given, path) {
+/// Returns the interpreter of the workers, the first of these that is there: `PYTHON_EXEC`; that of the activated
+/// environment; the one beside this program, which a package manager has put there with it; the first on the `PATH`.
+///
+/// `invoked_as` is this program's name as it was typed. A link is not followed: a link in a folder of programs to a tool
+/// in an environment of its own does not mean that environment.
+pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result<OsString, Refused> {
+    let variable = |name| (defaults.0)(name).filter(|value| !value.is_empty());
+    let path = variable("PATH").unwrap_or_default();
+    if let Some(given) = variable("PYTHON_EXEC") {
+        return match program(&given, &path) {
             Some(_) => Ok(given),
             None => Err(Refused::value(format!("PYTHON_EXEC={given:?}: there is no such program"))),
-        },
-        None => {
-            let found = std::env::split_paths(path)
-                .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
-                .find(|file| is_program(file));
-            found.map(PathBuf::into_os_string).ok_or_else(|| {
-                Refused::value(
-                    "there is no python3 or python on the PATH; name one in PYTHON_EXEC, or run a program with --no-python"
-                        .into(),
-                )
-            })
-        }
+        };
     }
+    // Conda's base environment is active in every shell of most who have it, so it is no choice for this job. If nothing
+    // else is found, it is on the PATH.
+    let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
+    let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
+    let activated =
+        [variable("VIRTUAL_ENV"), conda].into_iter().flatten().map(|dir| Path::new(&dir).join("bin"));
+    let beside = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
+    let found = activated
+        .chain(beside)
+        .chain(std::env::split_paths(&path))
+        .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
+        .find(|file| is_program(file));
+    // A relative path would change its meaning if a worker changed its folder.
+    found.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
+        Refused::value(
+            "there is no python3 or python on the PATH; name one in PYTHON_EXEC, or run a program with --no-python"
+                .into(),
+        )
+    })
 }
 
 /// That there is such a program, as the worker will look for it.
@@ -46,10 +63,54 @@ pub(super) fn check_script(name: &OsStr) -> Result<(), Refused> {
     match std::fs::File::open(name) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let hint = "-m runs a module, --no-python a program";
-            Err(Refused::value(format!("there is no script {name:?} ({hint})")))
+            let hint = Some("-m runs a module, --no-python a program".into());
+            Err(Refused { hint, ..Refused::value(format!("there is no script {name:?}")) })
         }
         Err(error) => Err(Refused::value(format!("the script {name:?} can't be read: {error}"))),
+    }
+}
+
+/// Prints those of its arguments that are no modules. `find_spec` of a name without dots imports nothing.
+const FIND_MODULES: &str = "\
+import sys
+print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(name, None) for finder in sys.meta_path)])
+";
+
+/// Fails if the interpreter knows no such module. Of a name with dots only the first part is looked for, because the
+/// interpreter would have to import that to look further.
+///
+/// A module in this folder is found without the interpreter, which takes 12 ms or more to start. An interpreter that gives
+/// no answer, such as a wrapper around one, is not taken for a no.
+pub(super) fn check_modules(
+    modules: &[OsString],
+    interpreter: &OsStr,
+    defaults: &Defaults<'_>,
+) -> Result<(), Refused> {
+    let looks_here = (defaults.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
+    let is_here = |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
+    let tops = modules.iter().filter_map(|module| module.to_str()?.split('.').next());
+    let sought: BTreeSet<&str> = tops.filter(|name| !(looks_here && is_here(name))).collect();
+    let name = Path::new(interpreter).file_name().unwrap_or_default().to_string_lossy();
+    if sought.is_empty() || !name.starts_with("python") {
+        return Ok(());
+    }
+    let asked = Command::new(interpreter)
+        .args(["-c", FIND_MODULES])
+        .args(&sought)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let answer = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
+    let absent = answer.lines().next_back().and_then(|line| line.strip_prefix("absent:")).unwrap_or_default();
+    match absent.split_whitespace().next() {
+        None => Ok(()),
+        Some(module) => {
+            let interpreter = interpreter.display();
+            let text = format!("there is no module {module:?} for {interpreter}");
+            let hint = "`python -m` looks in this folder, in PYTHONPATH and among the installed packages; PYTHON_EXEC names \
+                        another interpreter";
+            Err(Refused { hint: Some(hint.into()), ..Refused::value(text) })
+        }
     }
 }
 
@@ -74,22 +135,58 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
+    /// A folder with this interpreter in it.
+    fn with_python(folder: PathBuf, name: &str) -> PathBuf {
+        std::fs::create_dir_all(&folder).unwrap();
+        file(&folder.join(name), 0o755);
+        folder
+    }
+
     #[test]
-    fn the_interpreter_is_the_first_on_the_path_unless_named() {
+    fn the_interpreter_is_the_named_the_activated_the_one_beside_this_program_or_the_first_on_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::create_dir(&one).unwrap();
         std::fs::create_dir(&two).unwrap();
-        let path = std::env::join_paths([&one, &two]).unwrap();
-        let refused = interpreter(None, &path).unwrap_err();
+        let mut variables = vec![("PATH", std::env::join_paths([&one, &two]).unwrap())];
+        let found = |variables: &[(&str, OsString)], invoked_as: &str| {
+            let lookup =
+                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
+            interpreter(OsStr::new(invoked_as), &Defaults(&lookup)).map(PathBuf::from)
+        };
+        let refused = found(&variables, "rallypoint").unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
         file(&two.join("python3"), 0o755);
         file(&one.join("python3"), 0o644);
-        assert_eq!(interpreter(None, &path).unwrap(), two.join("python3"));
+        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
         file(&one.join("python"), 0o755);
-        assert_eq!(interpreter(None, &path).unwrap(), one.join("python"));
-        assert_eq!(interpreter(Some("python3".into()), &path).unwrap(), "python3");
-        assert!(interpreter(Some("pypy".into()), &path).unwrap_err().text.contains("PYTHON_EXEC"));
+        assert_eq!(found(&variables, "rallypoint").unwrap(), one.join("python"));
+
+        // Beside this program, however that was found; but not beside what a link leads to.
+        let venv = with_python(dir.path().join("venv/bin"), "python");
+        let typed = venv.join("rallypoint");
+        file(&typed, 0o755);
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
+        std::os::unix::fs::symlink(&typed, two.join("rallypoint")).unwrap();
+        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
+
+        // Conda's base environment is no choice, others are.
+        let conda = with_python(dir.path().join("conda/bin"), "python3");
+        variables.push(("CONDA_PREFIX", dir.path().join("conda").into()));
+        variables.push(("CONDA_DEFAULT_ENV", "base".into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
+        variables.last_mut().unwrap().1 = "mine".into();
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), conda.join("python3"));
+        let activated = with_python(dir.path().join("activated/bin"), "python3");
+        variables.push(("VIRTUAL_ENV", dir.path().join("gone").into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), conda.join("python3"));
+        variables.last_mut().unwrap().1 = dir.path().join("activated").into();
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), activated.join("python3"));
+
+        variables.push(("PYTHON_EXEC", "python3".into()));
+        assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), Path::new("python3"));
+        variables.last_mut().unwrap().1 = "pypy".into();
+        assert!(found(&variables, "rallypoint").unwrap_err().text.contains("PYTHON_EXEC"));
     }
 
     #[test]

@@ -85,24 +85,32 @@ impl Agent {
 
     /// `rallypoint run` with these arguments and further environment variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
-        Agent::spawn(arguments, |command| {
+        Agent::spawn(&[], arguments, |command| {
             command.env("RALLYPOINT_LOG", "info").envs(variables.iter().copied());
+        })
+    }
+
+    /// The same through another command, which becomes the agent.
+    pub(crate) fn start_below(before: &[&str], arguments: &[&str]) -> Agent {
+        Agent::spawn(before, arguments, |command| {
+            command.env("RALLYPOINT_LOG", "info");
         })
     }
 
     /// The same without a word about how much it is to log.
     pub(crate) fn start_as_usual(arguments: &[&str]) -> Agent {
-        Agent::spawn(arguments, |command| {
+        Agent::spawn(&[], arguments, |command| {
             command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
         })
     }
 
-    fn spawn(arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
+    fn spawn(before: &[&str], arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
         // Whoever runs the tests in the background, or under `nohup`, has these ignored.
         let mut command = Command::new("env");
-        command.args(["--default-signal=HUP,INT,QUIT", env!("CARGO_BIN_EXE_rallypoint"), "run"]);
-        command.args(arguments).env(MARK, &mark);
+        command.arg("--default-signal=HUP,INT,QUIT").args(before);
+        command.args([env!("CARGO_BIN_EXE_rallypoint"), "run"]).args(arguments);
+        command.env(MARK, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();

@@ -2,6 +2,7 @@
 
 mod bed;
 mod fixed;
+mod full_disk;
 mod held_port;
 mod left_behind;
 mod nodes;

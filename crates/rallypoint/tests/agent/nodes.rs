@@ -13,11 +13,15 @@ fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
 }
 
 fn node_with(port: &Port, nodes: &str, conf: &str, more: &[&str], script: &str) -> Agent {
+    node_of(port, nodes, conf, more, &["sh", "-c", script])
+}
+
+fn node_of(port: &Port, nodes: &str, conf: &str, more: &[&str], command: &[&str]) -> Agent {
     let endpoint = port.endpoint();
     let first =
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
-    let last = ["--rdzv-conf", conf, "--local-addr", "127.0.0.1", "--no-python", "sh", "-c", script];
-    Agent::start(&[&first, more, &last].concat())
+    let last = ["--rdzv-conf", conf, "--local-addr", "127.0.0.1", "--no-python"];
+    Agent::start(&[&first, more, &last, command].concat())
 }
 
 const TELL: &str =
@@ -103,6 +107,25 @@ fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
             assert!(node.err.contains("SIGSEGV"), "host fails: {host_fails}\n{}", node.err);
         }
     }
+}
+
+#[test]
+fn a_node_that_closes_the_rendezvous_because_it_can_not_start_its_workers_is_named_by_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    // It passes for a program until it is executed.
+    let program = dir.path().join("program");
+    std::fs::write(&program, "#!/nonexistent/interpreter\n").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let port = Port::free();
+    let one = node(&port, "2", &[], "exec sleep 600");
+    has_host(&port);
+    let other = node_of(&port, "2", CONF, &[], &[program.to_str().unwrap()]);
+    let (one, other) = (one.ended(), other.ended());
+    assert!(other.err.contains("cannot start worker 0"), "{}", other.err);
+    assert_eq!(one.status.code(), Some(1), "{}", one.err);
+    let culprit = "the job was ended by another node, 127.0.0.1 (pid ";
+    assert!(one.err.contains(culprit) && one.err.contains(", which did not tell why"), "{}", one.err);
+    assert!(!one.err.contains("Root Cause"), "{}", one.err);
 }
 
 /// One that hosts the store and works alone first, and another that comes to it; both work.

@@ -32,7 +32,7 @@ fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
 #[test]
 fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        for (nodes, says) in [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 nodes")] {
+        for (nodes, says) in [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 node")] {
             let server = server();
             let mut working = running(&server, nodes, &[]);
             let mut node = Node::start(&server, nodes, &[]);
@@ -80,7 +80,7 @@ fn a_log_tells_once_of_what_does_not_change() {
     let mut others = Vec::new();
     let mut waiting = Vec::new();
     for (id, nodes, says) in
-        [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 nodes")]
+        [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 node")]
     {
         others.push(running(&server, nodes, &["--rdzv-id", id]));
         waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), says));

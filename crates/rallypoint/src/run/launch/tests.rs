@@ -1,6 +1,5 @@
 //! What flags, variables and defaults come to, beside torchrun's facts.
 
-use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

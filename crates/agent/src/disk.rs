@@ -1,0 +1,35 @@
+//! A full disk under the log files or the event log. It is reported once and never ends the job.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// The first error of a log, shared by all threads that write to it. Later errors are most likely of the same cause.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FirstError(Arc<OnceLock<String>>);
+
+impl FirstError {
+    /// Logs a warning and keeps it for the end report, unless there was an error before.
+    pub(crate) fn report(&self, text: String) {
+        if self.0.set(text.clone()).is_ok() {
+            tracing::warn!("{text}");
+        }
+    }
+
+    /// Returns the error that was reported.
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// Whether the operation failed because the disk, or this user's share of it, is full.
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether the file system of this folder has no space or no files left for ordinary users, as `df` would show it. A
+/// file system that can't be asked counts as not full.
+pub(crate) fn is_full(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir)
+        .is_ok_and(|disk| disk.f_blocks > 0 && disk.f_bavail == 0 || disk.f_files > 0 && disk.f_favail == 0)
+}

@@ -1,0 +1,71 @@
+//! The live line of a terminal: a spinner and what the command waits for. A process has at most one. It is cleared before the
+//! process ends, also by Ctrl-C, and no thread that still waits for something draws it again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
+
+static LINE: Mutex<Line> = Mutex::new(Line { bar: None, is_over: false });
+
+struct Line {
+    /// What is on the terminal now.
+    bar: Option<ProgressBar>,
+    is_over: bool,
+}
+
+/// Shows this on the live line, with details on the lines below it. A narrow terminal cuts the end of the line.
+pub(crate) fn show(message: String, details: Option<String>) {
+    let mut line = lock();
+    if line.is_over {
+        return;
+    }
+    let bar = line.bar.get_or_insert_with(ProgressBar::new_spinner);
+    let template = if details.is_some() { "{spinner} {wide_msg}\n{prefix}" } else { "{spinner} {wide_msg}" };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(details.unwrap_or_default());
+    bar.set_message(message);
+    bar.tick();
+}
+
+/// Clears the line, until something is shown again.
+pub(crate) fn clear() {
+    lock().clear();
+}
+
+/// Clears the line for good: the process ends.
+pub(crate) fn end() {
+    let mut line = lock();
+    line.clear();
+    line.is_over = true;
+}
+
+/// Clears the line when Ctrl-C ends this process. For commands that don't handle SIGINT otherwise.
+pub(crate) fn clear_on_interrupt() {
+    if crate::join::is_ignored(SIGINT) {
+        return;
+    }
+    // Without it the line stays, that is all.
+    let Ok(mut signals) = Signals::new([SIGINT]) else { return };
+    std::thread::spawn(move || {
+        signals.forever().for_each(|signal| {
+            end();
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        });
+    });
+}
+
+impl Line {
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Line> {
+    LINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
