@@ -202,7 +202,7 @@ fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let mine = Terms::new(view.me, view.settings);
     match state.terms() {
         Some(theirs) if state.has_others(view.me) && !mine.agrees_with(&theirs) => {
-            Some(Reason::OtherTerms { mine, theirs })
+            Some(Reason::OtherTerms { mine: mine.into(), theirs: theirs.into() })
         }
         // A torch node with other numbers has completed the round. It publishes none.
         _ if state.complete && state.participants.contains_key(view.me) => {

@@ -84,9 +84,9 @@ pub enum Reason {
     /// This node was started with other numbers of nodes than the job's.
     OtherTerms {
         /// Those of this node.
-        mine: Terms,
+        mine: Box<Terms>,
         /// Those of the job.
-        theirs: Terms,
+        theirs: Box<Terms>,
     },
     /// Nodes that need fewer nodes than this one have completed a round with it.
     TooFewNodes {

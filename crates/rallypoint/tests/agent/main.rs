@@ -6,6 +6,7 @@ mod full_disk;
 mod held_port;
 mod left_behind;
 mod nodes;
+mod peers;
 mod stopping;
 mod telling;
 mod traces;

@@ -8,15 +8,15 @@ use crate::bed::{Agent, Port, children, kill_at_once, until};
 
 const CONF: &str = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2";
 
-fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
+pub(crate) fn node(port: &Port, nodes: &str, more: &[&str], script: &str) -> Agent {
     node_with(port, nodes, CONF, more, script)
 }
 
-fn node_with(port: &Port, nodes: &str, conf: &str, more: &[&str], script: &str) -> Agent {
+pub(crate) fn node_with(port: &Port, nodes: &str, conf: &str, more: &[&str], script: &str) -> Agent {
     node_of(port, nodes, conf, more, &["sh", "-c", script])
 }
 
-fn node_of(port: &Port, nodes: &str, conf: &str, more: &[&str], command: &[&str]) -> Agent {
+pub(crate) fn node_of(port: &Port, nodes: &str, conf: &str, more: &[&str], command: &[&str]) -> Agent {
     let endpoint = port.endpoint();
     let first =
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
@@ -24,7 +24,7 @@ fn node_of(port: &Port, nodes: &str, conf: &str, more: &[&str], command: &[&str]
     Agent::start(&[&first, more, &last, command].concat())
 }
 
-const TELL: &str =
+pub(crate) const TELL: &str =
     r#"echo "told $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT";"#;
 
 #[test]
@@ -72,18 +72,18 @@ fn when_a_worker_dies_both_nodes_start_over_at_once_and_both_count_it() {
 }
 
 /// The only worker of an agent.
-fn worker_of(agent: &Agent) -> Pid {
+pub(crate) fn worker_of(agent: &Agent) -> Pid {
     children(agent.inner().unwrap())[0]
 }
 
 /// The node, agent and workers alike, is gone in one moment.
-fn kill_all_of(agent: &Agent) {
+pub(crate) fn kill_all_of(agent: &Agent) {
     let agents = [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()];
     kill_at_once(&[&agents[..], &[worker_of(agent)]].concat());
 }
 
 /// Waits until somebody listens there: who comes now is a client of the first one's store.
-fn has_host(port: &Port) {
+pub(crate) fn has_host(port: &Port) {
     until("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
 
