@@ -187,3 +187,27 @@ def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(por
         ["2", "4", "2", "3", "trainer", "2", "3", "0"],
         ["3", "4", "0", "1", "reader", "0", "1", "1"],
     ]
+
+
+def test_a_node_of_ours_that_torchruns_job_cannot_take_in_does_not_train_alone(port, tmp_path):
+    """Torchrun as rank 0 publishes the master's address in its first round only, and then waits for ours in vain."""
+    addresses = {"torchrun": "127.0.0.1", "ours": "127.0.0.2"}
+    conf = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=12"
+
+    def start(kind):
+        return Launcher(
+            kind,
+            *("--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 5, "--local-addr", addresses[kind]),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+            *("--rdzv-conf", f"{conf},is_host={int(kind == 'torchrun')}", WORKER, tmp_path),
+            environment={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": os.sys.executable},
+        )
+
+    with start("torchrun") as old:
+        alone = until("torchrun's workers", lambda: len(s := starts(tmp_path, 2)) == 2 and s, old)
+        with start("ours") as late:
+            assert late.ended() == 1, late.text
+            assert "has not published MASTER_ADDR and MASTER_PORT" in late.text
+            assert "hint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in late.text
+            # Workers of ours would have met in a world of two of their own.
+            assert starts(tmp_path, 2) == alone, late.text

@@ -252,21 +252,25 @@ fn complain(error: &RendezvousError) -> ExitCode {
         }
         RendezvousError::Closed { .. } => 3,
         RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. } => 4,
-        RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. } => {
-            let hint = match source {
-                StoreError::File { .. }
-                | StoreError::FileTimeout { .. }
-                | StoreError::UntrustedFile { .. } => {
-                    "can all nodes read, write and lock that file, and do all name the same one?"
-                }
-                _ => source.connection_fault().map_or(
-                    "is the node of the endpoint up, and do all nodes name the same endpoint?",
-                    |fault| fault.hint(),
-                ),
-            };
-            output::complain(&format!("hint: {hint}"));
-            5
-        }
-        _ => 1,
+        error => match error.store_error() {
+            Some(source) => {
+                output::complain(&format!("hint: {}", store_hint(source)));
+                5
+            }
+            None => 1,
+        },
     })
+}
+
+fn store_hint(error: &StoreError) -> &'static str {
+    use StoreError::{File, FileTimeout, UntrustedFile};
+    match error {
+        File { .. } | FileTimeout { .. } | UntrustedFile { .. } => {
+            "can all nodes read, write and lock that file, and do all name the same one?"
+        }
+        _ => error.connection_fault().map_or(
+            "is the node of the endpoint up, and do all nodes name the same endpoint?",
+            |fault| fault.hint(),
+        ),
+    }
 }

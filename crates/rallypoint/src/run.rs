@@ -28,8 +28,6 @@ use onlooker::Screen;
 use port_owner::port_owner;
 use python::Defaults;
 
-use rallypoint_rendezvous::RendezvousError;
-
 use crate::{HELP_WIDTH, log, output};
 
 /// How long the last lines of the log may take to be written.
@@ -225,9 +223,8 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
         Some(format!("port {port} of this machine is held by process {pid} ({name})"))
     };
     match error {
-        AgentError::Rendezvous(
-            RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. },
-        ) => {
+        AgentError::Rendezvous(error) => {
+            let source = error.store_error()?;
             let endpoint = &config.rendezvous.endpoint;
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
             let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));

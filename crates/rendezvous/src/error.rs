@@ -59,7 +59,7 @@ pub enum RendezvousError {
         lasted: Duration,
         /// What the store said last.
         #[source]
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// This node was started with other settings than the nodes of the job.
     #[error(
@@ -167,6 +167,15 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
+    /// What the store said, if it could not be made, reached or used.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            RendezvousError::Connection { source, .. } => Some(source),
+            RendezvousError::Outage { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// One thing that is wrong with what was asked for.
     pub(crate) fn parameter(what: impl Into<String>) -> RendezvousError {
         RendezvousError::Parameters(vec![what.into()])

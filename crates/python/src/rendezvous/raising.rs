@@ -39,9 +39,8 @@ fn raised_with(py: Python<'_>, error: RendezvousError, no_state: &str) -> PyErr 
         RendezvousError::Timeout { .. } | RendezvousError::TooLong { .. } => {
             failure(py, "RendezvousTimeoutError", &text, None)
         }
-        RendezvousError::Connection { source, .. } | RendezvousError::Outage { source, .. } => {
-            unreachable(py, source)
-        }
+        RendezvousError::Connection { source, .. } => unreachable(py, source),
+        RendezvousError::Outage { source, .. } => unreachable(py, *source),
         RendezvousError::State { .. } => {
             failure(py, "RendezvousStateError", no_state, Some(PyValueError::new_err(text)))
         }

@@ -198,7 +198,8 @@ impl Driver {
                 );
             }
             Tolerance::GiveUp(lasted) => {
-                return Err(RendezvousError::Outage { run_id: run_id.clone(), lasted, source });
+                let (run_id, source) = (run_id.clone(), source.into());
+                return Err(RendezvousError::Outage { run_id, lasted, source });
             }
         }
         if self.outage().lasted(now) >= TAKE_OVER_GRACE {
