@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use rallypoint_agent::{Health, Reply};
+use rallypoint_core::Quantity;
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{log, output};
+
+/// A server that can serve fewer connections warns of it.
+const FEW_CONNECTIONS: u64 = 256;
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
@@ -45,6 +50,8 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
+    // First: what it says of memory depends on it.
+    let as_it_is = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
         let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
@@ -69,7 +76,6 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         output::complain(&format!("rallypoint serve: {why}"));
         return ExitCode::from(2);
     }
-    let as_it_is = give_memory_back();
     let log = log::start_aside();
     if let Some(why) = as_it_is {
         tracing::debug!("{why}");
@@ -94,7 +100,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
-    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits }) {
+    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits: limits.clone() }) {
         Ok(server) => server,
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
@@ -123,6 +129,19 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         let _ = writeln!(out, "health checks on http://{}/", health.address());
     }
     let _ = out.flush();
+    let limits = limits.unwrap_or(defaults);
+    let connections = server.stats().most_connections;
+    tracing::info!(
+        "up to {connections} connections, {} of keys and values, {} a value",
+        limits.store_bytes.print(),
+        limits.value_len.print()
+    );
+    if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
+        tracing::warn!(
+            "the limit of open files leaves room for {connections} connections only\n\
+             hint: raise it (`ulimit -n`, LimitNOFILE= in a systemd unit) to one file for each rank, and some more"
+        );
+    }
     if only_here {
         tracing::info!(
             "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
@@ -207,12 +226,13 @@ fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static
     signals.forever().next().map_or(End::ByItself, End::Signal)
 }
 
-/// Makes the system's allocator give back large memory when it is free, and take it in large pages.
+/// Makes glibc's allocator give large memory back when it is free, and take it in large pages. Under a limit on address space
+/// it also makes all threads share one arena, because the arena of a thread reserves 64 MiB of that.
 ///
-/// Glibc's stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
-/// fixed threshold prevents it, and that is read from the environment at the start of a process only. So this one starts
-/// again, in the same place, with it; if that fails, it goes on as it is, and this says why.
-fn give_memory_back() -> Option<String> {
+/// The allocator stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
+/// fixed threshold prevents that. The allocator reads these settings from the environment, at the start of a process only. So
+/// this process starts again, in the same place, with them; if that fails it goes on as it is, and the text returned says why.
+fn tune_allocator() -> Option<String> {
     use std::os::unix::process::CommandExt;
     const TUNABLES: &str = "GLIBC_TUNABLES";
     const THRESHOLD: &str = "glibc.malloc.mmap_threshold";
@@ -223,7 +243,8 @@ fn give_memory_back() -> Option<String> {
     {
         return None;
     }
-    let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1");
+    let arenas = if getrlimit(Resource::As).current.is_some() { ":glibc.malloc.arena_max=1" } else { "" };
+    let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1{arenas}");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "rallypoint".into());
     let tuned = tuned.trim_start_matches(':');

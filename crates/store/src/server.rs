@@ -6,6 +6,7 @@ mod connection;
 mod crowd;
 mod event_loop;
 mod listen;
+mod memory;
 mod offences;
 mod outbox;
 mod sharing;
@@ -90,16 +91,11 @@ impl TcpStoreServer {
         sharing::find_or_start(&Endpoint::new(host, port), limits)
     }
 
-    /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory
-    /// for the store, and a quarter of that for replies.
+    /// The limits a server has unless others are given: the defaults, lowered so that all it holds fits into what this
+    /// process may still use of the machine's memory, of its control groups' limits and of its resource limits.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
-        let memory = rustix::system::sysinfo();
-        let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit));
-        // In whole mebibytes, which people can read.
-        let quarter = (total / 4) >> 20 << 20;
-        limits.store_bytes = limits.store_bytes.min(usize::try_from(quarter).unwrap_or(usize::MAX));
-        limits.output_total = limits.output_total.min(limits.store_bytes / 4);
+        limits.fit_memory(memory::budget());
         limits
     }
 

@@ -125,7 +125,7 @@ struct Keepsake {
     /// What the latch is counted as.
     bytes: usize,
     /// The queue it was woken for.
-    claim: Option<Box<[u8]>>,
+    claim: Option<Key>,
 }
 
 /// The store.
@@ -325,7 +325,7 @@ impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             keys: self.map.len(),
-            bytes: self.bytes(),
+            bytes: self.stored(),
             queue_items: self.queues.items(),
             awaited: self.waiters.len(),
             blocked: self.blocked,
@@ -352,8 +352,14 @@ impl Engine {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of keys, values and queue items.
+    fn stored(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.adding()
+    }
+
+    /// All that counts as [`Limits::store_bytes`]: what is stored, and the names that blocked clients wait for.
+    fn bytes(&self) -> usize {
+        self.stored() + self.waiters.bytes() + self.barriers.bytes()
     }
 
     #[inline]

@@ -116,7 +116,7 @@ impl EventLoop {
             poll.registry().register(listener, Token(1 + n), Interest::READABLE)?;
         }
         let files = raise_file_limit();
-        let most_connections = limits.connections.min(files.saturating_sub(limits.spare_files).max(1));
+        let most_connections = limits.connections_within(files);
         counters.most_connections.store(most_connections as u64, Ordering::Relaxed);
         let shortest =
             limits.handshake.min(limits.partial_grace).min(limits.output_stall).min(limits.stale_after);
@@ -134,8 +134,8 @@ impl EventLoop {
             offences: Offences::new(&limits),
             counters,
             scratch: vec![0; SCRATCH],
-            buffers: Buffers::default(),
-            recycler: Recycler::default(),
+            buffers: Buffers::new(limits.recycled_bytes / 8),
+            recycler: Recycler::new(limits.recycled_bytes),
             ready: VecDeque::new(),
             served: VecDeque::new(),
             served_bytes: 0,
@@ -473,6 +473,7 @@ impl EventLoop {
             }
         }
         if let Some(client) = done {
+            self.count_held(client.index());
             self.queue(client.index());
         }
     }
@@ -506,12 +507,14 @@ impl EventLoop {
             }
             self.engine.poll_output();
         }
+        self.bound_lists();
     }
 
     /// Keeps the books of what is held for a connection, and notes when a request begins to arrive in pieces.
     fn count_held(&mut self, index: usize) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let held = connection.session.held();
+        // A request that is carried out in steps is held until it is done.
+        let held = connection.session.held() + self.engine.works_on(connection.client);
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
         if connection.note_arriving() {

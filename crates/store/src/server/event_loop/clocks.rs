@@ -101,12 +101,7 @@ impl EventLoop {
     }
 
     fn sweep_stalled(&mut self, now: Instant) {
-        // What they hold may have grown, where others have changed what they are to be sent.
-        for index in self.stalled.iter().copied().collect::<Vec<_>>() {
-            if self.connections.get(index).is_some_and(|connection| connection.outbox.unsent() > 0) {
-                self.count_owed(index);
-            }
-        }
+        self.count_stalled();
         let mut stuck = Vec::new();
         let (connections, limits) = (&self.connections, &self.limits);
         self.stalled.retain(|&index| {
