@@ -101,7 +101,8 @@ pub struct Limits {
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
     /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold. Names that
-    /// clients wait for count as well. Torch: none, the host runs out of memory instead.
+    /// clients wait for count as well. By default at most a quarter of what a server may use of the memory of its machine or
+    /// container. Torch: none, the host runs out of memory instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
     pub keys: usize = 4_000_000; server count,

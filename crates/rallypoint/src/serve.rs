@@ -31,6 +31,7 @@ const FEW_CONNECTIONS: u64 = 256;
   rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
   rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
+  rallypoint serve --expire-idle-jobs 60min         forgets jobs that ended and left their keys behind
   rallypoint serve --health-check 0.0.0.0:8080      `curl HOST:8080/healthz` tells how it is doing
 
 Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
@@ -44,6 +45,12 @@ pub(crate) struct ServeArgs {
     /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
     health_check: Option<SocketAddr>,
+    /// Deletes the keys of a rendezvous that no client has used for this long (30min, 3600s) and that has no connection
+    ///
+    /// A job is a run id: its state, the keys of its rounds, and what its nodes leave each other. A connection is the job's
+    /// whose key it named last; agents that live use theirs every few seconds. Other keys are never deleted.
+    #[arg(long, value_name = "TIME", value_parser = idle_time)]
+    expire_idle_jobs: Option<Duration>,
     /// Prints every limit with its default and meaning, and ends
     #[arg(long)]
     list_limits: bool,
@@ -100,7 +107,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
-    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits: limits.clone() }) {
+    let options = ServerOptions { listen, limits: limits.clone(), expire_idle_jobs: args.expire_idle_jobs };
+    let mut server = match TcpStoreServer::start(options) {
         Ok(server) => server,
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
@@ -157,6 +165,14 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
+}
+
+/// How long a job is idle before it expires.
+fn idle_time(text: &str) -> Result<Duration, String> {
+    match Duration::read(text)? {
+        Duration::ZERO => Err("a job can't expire at once; give a time such as 30min".into()),
+        time => Ok(time),
+    }
 }
 
 /// Where health checks are answered: a port of this machine only, unless an address is given.

@@ -125,7 +125,7 @@ fn a_port_that_is_taken_by_something_else_says_so() {
     let job = Job::new();
     let _other = TcpStoreServer::start(rallypoint_store::ServerOptions {
         listen: vec![Listen::at("127.0.0.1", job.port)],
-        limits: None,
+        ..Default::default()
     })
     .unwrap();
     // Not through the server that the stores of one process share.

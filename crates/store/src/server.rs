@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use mio::Waker;
 use rallypoint_core::Limits;
+use rallypoint_core::store::Engine;
 
 pub use listen::Listen;
 pub use stats::ServerStats;
@@ -36,6 +37,10 @@ pub struct ServerOptions {
     pub listen: Vec<Listen>,
     /// What peers may do; the defaults, fitted to this machine's memory and file limit, if not given.
     pub limits: Option<Limits>,
+    /// The keys of a job, which is a run id of a rendezvous, are deleted once no client has named one of them for this long and
+    /// no connection counts for the job: a connection counts for the job whose key it named last. `None`: they stay. Keys of
+    /// no rendezvous always stay.
+    pub expire_idle_jobs: Option<Duration>,
 }
 
 /// A running store server. Dropping it stops it and closes every connection.
@@ -63,8 +68,13 @@ impl TcpStoreServer {
         let counters = Arc::<Counters>::default();
         let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let event_loop = EventLoop::new(listeners, limits, random_number(), &identity, Arc::clone(&counters))
-            .map_err(wrong)?;
+        let mut engine = Engine::new(limits.clone(), random_number(), Some(identity.as_bytes()));
+        if let Some(idle_after) = options.expire_idle_jobs {
+            engine.expire_jobs_after(idle_after);
+        }
+        let idle_after = options.expire_idle_jobs.unwrap_or(Duration::MAX);
+        let event_loop =
+            EventLoop::new(listeners, limits, engine, idle_after, Arc::clone(&counters)).map_err(wrong)?;
         let waker = event_loop.waker();
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
@@ -76,7 +86,10 @@ impl TcpStoreServer {
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
     pub fn bind(host: &str, port: u16) -> Result<TcpStoreServer> {
-        TcpStoreServer::start(ServerOptions { listen: vec![Listen::at(host, port)], limits: None })
+        TcpStoreServer::start(ServerOptions {
+            listen: vec![Listen::at(host, port)],
+            ..ServerOptions::default()
+        })
     }
 
     /// The server of this process on that port, started if there is none: the several stores of one process share it.

@@ -118,6 +118,7 @@ impl TcpStore {
                     listen => Arc::new(TcpStoreServer::start(ServerOptions {
                         listen: vec![listen.unwrap_or_else(|| Listen::at(&host, port))],
                         limits: Some(options.limits.clone()),
+                        ..ServerOptions::default()
                     })?),
                 };
                 // At the address that was bound: the name may mean others too.

@@ -202,6 +202,15 @@ impl Map {
         true
     }
 
+    /// Removes the keys that are chosen. It looks at all of them.
+    pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
+        let all = self.shards.iter().flatten().map(|entry| &entry.key);
+        let chosen: Vec<Key> = all.filter(|key| is_chosen(key)).cloned().collect();
+        chosen.iter().for_each(|key| {
+            self.remove(key);
+        });
+    }
+
     // ---- what others still hold ----
 
     /// Whether there is anything for [`Map::tidy`] to look at.

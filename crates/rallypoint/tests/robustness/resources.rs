@@ -177,7 +177,7 @@ fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
     let listen = vec![Listen::from(listener)];
-    let server = TcpStoreServer::start(ServerOptions { listen, limits: None }).unwrap();
+    let server = TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() }).unwrap();
     let socket = SockRef::from(&copy);
     assert!(socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));

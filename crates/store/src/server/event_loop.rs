@@ -100,14 +100,15 @@ pub(super) struct EventLoop {
     crowd: Crowd,
     sweep_every: Duration,
     swept: Instant,
+    started: Instant,
 }
 
 impl EventLoop {
     pub(super) fn new(
         mut listeners: Vec<TcpListener>,
         limits: Limits,
-        seed: u64,
-        identity: &str,
+        engine: Engine,
+        idle_after: Duration,
         counters: Arc<Counters>,
     ) -> io::Result<EventLoop> {
         let poll = Poll::new()?;
@@ -118,8 +119,8 @@ impl EventLoop {
         let files = raise_file_limit();
         let most_connections = limits.connections_within(files);
         counters.most_connections.store(most_connections as u64, Ordering::Relaxed);
-        let shortest =
-            limits.handshake.min(limits.partial_grace).min(limits.output_stall).min(limits.stale_after);
+        let shortest = limits.handshake.min(limits.partial_grace).min(limits.output_stall);
+        let shortest = shortest.min(limits.stale_after).min(idle_after);
         Ok(EventLoop {
             poll,
             waker,
@@ -130,7 +131,7 @@ impl EventLoop {
             connections: Slab::new(),
             generation: 0,
             most_connections,
-            engine: Engine::new(limits.clone(), seed, Some(identity.as_bytes())),
+            engine,
             offences: Offences::new(&limits),
             counters,
             scratch: vec![0; SCRATCH],
@@ -150,6 +151,7 @@ impl EventLoop {
             crowd: Crowd::default(),
             sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Instant::now(),
+            started: Instant::now(),
             limits,
         })
     }
@@ -171,6 +173,7 @@ impl EventLoop {
                     return;
                 }
             }
+            self.engine.set_time(self.started.elapsed());
             for event in &events {
                 match event.token() {
                     WAKE => self.answer(),
@@ -233,6 +236,7 @@ impl EventLoop {
             && self.stalled.is_empty()
             && self.recycler.is_empty()
             && self.engine.is_tidy()
+            && !self.engine.has_jobs()
             && !self.starved);
         let idle = self.ready.is_empty() && self.patient.is_empty() && !self.engine.has_work();
         match (idle, clocks) {

@@ -80,7 +80,7 @@ fn a_server_that_comes_later_is_found_soon() {
         let connecting = scope.spawn(|| open("127.0.0.1", port, SOON).unwrap());
         crate::clock::goes_on_for(Duration::from_millis(200), &connecting);
         let listen = vec![Listen::from(held)];
-        let _server = TcpStoreServer::start(ServerOptions { listen, limits: None }).unwrap();
+        let _server = TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() }).unwrap();
         let started = Instant::now();
         connecting.join().unwrap().set("k", b"v").unwrap();
         assert!(started.elapsed() < Duration::from_secs(5));

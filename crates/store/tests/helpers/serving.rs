@@ -13,7 +13,7 @@ use crate::clock::{SOON, eventually};
 use crate::place::Place;
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
-    TcpStoreServer::start(ServerOptions { listen, limits: None })
+    TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() })
 }
 
 fn has_ipv6() -> bool {
@@ -321,7 +321,9 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
         let mut limits = TcpStoreServer::default_limits();
         limits.value_len = value_len;
         let listen = vec![Listen::at("127.0.0.1", 0)];
-        let server = TcpStoreServer::start(ServerOptions { listen, limits: Some(limits) }).unwrap();
+        let server =
+            TcpStoreServer::start(ServerOptions { listen, limits: Some(limits), ..ServerOptions::default() })
+                .unwrap();
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         match store.set("key", &vec![7; len]) {
             Ok(()) => assert!(fits, "{len} of {value_len}"),

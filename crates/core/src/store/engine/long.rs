@@ -87,6 +87,9 @@ impl Engine {
         self.finish();
         let keepsake = self.admit(client).keepsake.take();
         let request = frame.keep();
+        if self.jobs.is_some() {
+            self.use_jobs(client, &request.request());
+        }
         let left = keys_of(&request.request());
         let tables = match request.request() {
             Request::Wait { .. } => {
