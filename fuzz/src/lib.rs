@@ -62,7 +62,7 @@ fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Ve
                 Err(error) => return (frames, Some(error)),
             }
         }
-        assert_eq!(decoder.held().unwrap_or(0), fed - taken, "every byte is in a request or held");
+        assert_eq!(decoder.arrived().unwrap_or(0), fed - taken, "every byte is in a request or held");
     }
     (frames, None)
 }

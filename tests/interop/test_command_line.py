@@ -63,6 +63,16 @@ def test_what_is_there_is_told_and_counted(stage):
     assert run(stage.server, "ping")[0] == 0
 
 
+def test_clear_deletes_the_keys_with_a_prefix_on_every_server(stage):
+    torchs = stage.client()
+    torchs.multi_set(["job/a", "job/b", "other"], ["1", "2", "3"])
+    assert run(stage.server, "clear", "--prefix", "job/") == (0, b"2\n")
+    assert (torchs.check(["job/a"]), torchs.check(["other"])) == (False, True)
+    code, out = run(stage.server, "--json", "clear", "--prefix", "")
+    assert (code, json.loads(out)) == (0, {"deleted": 1})
+    assert torchs.num_keys() == 0
+
+
 def test_compare_and_set_tells_what_is_held(stage):
     torchs = stage.client()
     assert run(stage.server, "cas", "k", "", "one")[0] == 0

@@ -63,6 +63,12 @@ pub enum WireError {
         /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
         limit: usize,
     },
+    /// There is no memory for a message that is arriving.
+    #[error("no memory for {len} bytes of a message")]
+    OutOfMemory {
+        /// How many bytes of it were to be held.
+        len: u64,
+    },
     /// A reply byte that means nothing there.
     #[error("reply byte {found:#04x} to {op}")]
     BadReplyByte {
@@ -120,6 +126,16 @@ pub enum Refusal {
         held: usize,
         /// [`store_bytes`](crate::Limits::store_bytes).
         limit: usize,
+    },
+    /// There is no memory for the value.
+    #[error("{op} of {key}: no memory for a value of {len} bytes")]
+    OutOfMemory {
+        /// What was asked.
+        op: Op,
+        /// The key, printable.
+        key: String,
+        /// The length of the value.
+        len: usize,
     },
     /// The store holds as many keys as it may.
     #[error("{op} of {key}: the store holds {limit} keys, its limit")]

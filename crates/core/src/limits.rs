@@ -83,8 +83,8 @@ fn plain(doc: &str) -> String {
 limits! {
 /// Bounds on what one peer may ask for and on what the store may hold.
 ///
-/// `rallypoint serve` uses `Limits::default()`, with less room for the store on a small machine; every field of a server can
-/// be changed there by a flag.
+/// A server uses `Limits::default()`, lowered by [`Limits::fit_memory`] to what its process may use; every field of a server
+/// can be changed by a flag of `rallypoint serve`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -100,9 +100,9 @@ pub struct Limits {
     pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold; a server
-    /// takes at most a quarter of the machine's memory unless told otherwise. Torch: none, the host runs out of memory
-    /// instead.
+    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold. Names that
+    /// clients wait for count as well. By default at most a quarter of what a server may use of the memory of its machine or
+    /// container. Torch: none, the host runs out of memory instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
     pub keys: usize = 4_000_000; server count,
@@ -131,7 +131,7 @@ pub struct Limits {
     /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
     /// legacy server aborts at the file limit).
     pub connections: usize = 65_536; server count,
-    /// Files left free below the process' limit.
+    /// Files left free below the process' limit, but never more than a quarter of that limit.
     pub spare_files: usize = 64; server count,
     /// A request that has been arriving for this long must go on at [`Limits::partial_rate`]. Torch: none.
     pub partial_grace: Duration = Duration::from_secs(30); server time,
@@ -153,6 +153,8 @@ pub struct Limits {
     /// The same of all connections together; past it the one that has been owed something for longest is closed. Torch:
     /// none.
     pub output_total: usize = 1024 * MIB; server bytes,
+    /// Bytes of large buffers that are kept for the next large request while none is using them.
+    pub recycled_bytes: usize = 32 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30); server time,
     /// Bytes read from one connection before the next has its turn.
@@ -216,6 +218,34 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Lowers the limits so that all that a server holds at one time fits into `memory` bytes.
+    ///
+    /// Each limit gets a share. Together the shares are two thirds of `memory`; the rest is what the counts leave out: tables
+    /// that have just grown, allocations that are rounded up, holes between them.
+    pub fn fit_memory(&mut self, memory: usize) {
+        // In whole kibibytes, which are readable.
+        let lower = |limit: &mut usize, most: usize| *limit = (*limit).min((most & !(KIB - 1)).max(KIB));
+        lower(&mut self.store_bytes, memory / 4);
+        lower(&mut self.input_total, memory / 4);
+        lower(&mut self.output_total, memory / 16);
+        lower(&mut self.latched_bytes, memory / 32);
+        lower(&mut self.recycled_bytes, memory / 64);
+        self.connections = self.connections.min((memory / (32 * KIB)).max(1));
+        // No single request or connection may use up the share of all.
+        lower(&mut self.frame_len, self.input_total / 8 * 7);
+        lower(&mut self.key_len, self.frame_len / 4);
+        lower(&mut self.value_len, self.frame_len.saturating_sub(2 * self.key_len));
+        lower(&mut self.deferred_bytes, self.input_total / 32);
+        lower(&mut self.output_pause, self.output_total / 32);
+        lower(&mut self.output_hard, self.output_total);
+    }
+
+    /// How many connections a process that may open `files` files can serve.
+    pub fn connections_within(&self, files: usize) -> usize {
+        let spare = self.spare_files.min(files / 4);
+        self.connections.min(files - spare).max(1)
+    }
+
     /// Whether a server can work with them; if not, which one is wrong and what it must be.
     pub fn check(&self) -> Result<(), String> {
         let seconds = |time: Duration| time.as_millis() as f64 / 1000.0;
@@ -308,6 +338,46 @@ mod tests {
             assert!(error.contains("there is no limit") && error.contains("value_len"), "{error}");
             limits.set(name, "1").unwrap();
         }
+    }
+
+    #[test]
+    fn a_large_machine_leaves_the_defaults_as_they_are() {
+        let mut limits = Limits::default();
+        limits.fit_memory(16 << 30);
+        assert_eq!(limits, Limits::default());
+    }
+
+    #[test]
+    fn what_a_server_may_hold_at_one_time_is_a_share_of_its_memory() {
+        for memory in [4 * MIB, 40 * MIB, 300 * MIB, 8 << 30] {
+            let mut limits = Limits::default();
+            limits.fit_memory(memory);
+            assert_eq!(limits.check(), Ok(()), "{memory}");
+            let held = limits.store_bytes
+                + limits.input_total
+                + limits.output_total
+                + limits.latched_bytes
+                + limits.recycled_bytes
+                + limits.connections * KIB;
+            assert!(held <= memory / 3 * 2, "{held} of {memory}");
+            assert!(limits.frame_len < limits.input_total);
+            assert!(limits.value_len + limits.key_len + 64 < limits.frame_len.min(limits.store_bytes));
+        }
+    }
+
+    #[test]
+    fn a_value_as_long_as_torchs_server_takes_fits_into_40_mib() {
+        let mut limits = Limits::default();
+        limits.fit_memory(40 * MIB);
+        assert_eq!((limits.value_len, limits.store_bytes, limits.connections), (8 * MIB, 10 * MIB, 1280));
+    }
+
+    #[test]
+    fn a_process_with_few_files_serves_most_of_them() {
+        let limits = Limits::default();
+        let connections = [1, 64, 256, 1024].map(|files| limits.connections_within(files));
+        assert_eq!(connections, [1, 48, 192, 960]);
+        assert_eq!(limits.connections_within(usize::MAX), limits.connections);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 mod barriers;
 mod engine;
 mod gone;
+mod jobs;
 mod listing;
 mod map;
 mod queues;
 mod snapshot;
 mod waiters;
 
-pub use engine::{ClientId, Engine, Next, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
+pub use engine::{ClientId, Engine, ExpiredJob, Next, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 pub use listing::Listing;
 pub use snapshot::{Snapshot, Waiting};

@@ -2,6 +2,7 @@
 //!
 //! Small ones sit in one allocation of their own; a large one may be a part of the message it came in.
 
+use std::collections::TryReserveError;
 use std::ops::Deref;
 
 use bytes::Bytes;
@@ -34,6 +35,25 @@ impl Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
+    /// A copy of these bytes. Fails if there is no memory for a copy of [`Value::SHARED_FROM`] bytes or more.
+    pub(crate) fn try_copied(bytes: &[u8]) -> Result<Value, TryReserveError> {
+        if bytes.len() < Value::SHARED_FROM {
+            return Ok(Value::copied(bytes));
+        }
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(bytes.len())?;
+        copy.extend_from_slice(bytes);
+        Ok(Value::shared(copy.into()))
+    }
+
+    /// Bytes of room that it takes: more than its length where it has been appended to.
+    pub(crate) fn room(&self) -> usize {
+        match &self.0 {
+            Repr::Grown(grown) => grown.capacity(),
+            Repr::Own(_) | Repr::Shared(_) => self.len(),
+        }
+    }
+
     /// Puts these bytes in the place of those held, if they are as long and few, and nobody else holds them.
     pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
@@ -44,17 +64,25 @@ impl Value {
         }
     }
 
-    /// Puts bytes after these. Many appends cost what the result is long, unless somebody holds on to each.
-    pub(crate) fn append(&mut self, more: &[u8]) {
+    /// Puts bytes after these. If they have to be moved for that, it is to a place with this much room, so that many appends
+    /// cost what the result is long. Changes nothing if there is no memory.
+    pub(crate) fn append(&mut self, more: &[u8], room: usize) -> Result<(), TryReserveError> {
+        let len = self.len() + more.len();
         if let Repr::Grown(grown) = &mut self.0
             && let Some(own) = Arc::get_mut(grown)
         {
-            return own.extend_from_slice(more);
+            if own.capacity() < len {
+                own.try_reserve_exact(room.max(len) - own.len())?;
+            }
+            own.extend_from_slice(more);
+            return Ok(());
         }
-        let mut grown = Vec::with_capacity((self.len() + more.len()) * 3 / 2);
+        let mut grown = Vec::new();
+        grown.try_reserve_exact(room.max(len))?;
         grown.extend_from_slice(self);
         grown.extend_from_slice(more);
         self.0 = Repr::Grown(Arc::new(grown));
+        Ok(())
     }
 
     /// Whether somebody else holds this value, too. Not whether others hold the message it is a part of, or its
@@ -134,7 +162,7 @@ mod tests {
     #[test]
     fn values_are_equal_by_their_bytes_however_they_are_kept() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
+        grown.append(b"c", 0).unwrap();
         let copied = Value::copied(b"abc");
         let shared = Value::shared(Bytes::from_static(b"abc"));
         assert_eq!((&grown, &copied), (&shared, &shared));
@@ -144,7 +172,7 @@ mod tests {
     #[test]
     fn a_clone_shares_the_bytes() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
+        grown.append(b"c", 0).unwrap();
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.clone().as_ptr(), value.as_ptr());
         }
@@ -153,7 +181,7 @@ mod tests {
     #[test]
     fn a_value_is_shared_while_somebody_else_holds_it() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
+        grown.append(b"c", 0).unwrap();
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from(vec![7; 100])), grown] {
             assert!(!value.is_shared());
             let held = value.clone();
@@ -166,7 +194,7 @@ mod tests {
     #[test]
     fn bytes_of_a_value_are_the_value_itself() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
+        grown.append(b"c", 0).unwrap();
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
             assert_eq!(value.to_bytes(), &b"abc"[..]);
@@ -189,10 +217,10 @@ mod tests {
     fn an_append_is_not_seen_by_those_who_hold_the_value_already() {
         let mut value = Value::copied(b"a");
         let held = value.clone();
-        value.append(b"b");
+        value.append(b"b", 0).unwrap();
         let held_too = value.clone();
         let bytes = value.to_bytes();
-        value.append(b"c");
+        value.append(b"c", 0).unwrap();
         assert_eq!((&*held, &*held_too, &*bytes, &*value), (&b"a"[..], &b"ab"[..], &b"ab"[..], &b"abc"[..]));
     }
 
@@ -201,7 +229,7 @@ mod tests {
         let mut value = Value::copied(b"");
         let (mut moves, mut place) = (0, value.as_ptr());
         for _ in 0..100_000 {
-            value.append(b"0123456789");
+            value.append(b"0123456789", value.len() * 3 / 2).unwrap();
             if value.as_ptr() != place {
                 (moves, place) = (moves + 1, value.as_ptr());
             }

@@ -268,9 +268,10 @@ fn store_hint(error: &StoreError) -> &'static str {
         File { .. } | FileTimeout { .. } | UntrustedFile { .. } => {
             "can all nodes read, write and lock that file, and do all name the same one?"
         }
-        _ => error.connection_fault().map_or(
-            "is the node of the endpoint up, and do all nodes name the same endpoint?",
-            |fault| fault.hint(),
-        ),
+        _ => error
+            .connection_fault()
+            .map_or("is the node of the endpoint up, and do all nodes name the same endpoint?", |fault| {
+                fault.hint()
+            }),
     }
 }

@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use rallypoint_agent::{Health, Reply};
+use rallypoint_core::Quantity;
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{log, output};
+
+/// A server that can serve fewer connections warns of it.
+const FEW_CONNECTIONS: u64 = 256;
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
@@ -26,6 +31,7 @@ use crate::{log, output};
   rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
   rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
+  rallypoint serve --expire-idle-jobs 60min         forgets jobs that ended and left their keys behind
   rallypoint serve --health-check 0.0.0.0:8080      `curl HOST:8080/healthz` tells how it is doing
 
 Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
@@ -39,12 +45,20 @@ pub(crate) struct ServeArgs {
     /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
     health_check: Option<SocketAddr>,
+    /// Deletes the keys of a rendezvous that no client has used for this long (30min, 3600s) and that has no connection
+    ///
+    /// A job is a run id: its state, the keys of its rounds, and what its nodes leave each other. A connection is the job's
+    /// whose key it named last; agents that live use theirs every few seconds. Other keys are never deleted.
+    #[arg(long, value_name = "TIME", value_parser = idle_time)]
+    expire_idle_jobs: Option<Duration>,
     /// Prints every limit with its default and meaning, and ends
     #[arg(long)]
     list_limits: bool,
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
+    // First: what it says of memory depends on it.
+    let as_it_is = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
         let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
@@ -69,7 +83,6 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         output::complain(&format!("rallypoint serve: {why}"));
         return ExitCode::from(2);
     }
-    let as_it_is = give_memory_back();
     let log = log::start_aside();
     if let Some(why) = as_it_is {
         tracing::debug!("{why}");
@@ -94,7 +107,13 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
-    let mut server = match TcpStoreServer::start(ServerOptions { listen, limits, is_standalone: true }) {
+    let options = ServerOptions {
+        listen,
+        limits: limits.clone(),
+        is_standalone: true,
+        expire_idle_jobs: args.expire_idle_jobs,
+    };
+    let mut server = match TcpStoreServer::start(options) {
         Ok(server) => server,
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
@@ -123,6 +142,19 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         let _ = writeln!(out, "health checks on http://{}/", health.address());
     }
     let _ = out.flush();
+    let limits = limits.unwrap_or(defaults);
+    let connections = server.stats().most_connections;
+    tracing::info!(
+        "up to {connections} connections, {} of keys and values, {} a value",
+        limits.store_bytes.print(),
+        limits.value_len.print()
+    );
+    if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
+        tracing::warn!(
+            "the limit of open files leaves room for {connections} connections only\n\
+             hint: raise it (`ulimit -n`, LimitNOFILE= in a systemd unit) to one file for each rank, and some more"
+        );
+    }
     if only_here {
         tracing::info!(
             "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
@@ -138,6 +170,14 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
+}
+
+/// How long a job is idle before it expires.
+fn idle_time(text: &str) -> Result<Duration, String> {
+    match Duration::read(text)? {
+        Duration::ZERO => Err("a job can't expire at once; give a time such as 30min".into()),
+        time => Ok(time),
+    }
 }
 
 /// Where health checks are answered: a port of this machine only, unless an address is given.
@@ -207,12 +247,13 @@ fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static
     signals.forever().next().map_or(End::ByItself, End::Signal)
 }
 
-/// Makes the system's allocator give back large memory when it is free, and take it in large pages.
+/// Makes glibc's allocator give large memory back when it is free, and take it in large pages. Under a limit on address space
+/// it also makes all threads share one arena, because the arena of a thread reserves 64 MiB of that.
 ///
-/// Glibc's stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
-/// fixed threshold prevents it, and that is read from the environment at the start of a process only. So this one starts
-/// again, in the same place, with it; if that fails, it goes on as it is, and this says why.
-fn give_memory_back() -> Option<String> {
+/// The allocator stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
+/// fixed threshold prevents that. The allocator reads these settings from the environment, at the start of a process only. So
+/// this process starts again, in the same place, with them; if that fails it goes on as it is, and the text returned says why.
+fn tune_allocator() -> Option<String> {
     use std::os::unix::process::CommandExt;
     const TUNABLES: &str = "GLIBC_TUNABLES";
     const THRESHOLD: &str = "glibc.malloc.mmap_threshold";
@@ -223,7 +264,8 @@ fn give_memory_back() -> Option<String> {
     {
         return None;
     }
-    let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1");
+    let arenas = if getrlimit(Resource::As).current.is_some() { ":glibc.malloc.arena_max=1" } else { "" };
+    let tuned = format!("{tuned}:{THRESHOLD}=1048576:glibc.malloc.hugetlb=1{arenas}");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "rallypoint".into());
     let tuned = tuned.trim_start_matches(':');

@@ -23,6 +23,7 @@ use answer::Answer;
 #[command(after_help = "Examples:
   rallypoint store --endpoint node0:29400 ping
   rallypoint store -e node0:29400 list
+  rallypoint store -e node0:29400 clear --prefix my-job/
   rallypoint store -e node0:29400 set epoch 17
   rallypoint store -e node0:29400 get epoch
   cat model.cfg | rallypoint store -e node0:29400 set config -
@@ -116,6 +117,14 @@ enum Operation {
         /// The keys
         #[arg(required = true)]
         keys: Vec<String>,
+    },
+    /// Deletes all keys that begin with a prefix and prints how many those were
+    ///
+    /// The keys of a rendezvous are under `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues stay.
+    Clear {
+        /// What the keys begin with; empty ('') deletes every key of the store
+        #[arg(long, allow_hyphen_values = true)]
+        prefix: String,
     },
     /// Prints the names of all keys, sorted
     List {
@@ -279,12 +288,18 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             }
             Answer::Deleted { gone }
         }
-        Operation::List { prefix } => {
-            let mut keys = store.list_keys()?;
-            keys.retain(|key| key.starts_with(&prefix));
-            keys.sort();
-            Answer::Keys(keys)
+        Operation::Clear { prefix } => {
+            let keys = keys_under(store, &prefix)?;
+            let mut gone = 0;
+            for key in &keys {
+                store.set_timeout(budget.left());
+                gone += u64::from(store.delete_key(key).inspect_err(|_| {
+                    output::complain(&format!("rallypoint store: {gone} of {} keys are deleted", keys.len()));
+                })?);
+            }
+            Answer::Cleared { gone }
         }
+        Operation::List { prefix } => Answer::Keys(keys_under(store, &prefix)?),
         Operation::Count => Answer::Number { name: "keys", number: store.num_keys()? as i64 },
         Operation::Push { key, value } => {
             store.queue_push(&key, &bytes(value)?)?;
@@ -307,6 +322,14 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
         }
         Operation::Ping => Answer::Pong { time: store.ping()?, identity: store.server_identity() },
     })
+}
+
+/// The keys that begin with this, sorted.
+fn keys_under(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
+    let mut keys = store.list_keys()?;
+    keys.retain(|key| key.starts_with(prefix));
+    keys.sort();
+    Ok(keys)
 }
 
 /// A value from the command line or from standard input.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use held_port::held_port;
 use rallypoint_core::wire::{MAGIC, Request};
+use rallypoint_store::{Store, TcpStore};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Only a failure takes that long.
@@ -357,7 +358,7 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
     let value = line("store_bytes").split_whitespace().nth(1).expect("a value").to_owned();
     limits.set("store_bytes", &value).unwrap();
     assert_eq!(limits.store_bytes, most, "what this machine's would be");
-    assert!(line("store_bytes").contains("a quarter of the machine's memory"));
+    assert!(line("store_bytes").contains("a quarter of what a server may use"));
     for wrong in ["[`", "`]", "reply_len", "record_", "state_", "host_len"] {
         assert!(!listed.contains(wrong), "{wrong}:\n{listed}");
     }
@@ -428,4 +429,50 @@ fn limits_that_cannot_be_printed_are_a_failure() {
     let output = command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
+}
+
+// ---- jobs that expire ----
+
+#[test]
+fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
+    let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--expire-idle-jobs", "1s"]);
+    let port = serve.address().port();
+    let open = || TcpStore::connect("127.0.0.1", port).expect("it serves");
+    let (gone, stays, plain) = ("torch.rendezvous.gone.0/k", "torch.rendezvous.stays.0/k", "my-job/k");
+    let watcher = open();
+    let job = open();
+    for key in ["rallypoint.rendezvous/gone/announced/0", gone] {
+        job.set(key, b"v").unwrap();
+    }
+    let live = open();
+    live.set(stays, b"v").unwrap();
+    watcher.set(plain, b"v").unwrap();
+    drop(job);
+    let start = Instant::now();
+    // The list names no key, so it is no use of the job.
+    while watcher.list_keys().unwrap().iter().any(|key| key == gone) {
+        assert!(start.elapsed() < SOON, "it has not expired");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
+    // The other has a connection, and what is of no job is nobody's to delete.
+    let mut left = watcher.list_keys().unwrap();
+    left.sort();
+    assert_eq!(left, [plain, stays]);
+    drop(live);
+    while watcher.num_keys().unwrap() > 1 {
+        assert!(start.elapsed() < SOON, "the other has not expired");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    serve.signal(Signal::TERM);
+    let (_, _, log) = serve.end();
+    assert!(log.contains("deleted 2 keys of job gone: no client has used it for 1."), "{log}");
+    assert!(log.contains("deleted 1 key of job stays: "), "{log}");
+}
+
+#[test]
+fn a_job_cannot_be_told_to_expire_at_once() {
+    let output = run(&["--expire-idle-jobs", "0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("give a time such as 30min"), "{}", text(&output.stderr));
 }

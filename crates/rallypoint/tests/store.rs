@@ -357,3 +357,75 @@ fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_wha
         assert!(output.stdout.is_empty());
     }
 }
+
+// ---- clear ----
+
+#[test]
+fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
+    let server = Server::start();
+    let client = server.client();
+    for key in ["job/1", "job/2", "job", "other/job/1"] {
+        client.set(key, b"v").unwrap();
+    }
+    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "2\n");
+    assert_eq!(server.says(&["list"]), "job\nother/job/1\n");
+    // What is clear already is no failure.
+    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "0\n");
+    assert_eq!(server.says(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
+    assert_eq!(server.says(&["count"]), "0\n");
+}
+
+#[test]
+fn clear_wants_to_be_told_what_to_delete() {
+    let server = Server::start();
+    server.client().set("key", b"v").unwrap();
+    for args in [&["clear"][..], &["clear", "key"]] {
+        let output = server.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(error(&output).contains("--prefix"), "{}", error(&output));
+    }
+    assert_eq!(server.says(&["count"]), "1\n");
+}
+
+#[test]
+fn a_server_that_cannot_list_its_keys_is_told_as_such() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    // As torch's servers treat an operation that they don't know: they close the connection.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve_without_lists(stream));
+        }
+    });
+    for args in [&["clear", "--prefix", ""][..], &["list"]] {
+        let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", error(&output));
+        assert!(
+            error(&output).contains("hint: a server of an older torch can't list its keys"),
+            "{}",
+            error(&output)
+        );
+    }
+}
+
+/// Answers what a client asks when it connects, and closes at anything else.
+fn serve_without_lists(mut stream: TcpStream) -> Option<()> {
+    use rallypoint_core::wire::{Reply, Request, RequestDecoder};
+    let (mut decoder, mut bytes) = (RequestDecoder::default(), [0; 4096]);
+    loop {
+        let len = stream.read(&mut bytes).ok().filter(|len| *len > 0)?;
+        let mut input = &bytes[..len];
+        while let Some(frame) = decoder.next(&mut input, &rallypoint_core::Limits::default()).ok()? {
+            let reply = match frame.request() {
+                Request::Validate { .. } => continue,
+                Request::Ping { nonce } => Reply::Nonce(nonce),
+                Request::Check { .. } => Reply::Checked(false),
+                Request::Get { .. } => Reply::Value((&b""[..]).into()),
+                _ => return None,
+            };
+            let mut answer = Vec::new();
+            reply.encode(&mut answer);
+            stream.write_all(&answer).ok()?;
+        }
+    }
+}

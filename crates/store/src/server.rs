@@ -6,6 +6,7 @@ mod connection;
 mod crowd;
 mod event_loop;
 mod listen;
+mod memory;
 mod offences;
 mod outbox;
 mod sharing;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use mio::Waker;
 use rallypoint_core::Limits;
+use rallypoint_core::store::Engine;
 
 pub use listen::Listen;
 pub use stats::ServerStats;
@@ -38,6 +40,10 @@ pub struct ServerOptions {
     /// Whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone, and
     /// never take its place.
     pub is_standalone: bool,
+    /// The keys of a job, which is a run id of a rendezvous, are deleted once no client has named one of them for this long and
+    /// no connection counts for the job: a connection counts for the job whose key it named last. `None`: they stay. Keys of
+    /// no rendezvous always stay.
+    pub expire_idle_jobs: Option<Duration>,
 }
 
 /// A running store server. Dropping it stops it and closes every connection.
@@ -66,8 +72,13 @@ impl TcpStoreServer {
         let counters = Arc::<Counters>::default();
         let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let event_loop = EventLoop::new(listeners, limits, random_number(), &identity, Arc::clone(&counters))
-            .map_err(wrong)?;
+        let mut engine = Engine::new(limits.clone(), random_number(), Some(identity.as_bytes()));
+        if let Some(idle_after) = options.expire_idle_jobs {
+            engine.expire_jobs_after(idle_after);
+        }
+        let idle_after = options.expire_idle_jobs.unwrap_or(Duration::MAX);
+        let event_loop =
+            EventLoop::new(listeners, limits, engine, idle_after, Arc::clone(&counters)).map_err(wrong)?;
         let waker = event_loop.waker();
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
@@ -97,16 +108,11 @@ impl TcpStoreServer {
         sharing::find_or_start(&Endpoint::new(host, port), limits)
     }
 
-    /// The limits a server has unless others are given: the defaults, with at most a quarter of this machine's memory
-    /// for the store, and a quarter of that for replies.
+    /// The limits a server has unless others are given: the defaults, lowered so that all it holds fits into what this
+    /// process may still use of the machine's memory, of its control groups' limits and of its resource limits.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
-        let memory = rustix::system::sysinfo();
-        let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit));
-        // In whole mebibytes, which people can read.
-        let quarter = (total / 4) >> 20 << 20;
-        limits.store_bytes = limits.store_bytes.min(usize::try_from(quarter).unwrap_or(usize::MAX));
-        limits.output_total = limits.output_total.min(limits.store_bytes / 4);
+        limits.fit_memory(memory::budget());
         limits
     }
 

@@ -51,6 +51,27 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     beside().or_else(within)
 }
 
+/// The run id of the job that a key belongs to, as a server has it: with the slash that clients put before each key. `None`
+/// for a key that is of no rendezvous.
+///
+/// What cannot be told apart is taken for one job: the state of a run `a.1/b` looks like a key of round 1 of a run `a`.
+pub fn run_id_of(key: &[u8]) -> Option<&[u8]> {
+    let key = key.strip_prefix(b"/")?;
+    let run_id = if let Some(rest) = key.strip_prefix(b"torch.rendezvous.") {
+        let round = |end: &usize| {
+            let dot = rest[..*end].iter().rposition(|byte| !byte.is_ascii_digit())?;
+            (rest[dot] == b'.' && dot + 1 < *end).then_some(dot)
+        };
+        let slashes = rest.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let end = slashes.filter_map(|at| round(&at)).next();
+        &rest[..end.unwrap_or(rest.len())]
+    } else {
+        let mut parts = key.strip_prefix(b"rallypoint.rendezvous/")?.rsplitn(3, |byte| *byte == b'/');
+        parts.nth(2)?
+    };
+    (!run_id.is_empty()).then_some(run_id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -92,6 +113,37 @@ mod tests {
         let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
         for key in of_others.chain(["k".into(), "".into(), "torch.rendezvous.job./k".into()]) {
             assert_eq!(round_of("job", &key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_run_names_the_run() {
+        for run_id in ["job", "job.1", "1", "a/announced/1", "a/b", "a..2"] {
+            let met = [
+                format!("{}/MASTER_ADDR", round_prefix(run_id, 12)),
+                format!("{}/a/b/c", round_prefix(run_id, 0)),
+            ];
+            for key in names(run_id).into_iter().chain(met) {
+                assert_eq!(run_id_of(format!("/{key}").as_bytes()), Some(run_id.as_bytes()), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_no_rendezvous_names_no_run() {
+        for key in [
+            "",
+            "/",
+            "k",
+            "/k",
+            "torch.rendezvous.job",
+            "/torch.rendezvous.",
+            "/torch.rendezvous..0/k",
+            "/rallypoint.rendezvous/",
+            "/rallypoint.rendezvous/a/0",
+            "/rallypoint.static/a/rank/0",
+        ] {
+            assert_eq!(run_id_of(key.as_bytes()), None, "{key:?}");
         }
     }
 

@@ -26,11 +26,22 @@ struct Barrier {
 pub(super) struct Barriers {
     by_name: HashMap<(Box<[u8]>, u64), usize, RandomState>,
     all: Slab<Barrier>,
+    bytes: usize,
+}
+
+/// What a barrier of this name costs, roughly: its name twice, and its records.
+pub(super) fn barrier_cost(key: &[u8]) -> usize {
+    2 * key.len() + 256
 }
 
 impl Barriers {
     pub(super) fn new(hasher: RandomState) -> Barriers {
-        Barriers { by_name: HashMap::with_hasher(hasher), all: Slab::new() }
+        Barriers { by_name: HashMap::with_hasher(hasher), all: Slab::new(), bytes: 0 }
+    }
+
+    /// Bytes held for all barriers.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// A client comes. `Ok`: its place in a round that is not complete. `Err`: the round is complete and over, with
@@ -47,6 +58,7 @@ impl Barriers {
             None => {
                 let barrier = self.all.insert(Barrier { name: name.clone(), members: Slab::new() });
                 self.by_name.insert(name, barrier);
+                self.bytes += barrier_cost(key);
                 barrier
             }
         };
@@ -77,6 +89,7 @@ impl Barriers {
     fn remove(&mut self, barrier: usize) {
         let gone = self.all.remove(barrier);
         self.by_name.remove(&gone.name);
+        self.bytes -= barrier_cost(&gone.name.0);
     }
 }
 

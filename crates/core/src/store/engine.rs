@@ -5,6 +5,7 @@
 //! [`Engine::work`] while there is some, and [`Engine::tidy`] now and then. The rest looks.
 //! It needs no clock: clients bound their own waits and cancel them.
 
+mod expiry;
 mod long;
 mod waiting;
 mod writing;
@@ -15,6 +16,7 @@ use std::fmt;
 use ahash::RandomState;
 
 use super::barriers::{Arrival, Barriers};
+use super::jobs::{JobIndex, Jobs};
 use super::listing::Listing;
 use super::map::Map;
 use super::queues::Queues;
@@ -25,6 +27,7 @@ use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, Request, Strings};
+pub use expiry::ExpiredJob;
 use long::Long;
 
 /// Names the server keeps for itself. Torch's clients put `/` before every key, so they never use one.
@@ -115,6 +118,8 @@ struct Client {
     keepsake: Option<Box<Keepsake>>,
     /// Whether its last COMPARE_SET stored.
     stored: bool,
+    /// The job it counts for.
+    job: Option<JobIndex>,
 }
 
 /// What a wait leaves its client until its next request.
@@ -125,7 +130,7 @@ struct Keepsake {
     /// What the latch is counted as.
     bytes: usize,
     /// The queue it was woken for.
-    claim: Option<Box<[u8]>>,
+    claim: Option<Key>,
 }
 
 /// The store.
@@ -148,6 +153,9 @@ pub struct Engine {
     rubbish: Vec<Vec<(Key, Value)>>,
     /// What all latches together are counted as.
     latched: usize,
+    /// The jobs that have keys here, if jobs expire.
+    jobs: Option<Box<Jobs>>,
+    hasher: RandomState,
     empty: Value,
 }
 
@@ -169,7 +177,7 @@ impl Engine {
             map: Map::new(hasher.clone()),
             queues: Queues::new(hasher.clone()),
             barriers: Barriers::new(hasher.clone()),
-            waiters: Waiters::new(hasher),
+            waiters: Waiters::new(hasher.clone()),
             clients: Vec::new(),
             blocked: 0,
             outputs: VecDeque::new(),
@@ -177,6 +185,8 @@ impl Engine {
             long: None,
             rubbish: Vec::new(),
             latched: 0,
+            jobs: None,
+            hasher,
             empty: Value::default(),
         }
     }
@@ -197,6 +207,9 @@ impl Engine {
         }
         // This request ends what the one before left open.
         let keepsake = known.keepsake.take();
+        if self.jobs.is_some() {
+            self.use_jobs(client, &request);
+        }
         // What most stores are asked most often goes past the rest.
         if let (Request::Get { key }, None) = (&request, &keepsake) {
             let reply = Reply::Value(self.value(key, &[]));
@@ -229,6 +242,9 @@ impl Engine {
             && let Some((key, value)) = sets.next()
         {
             handled += 1;
+            if self.jobs.is_some() {
+                self.use_job(client, key, true);
+            }
             if let Err(reason) = self.set(key, &value.into()) {
                 self.effect(Output::Close { client, reason });
             }
@@ -245,6 +261,9 @@ impl Engine {
         }
         known.stored = false;
         let keepsake = known.keepsake.take();
+        if let Some(jobs) = &mut self.jobs {
+            jobs.leave(known.job.take());
+        }
         self.unblock(client.index);
         if let Some(keepsake) = keepsake {
             self.discard(keepsake);
@@ -325,7 +344,7 @@ impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             keys: self.map.len(),
-            bytes: self.bytes(),
+            bytes: self.stored(),
             queue_items: self.queues.items(),
             awaited: self.waiters.len(),
             blocked: self.blocked,
@@ -352,8 +371,15 @@ impl Engine {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of keys, values and queue items.
+    fn stored(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.adding()
+    }
+
+    /// All that counts as [`Limits::store_bytes`]: what is stored, and the names that blocked clients wait for.
+    fn bytes(&self) -> usize {
+        let jobs = self.jobs.as_ref().map_or(0, |jobs| jobs.bytes());
+        self.stored() + self.waiters.bytes() + self.barriers.bytes() + jobs
     }
 
     #[inline]

@@ -36,7 +36,7 @@ impl Gone {
     #[cold]
     fn keep(&mut self, value: Value) {
         self.look(2);
-        self.bytes += value.len() + OVERHEAD;
+        self.bytes += value.room() + OVERHEAD;
         self.values.push(value);
     }
 
@@ -48,7 +48,7 @@ impl Gone {
             }
             match self.values[self.at].is_shared() {
                 true => self.at += 1,
-                false => self.bytes -= self.values.swap_remove(self.at).len() + OVERHEAD,
+                false => self.bytes -= self.values.swap_remove(self.at).room() + OVERHEAD,
             }
         }
         if self.values.is_empty() {

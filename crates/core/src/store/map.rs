@@ -1,6 +1,8 @@
 //! Keys and values. Once there are many, they lie in many hash tables rather than one, so that growing never stops the
 //! store for long.
 
+use std::collections::TryReserveError;
+
 use ahash::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table;
@@ -16,6 +18,8 @@ use crate::value::Value;
 const SHARDS: usize = 256;
 /// Up to so many keys are in one table: to find one among few, a look at which table it is in is a look too many.
 const UNDIVIDED: usize = 8 * 1024;
+/// Up to so many bytes of keys, too: a table's keys are printed in one piece.
+const UNDIVIDED_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
 struct Entry {
@@ -140,7 +144,7 @@ impl Map {
         new: T,
         over: impl FnOnce(&mut Value, T) -> Option<Value>,
     ) {
-        if self.len == UNDIVIDED && self.shards.len() == 1 {
+        if self.shards.len() == 1 && (self.len == UNDIVIDED || self.key_bytes >= UNDIVIDED_BYTES) {
             self.divide();
         }
         let (shard, hash) = self.hash(key);
@@ -149,7 +153,7 @@ impl Map {
         {
             hash_table::Entry::Occupied(mut slot) => {
                 let held = &mut slot.get_mut().value;
-                self.bytes = self.bytes + len - held.len();
+                self.bytes = self.bytes + len - held.room();
                 if let Some(replaced) = over(held, new) {
                     self.gone.note(replaced);
                 }
@@ -171,16 +175,16 @@ impl Map {
         }
     }
 
-    /// Lengthens a value that is there.
-    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
+    /// Lengthens a value that is there: [`Value::append`].
+    pub(super) fn append(&mut self, key: &[u8], more: &[u8], room: usize) -> Result<(), TryReserveError> {
         let (shard, hash) = self.hash(key);
         if let Some(entry) = self.shards[shard].find_mut(hash, |entry| entry.key.is(key)) {
-            if entry.value.is_shared() {
-                self.gone.note(entry.value.clone());
-            }
-            entry.value.append(more);
-            self.bytes += more.len();
+            let (before, shared) = (entry.value.room(), entry.value.is_shared().then(|| entry.value.clone()));
+            entry.value.append(more, room)?;
+            self.bytes = self.bytes + entry.value.room() - before;
+            shared.into_iter().for_each(|value| self.gone.note(value));
         }
+        Ok(())
     }
 
     /// Whether it was there.
@@ -191,11 +195,20 @@ impl Map {
         }
         let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) else { return false };
         let (entry, _) = slot.remove();
-        self.bytes -= cost(entry.key.len(), entry.value.len());
+        self.bytes -= cost(entry.key.len(), entry.value.room());
         self.key_bytes -= entry.key.len();
         self.len -= 1;
         self.gone.note(entry.value);
         true
+    }
+
+    /// Removes the keys that are chosen. It looks at all of them.
+    pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
+        let all = self.shards.iter().flatten().map(|entry| &entry.key);
+        let chosen: Vec<Key> = all.filter(|key| is_chosen(key)).cloned().collect();
+        chosen.iter().for_each(|key| {
+            self.remove(key);
+        });
     }
 
     // ---- what others still hold ----
@@ -331,8 +344,14 @@ mod tests {
         assert_eq!(map.bytes(), cost(3, 4));
         map.set(b"key", value(b"1"));
         assert_eq!(map.bytes(), cost(3, 1));
-        map.append(b"key", b"234567");
-        assert_eq!(map.bytes(), cost(3, 7));
+        map.append(b"key", b"234567", 10).unwrap();
+        // What has been appended to has room for more, which counts.
+        assert_eq!(map.bytes(), cost(3, 10));
+        map.append(b"key", b"890", 15).unwrap();
+        assert_eq!(map.bytes(), cost(3, 10));
+        map.set(b"key", value(b"123"));
+        assert_eq!(map.bytes(), cost(3, 3));
+        map.append(b"key", b"4", 8).unwrap();
         map.remove(b"key");
         assert_eq!(map.bytes(), 0);
     }
@@ -358,7 +377,7 @@ mod tests {
             .collect();
         let before = map.bytes();
         map.set(&[0], value(b""));
-        map.append(&[1], b"more");
+        map.append(&[1], b"more", 1004).unwrap();
         map.remove(&[2]);
         assert!(map.bytes() > before + 800, "{} after {before}", map.bytes());
         drop(held);
@@ -369,7 +388,7 @@ mod tests {
     #[test]
     fn an_append_to_a_missing_key_does_nothing() {
         let mut map = map();
-        map.append(b"key", b"more");
+        map.append(b"key", b"more", 0).unwrap();
         assert_eq!((map.get(b"key"), map.len(), map.bytes()), (None, 0, 0));
     }
 

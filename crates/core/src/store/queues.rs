@@ -72,6 +72,20 @@ impl Queues {
         (before, item)
     }
 
+    /// Removes the queues that are chosen. One whose items woken clients are on their way to stays.
+    pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
+        let (items, bytes) = (&mut self.items, &mut self.bytes);
+        self.queues.retain(|key, queue| {
+            let stays = queue.claims > 0 || !is_chosen(key);
+            if !stays {
+                *items -= queue.items.len();
+                *bytes -=
+                    key.len() + queue.items.iter().map(|item| item.len() + ITEM_OVERHEAD).sum::<usize>();
+            }
+            stays
+        });
+    }
+
     /// Whether there is an item that no woken client is on its way to.
     pub(super) fn has_unclaimed(&self, key: &[u8]) -> bool {
         self.queues.get(key).is_some_and(|queue| queue.claims < queue.items.len())

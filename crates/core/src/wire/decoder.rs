@@ -118,10 +118,10 @@ impl Kept {
 struct Partial {
     scan: Scan,
     /// The message, save what lies apart.
-    main: Growing,
+    main: Vec<u8>,
     apart: Vec<Apart>,
     /// The value that is arriving apart, and its length.
-    arriving: Option<(Growing, usize)>,
+    arriving: Option<(Vec<u8>, usize)>,
 }
 
 impl Partial {
@@ -131,9 +131,8 @@ impl Partial {
             Progress::Apart { start, len } => (&begin[..start], Some((&begin[start..], len))),
             _ => (begin, None),
         };
-        let growing = |bytes: &[u8]| Growing::new(bytes.to_vec());
-        let arriving = arriving.map(|(bytes, len)| (growing(bytes), len));
-        Box::new(Partial { scan, main: growing(main), apart: Vec::new(), arriving })
+        let arriving = arriving.map(|(bytes, len)| (bytes.to_vec(), len));
+        Box::new(Partial { scan, main: main.to_vec(), apart: Vec::new(), arriving })
     }
 
     /// Takes from `input` what belongs to this message. True once it is whole.
@@ -142,45 +141,48 @@ impl Partial {
         let mut taken = 0;
         loop {
             if let Some((value, len)) = &mut self.arriving {
-                let more = (all.len() - taken).min(*len - value.bytes.len());
-                value.extend(&all[taken..taken + more], Some(*len), recycler);
+                let more = (all.len() - taken).min(*len - value.len());
+                make_room(value, more, Bound::End(*len), recycler)?;
+                value.extend_from_slice(&all[taken..taken + more]);
                 taken += more;
-                if value.bytes.len() < *len {
+                if value.len() < *len {
                     *input = &[];
                     return Ok(false);
                 }
                 self.scan.pass_apart(*len);
-                let bytes = std::mem::take(&mut value.bytes);
-                self.apart.push(Apart { at: self.main.bytes.len(), bytes: finished(bytes, recycler) });
+                let bytes = std::mem::take(value);
+                self.apart.push(Apart { at: self.main.len(), bytes: finished(bytes, recycler) });
                 self.arriving = None;
             }
-            match self.scan.advance(&self.main.bytes)? {
+            match self.scan.advance(&self.main)? {
                 Progress::Whole(len) => {
-                    let main = &mut self.main.bytes;
+                    let main = &mut self.main;
                     let follows = main.len() - len;
                     *input = &all[taken - follows..];
                     main.truncate(len);
-                    if follows > len {
-                        // A value that keeps its message must not keep the room of others.
+                    if main.capacity() - len > (len / 8).max(1024) {
+                        // A value that keeps its message must not keep room that is not counted.
                         main.shrink_to_fit();
                     }
                     return Ok(true);
                 }
                 Progress::Apart { start, len } => {
-                    self.arriving = Some((Growing::new(self.main.bytes[start..].to_vec()), len));
-                    self.main.bytes.truncate(start);
-                    self.main.bytes.shrink_to_fit();
+                    self.arriving = Some((self.main[start..].to_vec(), len));
+                    self.main.truncate(start);
+                    self.main.shrink_to_fit();
                 }
                 Progress::Need { len, exact } => {
                     // Up to its end if that is known. Else all there is, so that long lists are not copied string by
                     // string; what turns out to follow the message is given back.
                     let left = all.len() - taken;
-                    let more = if exact { left.min(len - self.main.bytes.len()) } else { left };
+                    let more = if exact { left.min(len - self.main.len()) } else { left };
                     if more == 0 {
                         *input = &[];
                         return Ok(false);
                     }
-                    self.main.extend(&all[taken..taken + more], exact.then_some(len), recycler);
+                    let bound = if exact { Bound::End(len) } else { Bound::Most(self.scan.most()) };
+                    make_room(&mut self.main, more, bound, recycler)?;
+                    self.main.extend_from_slice(&all[taken..taken + more]);
                     taken += more;
                 }
             }
@@ -189,62 +191,66 @@ impl Partial {
 
     /// Bytes that have come.
     fn arrived(&self) -> usize {
-        let apart = self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.bytes.len());
-        self.main.bytes.len() + apart
+        let apart = self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.len());
+        self.main.len() + apart
     }
 
-    /// Bytes of room that it takes.
+    /// Bytes of room that it takes. All that is set aside counts: a limit on address space counts it, too.
     fn held(&self) -> usize {
-        self.main.held() + self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.held())
+        let arriving = self.arriving.as_ref().map_or(0, |(value, _)| value.capacity());
+        self.main.capacity() + self.scan.apart() + arriving
     }
 }
 
-/// Bytes that are arriving.
-#[derive(Debug)]
-struct Growing {
-    bytes: Vec<u8>,
-    /// What they lie in was used before: all of it takes room, not only what has come.
-    recycled: bool,
+/// How far a buffer of bytes that are arriving may grow.
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    /// To just this length: that of the whole.
+    End(usize),
+    /// To this length at most; how long the whole is, is not known yet.
+    Most(usize),
 }
 
-impl Growing {
-    fn new(bytes: Vec<u8>) -> Growing {
-        Growing { bytes, recycled: false }
+/// Makes room for `more` bytes. Small buffers double, so that no byte is moved more than about once. A large one grows in
+/// longer steps where its end is known: moving it costs more than room that is not written to yet.
+fn make_room(
+    bytes: &mut Vec<u8>,
+    more: usize,
+    bound: Bound,
+    recycler: Option<&Recycler>,
+) -> Result<(), WireError> {
+    let needed = bytes.len() + more;
+    if needed <= bytes.capacity() {
+        return Ok(());
     }
-
-    fn held(&self) -> usize {
-        if self.recycled { self.bytes.capacity() } else { self.bytes.len() }
+    // Not before it has shown that it is large.
+    let end = match bound {
+        Bound::End(end) if needed >= LARGE => Some(end),
+        _ => None,
+    };
+    if let Some(mut buffer) = end.and_then(|end| recycler?.take(end)) {
+        buffer.extend_from_slice(bytes);
+        *bytes = buffer;
+        return Ok(());
     }
-
-    fn extend(&mut self, more: &[u8], end: Option<usize>, recycler: Option<&Recycler>) {
-        self.make_room(more.len(), end, recycler);
-        self.bytes.extend_from_slice(more);
+    let step = if end.is_some() { 8 } else { 2 };
+    let (Bound::End(most) | Bound::Most(most)) = bound;
+    let room = (bytes.capacity() * step).max(64).min(most).max(needed);
+    let mut grown = match room >= LARGE && bytes.capacity() < LARGE {
+        // Made anew: what grows in its place among the small stays there, and leaves a hole.
+        true => Vec::new(),
+        false => std::mem::take(bytes),
+    };
+    // The step is a matter of speed; the connection fails only if there is no memory for what has come.
+    let reserved = [room, needed].iter().any(|room| grown.try_reserve_exact(room - grown.len()).is_ok());
+    if !reserved {
+        return Err(WireError::OutOfMemory { len: needed as u64 });
     }
-
-    /// Doubling, so that no byte is moved more than about once, but never past a known end. What is large grows in
-    /// longer steps: moving it costs more than room that nobody has written to. Room that is there already costs nothing.
-    fn make_room(&mut self, more: usize, end: Option<usize>, recycler: Option<&Recycler>) {
-        let needed = self.bytes.len() + more;
-        if needed > self.bytes.capacity() {
-            // Not before it has shown that it is large.
-            let used = end.filter(|_| needed >= LARGE).and_then(|end| recycler?.take(end));
-            if let Some(mut buffer) = used {
-                buffer.extend_from_slice(&self.bytes);
-                (self.bytes, self.recycled) = (buffer, true);
-                return;
-            }
-            let step = if self.bytes.len() < LARGE { 2 } else { 8 };
-            let room = (self.bytes.capacity() * step).max(needed).max(64);
-            let room = end.map_or(room, |end| room.min(end)).max(needed);
-            if room >= LARGE && self.bytes.capacity() < LARGE {
-                // Made anew: what grows in its place among the small stays there, and leaves a hole.
-                let small = std::mem::replace(&mut self.bytes, Vec::with_capacity(room));
-                self.bytes.extend_from_slice(&small);
-            } else {
-                self.bytes.reserve_exact(room - self.bytes.len());
-            }
-        }
+    if !bytes.is_empty() {
+        grown.extend_from_slice(bytes);
     }
+    *bytes = grown;
+    Ok(())
 }
 
 /// These bytes for others to hold; their buffer is used again if another message may come that fits it as well.
@@ -323,7 +329,7 @@ impl RequestDecoder {
                 return Ok(None);
             }
             return Ok(self.partial.take().map(|partial| {
-                let bytes = finished(partial.main.bytes, self.recycler.as_ref());
+                let bytes = finished(partial.main, self.recycler.as_ref());
                 Frame(Repr::Pieced(Box::new(Pieced { bytes, apart: partial.apart.into() })))
             }));
         }
@@ -383,7 +389,7 @@ impl ReplyDecoder {
             if !partial.fill(input, None)? {
                 return Ok(None);
             }
-            let whole = self.partial.take().map(|partial| partial.main.bytes).unwrap_or_default();
+            let whole = self.partial.take().map(|partial| partial.main).unwrap_or_default();
             return match kind {
                 // Most of what is large is one value: it keeps the bytes it came in.
                 ReplyKind::Value => {

@@ -7,22 +7,27 @@ use bytes::Bytes;
 
 /// From here on a buffer is worth keeping.
 pub(super) const LARGE: usize = 1 << 20;
-/// So much is kept for later, at most.
-const MOST: usize = 32 << 20;
 
 /// Where large buffers go when nobody holds what is in them any more, and where the next ones come from. Clones share one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Recycler(Arc<Mutex<Bin>>);
 
 #[derive(Debug, Default)]
 struct Bin {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    /// The most bytes that are kept.
+    most: usize,
     /// One was taken since somebody last tidied up.
     in_use: bool,
 }
 
 impl Recycler {
+    /// Keeps at most `most` bytes: [`Limits::recycled_bytes`](crate::Limits::recycled_bytes).
+    pub fn new(most: usize) -> Recycler {
+        Recycler(Arc::new(Mutex::new(Bin { most, ..Bin::default() })))
+    }
+
     /// An empty buffer with room for this many bytes, and not for many more: a value keeps the buffer it came in.
     pub(super) fn take(&self, len: usize) -> Option<Vec<u8>> {
         let bin = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +73,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let bin = &mut *self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffer = std::mem::take(&mut self.buffer);
-        if bin.bytes + buffer.capacity() <= MOST {
+        if bin.bytes + buffer.capacity() <= bin.most {
             buffer.clear();
             bin.bytes += buffer.capacity();
             bin.buffers.push(buffer);
@@ -80,9 +85,11 @@ impl Drop for Lent {
 mod tests {
     use super::*;
 
+    const MOST: usize = 32 << 20;
+
     #[test]
     fn what_nobody_holds_any_more_is_used_again_where_it_fits() {
-        let recycler = Recycler::default();
+        let recycler = Recycler::new(MOST);
         let mut buffer = Vec::with_capacity(LARGE);
         buffer.push(1);
         let place = buffer.as_ptr();
@@ -100,7 +107,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_the_most_and_nothing_that_nobody_wants() {
-        let recycler = Recycler::default();
+        let recycler = Recycler::new(MOST);
         for (len, kept) in [(LARGE, MOST / LARGE), (MOST / 10, 10), (MOST + 1, 0)] {
             let lent: Vec<_> = (0..40).map(|_| recycler.lend(Vec::with_capacity(len))).collect();
             drop(lent);

@@ -233,6 +233,11 @@ impl Scan {
         self.left = self.left.map(|left| left - 1);
     }
 
+    /// How long the message may be, without what lies apart.
+    pub(super) fn most(&self) -> usize {
+        self.bounds.frame.saturating_sub(self.apart)
+    }
+
     /// How many bytes lie apart.
     pub(super) fn apart(&self) -> usize {
         self.apart

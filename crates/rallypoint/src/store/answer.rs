@@ -33,6 +33,8 @@ pub(super) enum Answer {
     Number { name: &'static str, number: i64 },
     /// How many keys were removed.
     Deleted { gone: u64 },
+    /// How many keys with a prefix were removed.
+    Cleared { gone: u64 },
     /// Which keys are there.
     States(Vec<(bool, String)>),
     /// Names.
@@ -82,7 +84,7 @@ impl Answer {
                 false => [value, &b"\n"[..]].concat(),
             },
             Answer::Number { number, .. } => format!("{number}\n").into_bytes(),
-            Answer::Deleted { gone } => format!("{gone}\n").into_bytes(),
+            Answer::Deleted { gone } | Answer::Cleared { gone } => format!("{gone}\n").into_bytes(),
             Answer::States(states) => {
                 let line = |(there, key): &(bool, String)| {
                     format!("{} {}\n", if *there { "present" } else { "absent " }, name(key))
@@ -110,7 +112,7 @@ impl Answer {
             Answer::Absent { key } => json!({"absent": [key]}),
             Answer::Empty { key } => json!({"key": key, "empty": true}),
             Answer::Number { name, number } => json!({*name: number}),
-            Answer::Deleted { gone } => json!({"deleted": gone}),
+            Answer::Deleted { gone } | Answer::Cleared { gone } => json!({"deleted": gone}),
             Answer::States(states) => {
                 let pick = |wanted| {
                     states
@@ -183,6 +185,11 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
+        StoreError::Refused { op: Op::ListKeys, .. } => (
+            1,
+            "refused",
+            "a server of an older torch can't list its keys; name the keys that you want to delete with `delete`",
+        ),
         StoreError::ReplyTooLarge { .. } => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")
         }

@@ -5,6 +5,7 @@
 //! what a test run can afford; `RALLYPOINT_SOAK=1` asks for the full ones. What the client has to bear is not here.
 
 mod barriers;
+mod containers;
 mod frames;
 mod handshake;
 mod harness;

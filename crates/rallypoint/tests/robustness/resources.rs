@@ -137,6 +137,22 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
 }
 
 #[test]
+fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
+    let mut server = Server::with_files(64, &[]);
+    let mut served: Vec<Client> = (0..32).map(|_| server.connect()).collect();
+    served.iter_mut().for_each(Client::ping);
+    assert_eq!(server.health()["most_connections"], 48);
+    let log = server.log().join("\n");
+    assert!(log.contains("up to 48 connections"), "{log}");
+    assert!(
+        log.contains("WARN the limit of open files leaves room for 48 connections only\nhint: "),
+        "{log}"
+    );
+    drop(served);
+    server.assert_unharmed();
+}
+
+#[test]
 fn r07_the_soft_limit_of_files_is_raised_to_the_hard_one() {
     let script = "ulimit -S -n 70; ulimit -H -n 300; exec \"$0\" serve --listen 127.0.0.1:0";
     let mut child = Command::new("sh")

@@ -100,14 +100,15 @@ pub(super) struct EventLoop {
     crowd: Crowd,
     sweep_every: Duration,
     swept: Instant,
+    started: Instant,
 }
 
 impl EventLoop {
     pub(super) fn new(
         mut listeners: Vec<TcpListener>,
         limits: Limits,
-        seed: u64,
-        identity: &str,
+        engine: Engine,
+        idle_after: Duration,
         counters: Arc<Counters>,
     ) -> io::Result<EventLoop> {
         let poll = Poll::new()?;
@@ -116,10 +117,10 @@ impl EventLoop {
             poll.registry().register(listener, Token(1 + n), Interest::READABLE)?;
         }
         let files = raise_file_limit();
-        let most_connections = limits.connections.min(files.saturating_sub(limits.spare_files).max(1));
+        let most_connections = limits.connections_within(files);
         counters.most_connections.store(most_connections as u64, Ordering::Relaxed);
-        let shortest =
-            limits.handshake.min(limits.partial_grace).min(limits.output_stall).min(limits.stale_after);
+        let shortest = limits.handshake.min(limits.partial_grace).min(limits.output_stall);
+        let shortest = shortest.min(limits.stale_after).min(idle_after);
         Ok(EventLoop {
             poll,
             waker,
@@ -130,12 +131,12 @@ impl EventLoop {
             connections: Slab::new(),
             generation: 0,
             most_connections,
-            engine: Engine::new(limits.clone(), seed, Some(identity.as_bytes())),
+            engine,
             offences: Offences::new(&limits),
             counters,
             scratch: vec![0; SCRATCH],
-            buffers: Buffers::default(),
-            recycler: Recycler::default(),
+            buffers: Buffers::new(limits.recycled_bytes / 8),
+            recycler: Recycler::new(limits.recycled_bytes),
             ready: VecDeque::new(),
             served: VecDeque::new(),
             served_bytes: 0,
@@ -150,6 +151,7 @@ impl EventLoop {
             crowd: Crowd::default(),
             sweep_every: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Instant::now(),
+            started: Instant::now(),
             limits,
         })
     }
@@ -171,6 +173,7 @@ impl EventLoop {
                     return;
                 }
             }
+            self.engine.set_time(self.started.elapsed());
             for event in &events {
                 match event.token() {
                     WAKE => self.answer(),
@@ -233,6 +236,7 @@ impl EventLoop {
             && self.stalled.is_empty()
             && self.recycler.is_empty()
             && self.engine.is_tidy()
+            && !self.engine.has_jobs()
             && !self.starved);
         let idle = self.ready.is_empty() && self.patient.is_empty() && !self.engine.has_work();
         match (idle, clocks) {
@@ -473,6 +477,7 @@ impl EventLoop {
             }
         }
         if let Some(client) = done {
+            self.count_held(client.index());
             self.queue(client.index());
         }
     }
@@ -506,12 +511,14 @@ impl EventLoop {
             }
             self.engine.poll_output();
         }
+        self.bound_lists();
     }
 
     /// Keeps the books of what is held for a connection, and notes when a request begins to arrive in pieces.
     fn count_held(&mut self, index: usize) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let held = connection.session.held();
+        // A request that is carried out in steps is held until it is done.
+        let held = connection.session.held() + self.engine.works_on(connection.client);
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
         if connection.note_arriving() {

@@ -33,8 +33,13 @@ pub(super) struct Outbox {
 }
 
 /// Buffers that are empty now and will be wanted again, by any connection.
-#[derive(Debug, Default)]
-pub(super) struct Buffers(Vec<Vec<u8>>);
+#[derive(Debug)]
+pub(super) struct Buffers {
+    empty: Vec<Vec<u8>>,
+    bytes: usize,
+    /// The most bytes that are kept.
+    most: usize,
+}
 
 /// A list longer than this is printed as it is sent.
 const PRINT_AT_ONCE: usize = 64 * 1024;
@@ -55,14 +60,23 @@ pub(super) struct Sent {
 }
 
 impl Buffers {
+    /// Keeps at most `most` bytes.
+    pub(super) fn new(most: usize) -> Buffers {
+        Buffers { empty: Vec::new(), bytes: 0, most }
+    }
+
     fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+        let buffer = self.empty.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
     }
 
     fn put_back(&mut self, mut buffer: Vec<u8>) {
-        if self.0.len() < KEPT && buffer.capacity() <= KEPT_LEN {
+        let bytes = self.bytes + buffer.capacity();
+        if self.empty.len() < KEPT && buffer.capacity() <= KEPT_LEN && bytes <= self.most {
             buffer.clear();
-            self.0.push(buffer);
+            self.bytes = bytes;
+            self.empty.push(buffer);
         }
     }
 }
@@ -303,7 +317,8 @@ mod tests {
             Reply::Stop,
         ];
         for a_call in [1_000, 65_536, usize::MAX] {
-            let (mut outbox, mut buffers, mut expected) = (Outbox::default(), Buffers::default(), Vec::new());
+            let (mut outbox, mut buffers, mut expected) =
+                (Outbox::default(), Buffers::new(1 << 20), Vec::new());
             for reply in &replies {
                 reply.encode(&mut expected);
                 outbox.push(&mut reply.clone(), &mut buffers);
@@ -321,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_follows_a_list_of_no_keys_arrives_too() {
-        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::default(), engine());
+        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::new(1 << 20), engine());
         let mut socket = Narrow { taken: Vec::new(), a_call: usize::MAX, calls: usize::MAX };
         let mut expected = Vec::new();
         for keys in [0, 1, 0] {
@@ -347,7 +362,7 @@ mod tests {
     #[test]
     fn a_reply_nobody_reads_costs_no_copy_of_its_values() {
         let value = Value::copied(&vec![0; 8 << 20]);
-        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::new(1 << 20));
         outbox.push(&mut Reply::Values(vec![value; 64]), &mut buffers);
         assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
         assert!(outbox.own_bytes() < 64 * 1024, "{}", outbox.own_bytes());
@@ -355,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_value_that_nobody_else_holds_is_counted() {
-        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::new(1 << 20));
         let value = Value::copied(&vec![0; 100_000]);
         outbox.push(&mut Reply::Value(value.clone()), &mut buffers);
         assert!(outbox.own_bytes() < 1000, "{}", outbox.own_bytes());
@@ -365,7 +380,7 @@ mod tests {
 
     #[test]
     fn one_that_takes_all_it_gets_leaves_others_their_turn() {
-        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::default(), engine());
+        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::new(1 << 20), engine());
         outbox.push(&mut Reply::Values(vec![Value::copied(&vec![7; 100_000]); 50]), &mut buffers);
         let mut socket = Narrow { taken: Vec::new(), a_call: usize::MAX, calls: usize::MAX };
         let mut turns = 0;
@@ -380,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_list_of_keys_is_printed_as_it_is_sent_and_is_of_the_moment_it_was_asked_for() {
-        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::default(), engine());
+        let (mut outbox, mut buffers, mut engine) = (Outbox::default(), Buffers::new(1 << 20), engine());
         let client = ClientId::new(0, 1);
         let set = |engine: &mut Engine, name: String| {
             engine.handle_request(client, Request::Set { key: name.as_bytes(), value: b"v"[..].into() });
@@ -410,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_always_lags_a_little_does_not_make_it_grow() {
-        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::default());
+        let (mut outbox, mut buffers) = (Outbox::default(), Buffers::new(1 << 20));
         let (mut socket, mut engine) = (Narrow { taken: Vec::new(), a_call: 8_000, calls: 0 }, engine());
         let mut expected = Vec::new();
         for number in 0..100_000i64 {

@@ -29,7 +29,8 @@ pub(super) struct Long {
     tables: Vec<Vec<(u32, u32)>>,
     /// The next table; others may have been done before their turn.
     next: usize,
-    /// Keys that are not done yet.
+    /// How many keys it has, and how many of them are not done yet.
+    keys: usize,
     left: usize,
     /// Bytes that it may add to the store and has not yet.
     adding: usize,
@@ -52,6 +53,8 @@ impl Long {
     }
 }
 
+/// What a key of such a request costs beyond the request, roughly: its place in a list, and what is found.
+const KEY_OVERHEAD: usize = 32;
 /// At most so many times [`Limits::turn_keys`](crate::Limits::turn_keys) are handled at once.
 const AT_ONCE: usize = 3;
 /// A MULTI_SET is long from so many bytes on, and has as many stored in a step as a connection is read of in a turn.
@@ -84,6 +87,9 @@ impl Engine {
         self.finish();
         let keepsake = self.admit(client).keepsake.take();
         let request = frame.keep();
+        if self.jobs.is_some() {
+            self.use_jobs(client, &request.request());
+        }
         let left = keys_of(&request.request());
         let tables = match request.request() {
             Request::Wait { .. } => {
@@ -102,6 +108,7 @@ impl Engine {
             is_sorted,
             tables,
             next,
+            keys: left,
             left,
             adding,
             values,
@@ -114,6 +121,12 @@ impl Engine {
     #[inline]
     pub fn works_for(&self) -> Option<ClientId> {
         self.long.as_deref().map(|long| long.client)
+    }
+
+    /// Bytes that this client's long request takes while it is carried out; zero if it has none.
+    pub fn works_on(&self, client: ClientId) -> usize {
+        let long = self.long.as_deref().filter(|long| long.client == client);
+        long.map_or(0, |long| long.request.len() + long.keys * KEY_OVERHEAD)
     }
 
     /// The next step of a long request. Whose it was, once it is done.
@@ -285,7 +298,8 @@ impl Engine {
     fn begin_waiting(&mut self, client: ClientId, keys: usize) {
         self.clients[client.index()].state = State::Waiting(Places::default());
         self.blocked += 1;
-        self.keepsake(client.index).latch.reserve_exact(keys);
+        let most = keys.min(self.latches_left());
+        self.keepsake(client.index).latch.reserve_exact(most);
     }
 
     fn register_some(&mut self, long: &mut Long, step: usize) -> Result<(), Refusal> {

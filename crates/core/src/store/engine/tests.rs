@@ -2,6 +2,7 @@
 
 mod barriers;
 mod clients;
+mod jobs;
 mod latches;
 mod limits;
 mod queues;

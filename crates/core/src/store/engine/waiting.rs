@@ -3,6 +3,7 @@
 use super::{Engine, Keepsake, LATCH_KEEP, State};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
+use crate::store::barriers::barrier_cost;
 use crate::store::waiters::{ClientIndex, Places, Seen, WAIT_OVERHEAD, Waiters};
 use crate::store::{ClientId, Output};
 use crate::value::Value;
@@ -13,13 +14,13 @@ impl Engine {
         let mut keepsake = self.spare.take().unwrap_or_default();
         let latch = &mut keepsake.latch;
         // All at once: many keys in steps would be moved again and again.
-        latch.reserve_exact(keys.len());
+        latch.reserve_exact(keys.len().min(self.latches_left()));
         let mut bytes = 0;
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
                 Some((key, value)) => {
-                    let cost = latch_cost(value);
+                    let cost = latch_cost(key, value);
                     if self.latched + bytes + cost <= self.limits.latched_bytes {
                         latch.push((key.clone(), value.clone()));
                         bytes += cost;
@@ -71,9 +72,9 @@ impl Engine {
             }
         }
         let limit = self.limits.store_bytes;
-        if asked > 0 && self.bytes() + self.waiters.bytes() + bytes > limit {
+        if asked > 0 && self.bytes() + bytes > limit {
             self.make_room();
-            let held = self.bytes() + self.waiters.bytes();
+            let held = self.bytes();
             if held + bytes > limit {
                 return Err(Refusal::StoreFull { op: Op::Wait, key: printable(key()), held, limit });
             }
@@ -91,6 +92,14 @@ impl Engine {
             .ok()
             .filter(|&size| size > 0)
             .ok_or_else(|| Refusal::BadWorldSize { key: printable(key), world_size })?;
+        let limit = self.limits.store_bytes;
+        if self.bytes() + barrier_cost(key) > limit {
+            self.make_room();
+            let held = self.bytes();
+            if held + barrier_cost(key) > limit {
+                return Err(Refusal::StoreFull { op: Op::Barrier, key: printable(key), held, limit });
+            }
+        }
         match self.barriers.arrive(client.index, key, size) {
             Ok(arrival) => {
                 self.clients[client.index()].state = State::AtBarrier(arrival);
@@ -136,11 +145,11 @@ impl Engine {
 
     /// A queue has an item: wakes the oldest who waits for nothing else. Whether there is one.
     pub(super) fn wake_for_item(&mut self, key: &[u8]) -> bool {
-        while let Some((seen, _)) = self.waiters.take_oldest(key) {
+        while let Some((seen, name)) = self.waiters.take_oldest(key) {
             if self.strike(&seen) {
                 self.release(seen.client);
                 self.queues.claim(key);
-                self.keepsake(seen.client).claim = Some(key.into());
+                self.keepsake(seen.client).claim = Some(name);
                 return true;
             }
         }
@@ -149,13 +158,18 @@ impl Engine {
 
     /// A waiter has seen this.
     pub(super) fn latch(&mut self, index: ClientIndex, key: Key, value: Value) {
-        let cost = latch_cost(&value);
+        let cost = latch_cost(&key, &value);
         if self.latched + cost <= self.limits.latched_bytes {
             self.latched += cost;
             let keepsake = self.keepsake(index);
             keepsake.bytes += cost;
             keepsake.latch.push((key, value));
         }
+    }
+
+    /// How many values may still be latched, at most.
+    pub(super) fn latches_left(&self) -> usize {
+        self.limits.latched_bytes.saturating_sub(self.latched) / size_of::<(Key, Value)>()
     }
 
     pub(super) fn keepsake(&mut self, index: ClientIndex) -> &mut Keepsake {
@@ -193,7 +207,7 @@ impl Engine {
     }
 }
 
-/// What latching a value may cost: all of it, if the store lets go of it meanwhile.
-fn latch_cost(value: &Value) -> usize {
-    value.len() + size_of::<(Key, Value)>()
+/// What latching a value may cost: all of it and its key, if the store lets go of them meanwhile.
+fn latch_cost(key: &Key, value: &Value) -> usize {
+    key.len() + value.len() + size_of::<(Key, Value)>()
 }

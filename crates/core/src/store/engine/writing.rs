@@ -17,9 +17,19 @@ fn is_state_key(key: &[u8]) -> bool {
     key.strip_prefix(b"/torch.rendezvous.").is_some_and(|run_id| !run_id.contains(&b'/'))
 }
 
+/// The value to keep, if there is memory for it.
+fn kept(op: Op, key: &[u8], value: Payload<'_>) -> Result<Value, Refusal> {
+    value.to_value().map_err(|_| out_of_memory(op, key, value.bytes().len()))
+}
+
+#[cold]
+fn out_of_memory(op: Op, key: &[u8], len: usize) -> Refusal {
+    Refusal::OutOfMemory { op, key: printable(key), len }
+}
+
 /// What it makes room for to replace this: nothing while replies hold it, too.
 fn freed(key: &[u8], held: &Value) -> usize {
-    if held.is_shared() { 0 } else { cost(key.len(), held.len()) }
+    if held.is_shared() { 0 } else { cost(key.len(), held.room()) }
 }
 
 impl Engine {
@@ -45,7 +55,7 @@ impl Engine {
 
     /// Sees how full the store is to the byte: some of what is counted may be held by nobody any more, and what is being
     /// written may take the place of something.
-    pub(super) fn make_room(&mut self) {
+    pub fn make_room(&mut self) {
         self.do_all();
         self.rubbish.clear();
         loop {
@@ -95,7 +105,7 @@ impl Engine {
             return Ok(());
         }
         self.permit(Op::Set, key, value.bytes().len())?;
-        self.put(key, value.to_value());
+        self.put(key, kept(Op::Set, key, *value)?);
         Ok(())
     }
 
@@ -129,7 +139,7 @@ impl Engine {
             return Ok(Value::copied(expected));
         }
         self.permit(Op::CompareSet, key, desired.bytes().len())?;
-        let value = desired.to_value();
+        let value = kept(Op::CompareSet, key, desired)?;
         self.put(key, value.clone());
         self.clients[client.index()].stored = true;
         Ok(value)
@@ -164,13 +174,19 @@ impl Engine {
             let appended = [self.map.get(key).map_or(&[][..], |held| held), value.bytes()].concat();
             self.harmless(Op::Append, key, &appended)?;
         }
-        self.permit(Op::Append, key, len)?;
-        match held {
-            // Nobody waits for a key that is there.
-            Some(_) => self.map.append(key, value.bytes()),
-            None => self.put(key, value.to_value()),
+        if held.is_none() {
+            self.permit(Op::Append, key, len)?;
+            self.put(key, kept(Op::Append, key, value)?);
+            return Ok(());
         }
-        Ok(())
+        // With room for further appends, if the store has it.
+        let mut room = len + len / 2;
+        if self.permit(Op::Append, key, room).is_err() {
+            self.permit(Op::Append, key, len)?;
+            room = len;
+        }
+        // Nobody waits for a key that is there.
+        self.map.append(key, value.bytes(), room).map_err(|_| out_of_memory(Op::Append, key, len))
     }
 
     pub(super) fn multi_set(&mut self, pairs: PairList<'_>) -> Result<(), Refusal> {
@@ -245,7 +261,7 @@ impl Engine {
         if held + cost(key.len(), value.bytes().len()) > limit {
             return Err(Refusal::StoreFull { op: Op::QueuePush, key: printable(key), held, limit });
         }
-        self.queues.push(key, value.to_value());
+        self.queues.push(key, kept(Op::QueuePush, key, value)?);
         // Always one, even if another was woken for an item that is gone: that one may be in no hurry.
         self.wake_for_item(key);
         Ok(())

@@ -21,6 +21,14 @@ impl Process {
         kib * 1024
     }
 
+    /// The most bytes of memory it has occupied at one time.
+    pub(crate) fn most_memory(self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server is alive");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line with VmHWM");
+        let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+        kib * 1024
+    }
+
     /// How many files it has open.
     pub(crate) fn files(self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server is alive").count()

@@ -65,13 +65,19 @@ impl Server {
         Server::launch(command, listen, limits)
     }
 
-    fn launch(mut command: Command, listen: &str, limits: &[&str]) -> Server {
-        let folder = tempfile::tempdir().expect("a folder for the log");
-        let log = folder.path().join("log");
+    /// Starts the server that `command` runs, with these limits.
+    pub(crate) fn launch(mut command: Command, listen: &str, limits: &[&str]) -> Server {
         command.args(["--listen", listen]);
         for limit in limits {
             command.args(["--limit", limit]);
         }
+        Server::of(command)
+    }
+
+    /// The server that this command runs.
+    pub(crate) fn of(mut command: Command) -> Server {
+        let folder = tempfile::tempdir().expect("a folder for the log");
+        let log = folder.path().join("log");
         let mut child = command
             .env_remove("RALLYPOINT_LOG")
             .stdin(Stdio::null())
@@ -82,7 +88,13 @@ impl Server {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         let mut stdout = BufReader::new(stdout);
-        stdout.read_line(&mut line).expect("its first line");
+        // A test that runs a server in itself prints other lines before.
+        while !line.starts_with("listening on ") {
+            line.clear();
+            if stdout.read_line(&mut line).expect("its output") == 0 {
+                break;
+            }
+        }
         let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
         let address =
             address.unwrap_or_else(|| panic!("{line:?}; {}", fs::read_to_string(&log).unwrap_or_default()));
@@ -167,7 +179,8 @@ impl Server {
         fs::metadata(&self.log).expect("the log").len() as usize
     }
 
-    fn log(&self) -> Vec<String> {
+    /// The lines of its log.
+    pub(crate) fn log(&self) -> Vec<String> {
         let log = fs::read(&self.log).expect("the log");
         String::from_utf8(log).expect("the log is text").lines().map(str::to_owned).collect()
     }

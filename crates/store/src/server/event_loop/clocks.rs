@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use rallypoint_core::printable;
 use rallypoint_core::store::ClientId;
 
 use super::{EventLoop, GLANCE};
@@ -19,12 +20,33 @@ impl EventLoop {
         self.sweep_stalled(now);
         self.offences.forget_old(now);
         self.recycler.tidy();
+        self.expire_jobs(now);
         self.engine.tidy();
         // What was short may be free again, whoever of this process had it.
         if self.starved {
             self.accept_again();
         }
         self.settle();
+    }
+
+    /// Deletes what idle jobs have left behind.
+    fn expire_jobs(&mut self, now: Instant) {
+        const LOGGED: usize = 8;
+        self.engine.set_time(now.duration_since(self.started));
+        let jobs = self.engine.expire_idle_jobs();
+        for job in jobs.iter().take(LOGGED) {
+            tracing::info!(
+                "deleted {} key{} of job {}: no client has used it for {:.1} s",
+                job.keys,
+                if job.keys == 1 { "" } else { "s" },
+                printable(&job.run_id),
+                job.idle.as_secs_f64()
+            );
+        }
+        if let Some(more) = jobs.get(LOGGED..).filter(|more| !more.is_empty()) {
+            let keys: usize = more.iter().map(|job| job.keys).sum();
+            tracing::info!("deleted {keys} keys of {} more idle jobs", more.len());
+        }
     }
 
     /// Notes how full it is.
@@ -101,12 +123,7 @@ impl EventLoop {
     }
 
     fn sweep_stalled(&mut self, now: Instant) {
-        // What they hold may have grown, where others have changed what they are to be sent.
-        for index in self.stalled.iter().copied().collect::<Vec<_>>() {
-            if self.connections.get(index).is_some_and(|connection| connection.outbox.unsent() > 0) {
-                self.count_owed(index);
-            }
-        }
+        self.count_stalled();
         let mut stuck = Vec::new();
         let (connections, limits) = (&self.connections, &self.limits);
         self.stalled.retain(|&index| {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::{EventLoop, GLANCE};
+use crate::server::outbox::Outbox;
 
 impl EventLoop {
     /// Sends what a connection is owed, and sees what follows from that.
@@ -48,10 +49,10 @@ impl EventLoop {
 
     /// Too much is held for all together: who has been owed something for longest goes. Not one who is owed little, while
     /// there are others: much is what many small ones don't add up to.
-    fn cut_longest_owed(&mut self) {
+    fn cut_longest_owed(&mut self) -> bool {
         let owing = self.connections.iter().filter(|(_, c)| !c.doomed && c.owed > 0);
         let longest = owing.min_by_key(|(_, c)| (c.owed < GLANCE, c.owed_since));
-        let Some((index, connection)) = longest else { return };
+        let Some((index, connection)) = longest else { return false };
         let why = format!(
             "replies of {} bytes not taken by all, limit {}; {} of them this one's, for {:.1} s",
             self.output_held,
@@ -60,7 +61,35 @@ impl EventLoop {
             connection.owed_since.map_or(0.0, |since| since.elapsed().as_secs_f32()),
         );
         self.output_held -= std::mem::take(&mut self.connections[index].owed);
+        // Now, not when it is closed: what its replies hold is wanted for others.
+        self.connections[index].outbox = Outbox::default();
         self.punish(index, &why, |counters| &counters.slow_output);
+        true
+    }
+
+    /// Cuts connections off until what the store holds for replies is within bounds. The lists of keys that clients are still
+    /// to be sent grow when others delete keys, which is never refused.
+    pub(super) fn bound_lists(&mut self) {
+        let most = self.limits.store_bytes.saturating_add(self.limits.output_total);
+        while self.engine.snapshot().bytes > most {
+            // Which may cut some off.
+            self.count_stalled();
+            self.engine.make_room();
+            if self.engine.snapshot().bytes <= most || !self.cut_longest_owed() {
+                return;
+            }
+            self.engine.make_room();
+        }
+    }
+
+    /// Counts again what is held of replies that are not taken: it may have grown, where others have changed what is to be
+    /// sent.
+    pub(super) fn count_stalled(&mut self) {
+        for index in self.stalled.iter().copied().collect::<Vec<_>>() {
+            if self.connections.get(index).is_some_and(|connection| connection.outbox.unsent() > 0) {
+                self.count_owed(index);
+            }
+        }
     }
 
     /// Closes a connection whose peer sends no more, once it has all its answers.

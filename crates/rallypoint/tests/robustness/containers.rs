@@ -1,0 +1,275 @@
+//! The server where memory or files are scarce: in a control group of 64 MiB, under `ulimit -v`, under `ulimit -n`. It is
+//! filled in every way that a client has until it refuses, and must live on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
+
+use rallypoint_store::{Listen, ServerOptions, TcpStoreServer};
+
+use crate::harness::{Client, KIB, MIB, Server, alone, eventually, message};
+
+/// Starts a server after commands of a shell.
+type Start = fn(&str) -> Server;
+
+/// Clients of each kind that misbehave at the same time.
+const CLIENTS: usize = 12;
+
+/// A control group with a limit on memory. It is removed when the test is over.
+struct Group {
+    folder: PathBuf,
+    /// Where the kernel counts the processes that it has killed for lack of memory.
+    kills: &'static str,
+}
+
+impl Group {
+    /// `None`, and a line that says so, if this process may not make one here.
+    fn new(limit: usize) -> Option<Group> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("rallypoint-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        for (tree, file, kills) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.oom_control"),
+            ("/sys/fs/cgroup", "memory.max", "memory.events"),
+        ] {
+            let folder = Path::new(tree).join(&name);
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let group = Group { folder, kills };
+            if fs::write(group.folder.join(file), limit.to_string()).is_ok() {
+                return Some(group);
+            }
+        }
+        eprintln!("no control group with a memory limit to be had here: not tested");
+        None
+    }
+
+    /// How many processes the kernel has killed in it.
+    fn killed(&self) -> u64 {
+        let events = fs::read_to_string(self.folder.join(self.kills)).expect("the group's events");
+        let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.map_or(0, |count| count.trim().parse().expect("a number"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that was killed a moment ago may still be in it.
+        for _ in 0..100 {
+            match fs::remove_dir(&self.folder) {
+                Ok(()) => return,
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+/// Uploads that stop are waited for, one after the other, by those behind them. For this long.
+const INPUT_STALL: Duration = Duration::from_millis(100);
+
+/// A server that is started by a shell after these commands.
+fn server_after(commands: &str) -> Server {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rallypoint"), "serve"]);
+    Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL.as_millis())])
+}
+
+/// The same of a program that has a server in it.
+fn embedded_server_after(commands: &str) -> Server {
+    let this = std::env::current_exe().expect("this test");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh"]).arg(this);
+    shell.args(["--exact", "containers::inside_a_program", "--ignored", "--nocapture"]);
+    Server::of(shell)
+}
+
+/// A program with a server in it, until it is killed.
+#[test]
+#[ignore = "runs inside the tests of embedded servers"]
+fn inside_a_program() {
+    let mut limits = TcpStoreServer::default_limits();
+    limits.input_stall = INPUT_STALL;
+    let listen = vec![Listen::at("127.0.0.1", 0)];
+    let server =
+        TcpStoreServer::start(ServerOptions { listen, limits: Some(limits), ..ServerOptions::default() })
+            .unwrap();
+    println!("\nlistening on {}", server.addresses()[0]);
+    let alive = server.liveness();
+    while alive() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Sends requests until one is refused; whether one was.
+fn until_refused(server: &Server, most: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
+    let mut client = server.connect();
+    (0..most)
+        .any(|n| client.try_send(&request(n)).is_err() || client.try_ask(Request::Ping { nonce: 1 }).is_err())
+}
+
+/// Deletes all keys.
+fn clear(server: &Server) {
+    let mut client = server.connect();
+    let Reply::Keys(keys) = client.ask(Request::ListKeys) else { panic!("no list of keys") };
+    for some in keys.chunks(1_000) {
+        let deletes: Vec<u8> = some.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
+        client.send(&deletes);
+        client.bytes(8 * some.len());
+    }
+    assert_eq!(client.num_keys(), 0);
+}
+
+fn set(key: &str, value: &[u8]) -> Vec<u8> {
+    message(Request::Set { key: key.as_bytes(), value: value.into() })
+}
+
+/// Small keys, large values, long names and queues, each until the store is full, with all deleted in between.
+fn fill_the_store(server: &Server) {
+    let names: Vec<String> = (0..1_000_000).map(|n| format!("/{n}")).collect();
+    let small = until_refused(server, names.len() / 1_000, |n| {
+        let some = names[n * 1_000..][..1_000].iter();
+        let pairs: Vec<(&[u8], &[u8])> = some.map(|name| (name.as_bytes(), &b""[..])).collect();
+        message(Request::MultiSet { pairs: PairList::new(&pairs) })
+    });
+    assert!(small, "small keys fill it");
+    clear(server);
+    for (len, what) in [(MIB, "large values"), (100 * KIB, "values"), (3_000, "small values")] {
+        let value = vec![7; len];
+        assert!(until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)), "{what} fill it");
+        // Every other one, so that what is free lies between what is not.
+        let mut client = server.connect();
+        let gone = client.num_keys() / 2;
+        for n in 0..gone {
+            client.tell(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
+        }
+        client.bytes(8 * gone as usize);
+    }
+    clear(server);
+    let part = vec![7; 2_000];
+    let appended = until_refused(server, 64 * MIB / part.len(), |n| {
+        message(Request::Append { key: format!("/{}", n % 1_000).as_bytes(), value: part[..].into() })
+    });
+    assert!(appended, "appends fill it");
+    clear(server);
+    let long = "k".repeat(4_000);
+    assert!(until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")), "long names fill it");
+    // Lists that their readers don't take, while keys are deleted that are on them.
+    let mut lazy = Vec::new();
+    for round in 0..CLIENTS {
+        let mut reader = server.connect();
+        reader.tell(Request::ListKeys);
+        lazy.push(reader);
+        let mut client = server.connect();
+        for n in 0..150 {
+            client.number(Request::DeleteKey { key: format!("/{:05}{long}", 150 * round + n).as_bytes() });
+        }
+    }
+    drop(lazy);
+    clear(server);
+    // Names that clients wait for.
+    let mut waiters: Vec<Client> = Vec::new();
+    eventually(Duration::from_secs(20), "names to wait for fill it", || {
+        let first = waiters.len() * 500;
+        let names: Vec<String> = (first..first + 500).map(|n| format!("/{n:05}{long}")).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        let mut client = server.connect();
+        client.send(&message(Request::Wait { keys: KeyList::new(&keys) }));
+        waiters.push(client);
+        waiters.iter_mut().any(Client::has_ended)
+    });
+}
+
+/// Uploads that stop, replies that are not read, requests behind a wait, all at the same time. The clients stay.
+fn hold_all_they_may(server: &Server) -> Vec<Client> {
+    let mut clients: Vec<Client> = Vec::new();
+    let value = vec![7; 4 * MIB];
+    let mut writer = server.connect();
+    writer.set("/large", &value);
+    for n in 0..CLIENTS {
+        // An upload that stops a byte before its end.
+        let mut upload = server.connect();
+        let bytes = set(&format!("/upload/{n}"), &value);
+        let sent = upload.send_what_is_taken(&bytes[..bytes.len() - 1]);
+        clients.push(upload);
+        assert!(sent > 0);
+        // Large values that are not read, and are deleted or replaced meanwhile.
+        let mut reader = server.connect();
+        reader.tell(Request::Get { key: b"/large" });
+        clients.push(reader);
+        // Items that only the reply holds.
+        let mut popper = server.connect();
+        popper.send_what_is_taken(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
+        popper.send_what_is_taken(&message(Request::QueuePop { key: b"/q" }));
+        clients.push(popper);
+        // Small requests without end behind a wait.
+        let mut waiter = server.connect();
+        waiter.start_waiting(&[&format!("/absent/{n}")]);
+        waiter.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
+        clients.push(waiter);
+        // A list of very many values.
+        let mut lister = server.connect();
+        lister.send_what_is_taken(&message(Request::MultiGet {
+            keys: KeyList::new(&[&b"/large"[..]; 10_000]),
+        }));
+        clients.push(lister);
+    }
+    for n in 0..CLIENTS {
+        until_refused(server, 1, |_| set("/large", &value[n..]));
+    }
+    server.wait_until_idle();
+    clients
+}
+
+/// Fills the server in every way, twice, and sees that it serves all the same.
+fn fill(server: &mut Server) {
+    for _ in 0..2 {
+        fill_the_store(server);
+        let held = hold_all_they_may(server);
+        // An orderly end would stand behind what has not been read.
+        held.into_iter().for_each(Client::tear);
+        eventually(Duration::from_secs(10), "all are gone", || server.connections() == 0);
+    }
+    clear(server);
+    let mut client = server.connect();
+    client.set("/after", vec![3; MIB]);
+    assert_eq!(client.value("/after"), vec![3; MIB]);
+    assert_eq!(client.number(Request::DeleteKey { key: b"/after" }), 1);
+}
+
+#[test]
+fn in_a_control_group_of_64_mib_it_refuses_what_is_too_much_and_lives_on() {
+    let _alone = alone();
+    let limit = 64 * MIB;
+    for start in [server_after, embedded_server_after] {
+        let Some(group) = Group::new(limit) else { return };
+        let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.folder.display()));
+        fill(&mut server);
+        let most = server.process().most_memory();
+        println!("at most {} KiB of {} KiB", most / KIB, limit / KIB);
+        assert!(most < limit / 5 * 4, "{most} of {limit}");
+        assert_eq!(group.killed(), 0);
+        drop(server);
+    }
+}
+
+#[test]
+fn under_a_limit_of_address_space_it_refuses_what_is_too_much_and_lives_on() {
+    let _alone = alone();
+    let (alone, embedded): (Start, Start) = (server_after, embedded_server_after);
+    for (start, option, limit) in [
+        (alone, "-v", 64 * MIB),
+        (alone, "-v", 256 * MIB),
+        (alone, "-d", 48 * MIB),
+        (embedded, "-v", 384 * MIB),
+    ] {
+        let mut server = start(&format!("ulimit {option} {}", limit / KIB));
+        fill(&mut server);
+        let most = server.process().most_memory();
+        println!("ulimit {option}: at most {} KiB of {} KiB", most / KIB, limit / KIB);
+        assert!(most < limit / 5 * 4, "ulimit {option}: {most} of {limit}");
+    }
+}
