@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Run, Settings, State, Step, WallTime, keys,
-    pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Run, Settings, State, StateError, Step,
+    WallTime, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
@@ -218,6 +218,8 @@ impl Driver {
         match &error {
             // It may have happened or not; reading tells.
             RendezvousError::Connection { source: StoreError::Indeterminate { .. }, .. } => Failure::Again,
+            // The old agents would have to go first.
+            RendezvousError::State { source: StateError::OldAgent, .. } => Failure::Fatal(error),
             RendezvousError::State { source, .. } => {
                 let since = corrupt_since.get_or_insert_with(|| {
                     tracing::warn!(
