@@ -261,3 +261,13 @@ def test_another_kind_of_store_is_refused(lib, kind):
 def test_an_endpoint_that_is_none_is_refused(lib, endpoint):
     with pytest.raises(ValueError, match="of the rendezvous endpoint"):
         lib.c10d.create_backend(lib.parameters(endpoint=endpoint))
+
+
+@pytest.mark.parametrize("is_host", [True, False, None])
+def test_an_endpoint_that_leads_nowhere_is_a_connection_error(lib, is_host):
+    config = {"read_timeout": 1} | ({} if is_host is None else {"is_host": is_host})
+    parameters = lib.parameters(endpoint="no-such-host.invalid:29400", **config)
+    said = "^The connection to the C10d store has failed. See inner exception for details.$"
+    with pytest.raises(lib.api.RendezvousConnectionError, match=said) as caught:
+        lib.c10d.create_backend(parameters)
+    assert isinstance(caught.value.__cause__, lib.dist.DistNetworkError)

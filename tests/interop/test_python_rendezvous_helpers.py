@@ -5,6 +5,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 from both import BOTH, JOIN, OURS, TORCH
@@ -184,7 +185,78 @@ def test_a_store_written_in_python_serves_too(lib):
     assert {"set", "add", "wait"} <= set(store.names)
 
 
+class KeysOnly:
+    """A stand-in for a store, as tests have it: `wait` takes keys only, and every call is written down."""
+
+    def __init__(self):
+        self.calls = []
+
+    @property
+    def timeout(self):
+        self.calls.append(("timeout",))
+        return timedelta(seconds=1234)
+
+    def set_timeout(self, timeout):
+        self.calls.append(("set_timeout", timeout))
+
+    def set(self, key, value):
+        self.calls.append(("set", key, value))
+
+    def multi_get(self, keys):
+        self.calls.append(("multi_get", keys))
+        return ["value"] * len(keys)
+
+    def add(self, key, amount):
+        self.calls.append(("add", key, amount))
+        return 3
+
+    def wait(self, keys):
+        self.calls.append(("wait", keys))
+
+
+def calls_on_a_keys_only_store(lib):
+    calls = []
+    for meet in (
+        lambda store: lib.store.get_all(store, 0, "prefix", 3),
+        lambda store: lib.store.get_all(store, 1, "prefix", 3),
+        lambda store: lib.store.synchronize(store, b"data", 0, 3, "prefix"),
+        lambda store: lib.store.barrier(store, 3, "prefix"),
+    ):
+        store = KeysOnly()
+        calls.append((meet(store), store.calls))
+    return calls
+
+
+def test_a_store_whose_wait_takes_keys_only_gets_the_calls_that_torch_makes():
+    assert calls_on_a_keys_only_store(OURS) == calls_on_a_keys_only_store(TORCH)
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_a_barrier_of_a_store_whose_wait_takes_keys_only_times_out_as_torchs(rank):
+    def come(lib):
+        store = KeysOnly()
+        # Torch's tracing gives a timeout after all; a stand-in for a method takes anything.
+        store.wait = mock.Mock(side_effect=[TORCH.dist.DistStoreError("late"), None, TORCH.dist.DistStoreError("late")])
+        with pytest.raises(TORCH.dist.DistStoreError) as caught:
+            lib.store.barrier(store, 3, "prefix", barrier_timeout=1, rank=rank, trace_timeout=0.1)
+        return str(caught.value), store.calls
+
+    assert come(OURS) == come(TORCH)
+
+
 # ---- making a store ----
+
+
+def test_a_store_says_which_backend_the_environment_asked_for(lib, monkeypatch):
+    def made():
+        return lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN, wait_for_workers=False)
+
+    monkeypatch.delenv("USE_LIBUV", raising=False)
+    assert made().libuvBackend is True
+    monkeypatch.setenv("USE_LIBUV", "0")
+    assert made().libuvBackend is False
+    monkeypatch.setenv("USE_LIBUV", "1")
+    assert made().libuvBackend is True
 
 
 def test_a_store_for_one_finds_a_port_by_itself(lib):

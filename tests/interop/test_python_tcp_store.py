@@ -54,6 +54,49 @@ def test_a_port_that_is_taken_is_a_network_error_with_torchs_words(family, modul
     assert first.get("k") == b"v"
 
 
+def test_a_server_whose_name_leads_nowhere_is_a_network_error_when_the_time_is_up(family, module):
+    with raises(family, "DistNetworkError", "timed out after 500ms while trying to connect to (no-such-host.invalid, "):
+        module.TCPStore("no-such-host.invalid", 0, is_master=True, timeout=ms(500))
+
+
+def test_a_server_with_the_name_of_this_machine_serves(module):
+    server = module.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False, timeout=seconds(DEADLINE))
+    client = module.TCPStore("localhost", server.port, is_master=False, wait_for_workers=False, timeout=seconds(DEADLINE))
+    client.set("k", "v")
+    assert server.get("k") == b"v"
+
+
+def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
+    # A server that knows exactly that much, and then goes away.
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        heard = []
+
+        def serve():
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(DEADLINE)
+                # Torch sends the two in two messages.
+                with connection.makefile("rb") as stream:
+                    heard.append(stream.read(10))
+                connection.sendall(heard[0][6:])
+                made.wait(DEADLINE)
+                connection.setblocking(False)
+                try:
+                    heard.append(connection.recv(1))
+                except BlockingIOError:
+                    heard.append("nothing")
+
+        made = threading.Event()
+        serving = threading.Thread(target=serve)
+        serving.start()
+        port = listening.getsockname()[1]
+        store = module.TCPStore("127.0.0.1", port, 2, is_master=False, timeout=seconds(DEADLINE), wait_for_workers=False)
+        made.set()
+        serving.join()
+        assert heard == [b"\x00\xce\xf7\x85\x3c\x0d" + os.getpid().to_bytes(4, "little"), "nothing"]
+        del store
+
+
 def test_a_worker_shares_the_server_of_its_agent(module, monkeypatch):
     agents = module.TCPStore("localhost", 0, 1, True, wait_for_workers=False)
     agents.set("k", "v")

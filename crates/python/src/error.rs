@@ -29,7 +29,9 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         | StoreError::Protocol { .. }
         | StoreError::WrongNonce { .. } => raise(py, "DistNetworkError", text),
         StoreError::NotANumber { .. } => raise(py, "NotANumberError", text),
-        StoreError::Unsupported { .. } => PyNotImplementedError::new_err(text),
+        StoreError::Unsupported { .. } | StoreError::UnsupportedByServer { .. } => {
+            PyNotImplementedError::new_err(text)
+        }
         StoreError::BadWorldSize { .. } | StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         _ => raise(py, "DistStoreError", text),
     }

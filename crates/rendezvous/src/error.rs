@@ -71,8 +71,8 @@ pub enum RendezvousError {
         /// Which settings differ, and the nodes that have them.
         reason: Reason,
     },
-    /// What lies in the store is no state; torch's `RendezvousStateError`.
-    #[error("the state of the rendezvous {run_id:?} is corrupt: {source}; it was left as it is")]
+    /// What lies in the store is no state, or one that this node can't share; torch's `RendezvousStateError`.
+    #[error("the state of the rendezvous {run_id:?} {}", unusable(.source))]
     State {
         /// Which one.
         run_id: String,
@@ -189,6 +189,16 @@ fn missing_ranks(ranks: &[u64]) -> String {
             let ranks: Vec<_> = ranks.iter().map(u64::to_string).collect();
             format!("; no node said that it has rank {}", ranks.join(", "))
         }
+    }
+}
+
+fn unusable(source: &StateError) -> String {
+    match source {
+        StateError::OldAgent => format!(
+            "was {source}; it was left as it is\nhint: agents from before and after torch 2.6 can't share a rendezvous; run \
+             torch 2.6 or newer on every node"
+        ),
+        source => format!("is corrupt: {source}; it was left as it is"),
     }
 }
 

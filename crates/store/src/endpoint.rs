@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::{Result, StoreError};
 use crate::interrupt;
 
@@ -92,6 +92,21 @@ impl Endpoint {
             let reason = "the name server did not answer in time".into();
             Err(StoreError::Unresolvable { host: self.host.clone(), reason })
         })
+    }
+
+    /// Waits until the host has an address. A name may be registered only after the process that it leads to has started.
+    ///
+    /// Fails with [`StoreError::Unresolvable`] if there is none within `timeout`; zero is without end.
+    pub fn await_name(&self, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(timeout);
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        loop {
+            match self.resolve_within(deadline.rest()) {
+                Err(error) if deadline.has_passed() => return Err(error),
+                Err(_) => deadline.sleep(backoff.pause()),
+                Ok(_) => return Ok(()),
+            }
+        }
     }
 }
 

@@ -379,6 +379,19 @@ pub enum StoreError {
         /// What was called.
         op: Op,
     },
+    /// The server is one of torch's that doesn't have the operation. Nothing was changed.
+    #[error(
+        "{op} is not supported by the server at {peer}\nhint: torch's servers support it from {since} on{}, rallypoint's always",
+        if matches!(.op, Op::QueuePush | Op::QueuePop | Op::QueueLen) { " (with `use_libuv`)" } else { "" }
+    )]
+    UnsupportedByServer {
+        /// The server.
+        peer: String,
+        /// What was called.
+        op: Op,
+        /// The first release of torch whose server has it.
+        since: &'static str,
+    },
     /// A store that is not one of these failed, in a way of its own.
     #[error(transparent)]
     Foreign(Box<dyn std::error::Error + Send + Sync>),

@@ -8,6 +8,7 @@ mod connection;
 mod known;
 mod link;
 mod looking;
+mod newer;
 mod operations;
 mod pool;
 mod pulse;
@@ -86,7 +87,7 @@ impl std::fmt::Debug for TcpStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TcpStore")
             .field("endpoint", &self.link.endpoint().to_string())
-            .field("server", &self.server_identity())
+            .field("server", &self.link.known().identity())
             .field("serves", &self.server.is_some())
             .finish_non_exhaustive()
     }
@@ -230,9 +231,11 @@ impl TcpStore {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
+    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
+    /// if no operation has identified it yet and it does not answer.
     pub fn server_identity(&self) -> Option<String> {
-        self.link.known().identity().map(String::from)
+        let server = self.link.server(Op::Ping, &[], &Deadline::after(self.load_timeout()));
+        server.ok()?.identity().map(String::from)
     }
 
     /// Whether the server belongs to no node of a job (`rallypoint serve`), as it says.
@@ -243,8 +246,11 @@ impl TcpStore {
     /// Asks the server for a sign of life; how long it took.
     pub fn ping(&self) -> Result<Duration> {
         let deadline = Deadline::after(self.load_timeout());
+        // The first operation of a store identifies the server, which is not what is measured.
+        drop(self.link.server(Op::Ping, &[], &deadline)?);
         let started = std::time::Instant::now();
-        self.link.call(Op::Ping, &[], true, &deadline, |connection, deadline| connection.ping(deadline))?;
+        self.link
+            .call(Op::Ping, &[], true, &deadline, |connection, deadline| connection.acknowledge(deadline))?;
         Ok(started.elapsed())
     }
 

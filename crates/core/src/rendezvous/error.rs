@@ -115,12 +115,10 @@ pub enum StateError {
         /// Where the object is put together.
         at: usize,
     },
-    /// A time without a zone: it can't be compared with others.
-    #[error("a time without a zone at byte {at}")]
-    NaiveTime {
-        /// Where it is.
-        at: usize,
-    },
+    /// A whole state in the form that torch before 2.6 writes: times without a zone, or no redundancy list. Its times can't be
+    /// compared with those of other agents.
+    #[error("written by an agent of torch older than 2.6")]
+    OldAgent,
     /// A time in a zone other than UTC.
     #[error("a zone {offset_micros} microseconds from UTC at byte {at}; a state knows UTC only")]
     NotUtc {

@@ -87,6 +87,7 @@ fn every_attribute_must_be_there() {
         some.remove(index);
         match refused(&pickled(&object("_RendezvousState", &some))) {
             StateError::MissingField { object: "state", field, .. } => assert_eq!(field, *name),
+            StateError::OldAgent => assert_eq!(*name, "redundancy_list"),
             other => panic!("{other}"),
         }
     }
@@ -104,11 +105,23 @@ fn an_unknown_attribute_that_could_mean_more_than_itself_is_refused() {
     }
 }
 
+/// The store relies on it: a state that is refused for its age alone is let in.
+#[test]
+fn an_old_state_is_called_old_only_if_nothing_else_is_wrong_with_it() {
+    let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
+    let old = object("_RendezvousState", &[attributes(), vec![("deadline", naive)]].concat());
+    assert_eq!(refused(&pickled(&old)), StateError::OldAgent);
+    let call = [&old[..], &class("os", "system"), b"\x8c\x02id\x85R0"].concat();
+    assert!(matches!(refused(&pickled(&call)), StateError::UnknownGlobal { .. }));
+    let behind = [&pickled(&old)[..], b"."].concat();
+    assert!(matches!(refused(&behind), StateError::TrailingBytes { .. }));
+}
+
 #[test]
 fn times_without_a_zone_or_in_another_are_refused() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
-    assert_eq!(refused_with("deadline", &naive), "a time without a zone");
-    assert_eq!(refused_with("deadline", &time(STAMP, vec![b'N'])), "a time without a zone");
+    assert_eq!(refused_with("deadline", &naive), "written by an agent of torch older than 2.6");
+    assert_eq!(refused_with("deadline", &time(STAMP, vec![b'N'])), "None where a timezone should be");
 
     let hour = zone(delta(int(0), b"M\x10\x0e".to_vec(), int(0)));
     assert_eq!(

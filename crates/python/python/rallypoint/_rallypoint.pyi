@@ -237,6 +237,7 @@ def create_c10d_store(
     timeout: timedelta,
     wait_for_workers: bool,
     retries: int,
+    use_libuv: bool,
 ) -> TCPStore:
     """Makes the store of a job."""
 

@@ -82,6 +82,6 @@ impl StaticNode {
         )?
         .map_err(|error| raised_by_static(py, error))?;
         let store = self.handler.store().expect("the nodes have met in it");
-        stores::adopt(py, store, self.master_addr.clone())
+        stores::adopt(py, store, self.master_addr.clone(), true)
     }
 }

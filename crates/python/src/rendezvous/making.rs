@@ -56,7 +56,7 @@ pub(super) fn create_rendezvous_store<'py>(
     let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None))?;
     tell(py)?;
     let made = made.map_err(|error| raised(py, error))?;
-    Ok((stores::adopt(py, made.store, host)?, made.reachable_as))
+    Ok((stores::adopt(py, made.store, host, true)?, made.reachable_as))
 }
 
 /// Makes the store of a job.
@@ -71,6 +71,7 @@ pub(super) fn create_c10d_store<'py>(
     timeout: Duration,
     wait_for_workers: bool,
     retries: i64,
+    use_libuv: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let server_port = server_port
         .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
@@ -85,7 +86,7 @@ pub(super) fn create_c10d_store<'py>(
         ..C10dStoreOptions::new(server_addr.clone(), server_port)
     };
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
-        Ok(store) => stores::adopt(py, store, server_addr),
+        Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
         Err(StoreError::AddressInUse { .. }) => {
             let port = server_port.unwrap_or_default();
             Err(error::raise(

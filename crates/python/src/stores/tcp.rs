@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -93,6 +94,7 @@ impl PyTcpStore {
         let listen = master_listen_fd.filter(|_| is_master).map(|number| take_over(number.0)).transpose();
         let listen = listen.map_err(|why| raise(py, "DistNetworkError", why))?;
         let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
+        store.set_timeout(plan.timeout.or_at_once());
         let port = store.port();
         let native = Arc::new(Native::new(Original::Tcp(store)));
         Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
@@ -138,12 +140,18 @@ impl PyTcpStore {
     }
 }
 
-/// A TCP store that was made elsewhere, as a Python object. `host` is what the user called the server's.
-pub(crate) fn adopt(py: Python<'_>, store: TcpStore, host: String) -> PyResult<Bound<'_, PyAny>> {
+/// A TCP store that was made elsewhere, as a Python object. `host` is what the user called the server's, and `libuv` what
+/// `libuvBackend` is.
+pub(crate) fn adopt(
+    py: Python<'_>,
+    store: TcpStore,
+    host: String,
+    libuv: bool,
+) -> PyResult<Bound<'_, PyAny>> {
     let adopted = Bound::new(py, PyTcpStore::empty())?;
     let port = store.port();
     let native = Arc::new(Native::new(Original::Tcp(store)));
-    PyTcpStore::fill(&adopted, Made { native, host, port, libuv: true })?;
+    PyTcpStore::fill(&adopted, Made { native, host, port, libuv })?;
     Ok(adopted.into_any())
 }
 
@@ -161,26 +169,38 @@ struct Plan {
 impl Plan {
     fn open(&self, listen: Option<Listen>) -> Result<TcpStore, StoreError> {
         let host = if self.is_master { listening_host(&self.host) } else { &self.host };
-        match TcpStore::open(self.options(host, self.is_master, listen)) {
+        let (timeout, start) = (self.timeout.or_at_once(), Instant::now());
+        if self.is_master {
+            // A server whose name leads nowhere is found by no client. Torch connects to itself by that name.
+            Endpoint::new(&self.host, self.port).await_name(timeout)?;
+        }
+        let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_nanos(1));
+        match TcpStore::open(self.options(host, self.is_master, listen, left)) {
             // The agent that started this process serves already.
             Err(StoreError::AddressInUse { .. }) if self.is_agents() => {
-                TcpStore::open(self.options(&self.host, false, None))
+                TcpStore::open(self.options(&self.host, false, None, left))
             }
             // A name or address that leads here by way of another: torch listens on all, and so do we then.
             Err(StoreError::Listen { source, .. })
                 if self.is_master && source.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
-                TcpStore::open(self.options("", true, None))
+                TcpStore::open(self.options("", true, None, left))
             }
             other => other,
         }
     }
 
-    fn options(&self, host: &str, is_master: bool, listen: Option<Listen>) -> TcpStoreOptions {
+    fn options(
+        &self,
+        host: &str,
+        is_master: bool,
+        listen: Option<Listen>,
+        timeout: Duration,
+    ) -> TcpStoreOptions {
         TcpStoreOptions {
             world_size: self.world_size,
             is_master,
-            timeout: self.timeout.or_at_once(),
+            timeout,
             wait_for_workers: self.wait_for_workers,
             multi_tenant: self.multi_tenant,
             listen,

@@ -84,6 +84,10 @@ pub fn create_tcp_store(
         observer,
         logged: None,
     };
+    if told == Some(true) {
+        // A host whose name leads nowhere is found by no node.
+        endpoint.await_name(timeout).map_err(failed)?;
+    }
     let store = loop {
         if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
             match host(&endpoint, timeout) {

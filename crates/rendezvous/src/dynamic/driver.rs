@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings, State, Step,
-    Tolerance, WallTime, keys, pickle,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings, State, StateError,
+    Step, Tolerance, WallTime, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, TcpStore};
 
@@ -377,6 +377,8 @@ impl Driver {
                 }
                 Failure::Again
             }
+            // The old agents would have to go first.
+            RendezvousError::State { source: StateError::OldAgent, .. } => Failure::Fatal(error),
             RendezvousError::State { source, .. } => {
                 let since = corrupt_since.get_or_insert_with(|| {
                     tracing::warn!(

@@ -39,6 +39,7 @@ pub(super) struct Connection {
     user_timeout: Option<Duration>,
     /// Whether what is sent may be sent again over another connection.
     is_repeatable: bool,
+    ack: Ack,
     nonce: u32,
     /// Replies may still come that nobody waits for.
     spoiled: bool,
@@ -46,6 +47,17 @@ pub(super) struct Connection {
     is_brisk: bool,
     /// Whose it is.
     process: u32,
+    /// Whether the server behind it was compared with the one that is known.
+    is_recognized: bool,
+}
+
+/// The request whose reply shows that the server has handled everything sent before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Ack {
+    #[default]
+    Ping,
+    /// For torch's servers before 2.5. They have no PING and close the connection on one.
+    Check,
 }
 
 /// What `read` is offered when little is expected.
@@ -64,11 +76,14 @@ const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl Connection {
-    /// Connects and shakes hands. With the connection comes what the server says of itself, if it is one of ours.
+    /// Connects and shakes hands. With `identify`, the same message also asks the server for what it says of itself, and the
+    /// answer is returned beside the connection; without, the client sends exactly what torch's client sends.
     ///
     /// `on_silence` is called once per [`SILENCE_INTERVAL`] while the server has accepted the connection and not answered.
     pub(super) fn open(
         address: SocketAddr,
+        ack: Ack,
+        identify: bool,
         limits: &Limits,
         one_try: Duration,
         deadline: &Deadline,
@@ -102,27 +117,38 @@ impl Connection {
             write_timeout: None,
             user_timeout: None,
             is_repeatable: true,
+            ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
             spoiled: false,
             is_brisk: false,
             process: std::process::id(),
+            is_recognized: false,
         };
-        let identity = connection.shake_hands(deadline, on_silence)?;
+        connection.queue(&Request::Validate { magic: MAGIC });
+        connection.queue_ack();
+        if identify {
+            connection.queue_identify();
+        }
+        connection.send(deadline)?;
+        connection.await_input(deadline, on_silence)?;
+        connection.receive_ack(deadline)?;
+        let identity = if identify { connection.receive_identity(deadline)? } else { None };
         Ok((connection, identity))
     }
 
-    fn shake_hands(
-        &mut self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(),
-    ) -> Result<Option<String>, Broken> {
-        self.queue(&Request::Validate { magic: MAGIC });
-        self.queue_ping();
-        // Our own servers have this key; on torch's it is simply absent.
-        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
+    /// Asks the server for what it says of itself; `None` if it is not one of ours.
+    pub(super) fn identify(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
+        self.queue_identify();
         self.send(deadline)?;
-        self.await_input(deadline, on_silence)?;
-        self.receive_ping(deadline)?;
+        self.receive_identity(deadline)
+    }
+
+    /// Our own servers have this key; on torch's it is absent.
+    fn queue_identify(&mut self) {
+        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
+    }
+
+    fn receive_identity(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
         match self.receive(ReplyKind::Checked, deadline)? {
             Reply::Checked(true) => {}
             _ => return Ok(None),
@@ -145,6 +171,16 @@ impl Connection {
                 read => return read,
             }
         }
+    }
+
+    /// Whether [`Connection::set_recognized`] was called.
+    pub(super) fn is_recognized(&self) -> bool {
+        self.is_recognized
+    }
+
+    /// The server behind this connection is the one that is known.
+    pub(super) fn set_recognized(&mut self) {
+        self.is_recognized = true;
     }
 
     /// This machine's address on it.
@@ -178,10 +214,15 @@ impl Connection {
         request.encode(&mut self.out);
     }
 
-    /// Adds a ping. The answer shows that all before it was handled.
-    pub(super) fn queue_ping(&mut self) {
-        self.nonce = self.nonce.wrapping_add(1);
-        self.queue(&Request::Ping { nonce: self.nonce });
+    /// Adds a request whose reply shows that everything before it was handled.
+    fn queue_ack(&mut self) {
+        match self.ack {
+            Ack::Ping => {
+                self.nonce = self.nonce.wrapping_add(1);
+                self.queue(&Request::Ping { nonce: self.nonce });
+            }
+            Ack::Check => self.queue_identify(),
+        }
     }
 
     /// Sends what was queued.
@@ -245,8 +286,11 @@ impl Connection {
         }
     }
 
-    /// The answer to the last ping.
-    pub(super) fn receive_ping(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+    /// Reads the reply to the last [`Connection::queue_ack`].
+    fn receive_ack(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        if self.ack == Ack::Check {
+            return self.receive(ReplyKind::Checked, deadline).map(drop);
+        }
         match self.receive(ReplyKind::Nonce, deadline)? {
             Reply::Nonce(found) if found == self.nonce => Ok(()),
             Reply::Nonce(found) => Err(Broken::WrongNonce { sent: self.nonce, found }),
@@ -254,11 +298,11 @@ impl Connection {
         }
     }
 
-    /// A ping and its answer.
-    pub(super) fn ping(&mut self, deadline: &Deadline) -> Result<(), Broken> {
-        self.queue_ping();
+    /// Sends what was queued, and waits until the server has handled it.
+    pub(super) fn acknowledge(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.queue_ack();
         self.send(deadline)?;
-        self.receive_ping(deadline)
+        self.receive_ack(deadline)
     }
 
     /// All bytes received so far are decoded; reads more.

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::connection::Ack;
 use super::link::user_key;
 use super::pulse::{Sign, Watched};
 use crate::error::some;
@@ -19,6 +20,10 @@ const NEWEST: usize = 56;
 pub(super) struct Known {
     /// Whether it was ever reached.
     met: bool,
+    /// How it acknowledges requests that have no reply.
+    ack: Ack,
+    /// Whether it was seen to have queues.
+    queues: bool,
     /// What it says of itself, if it is one of ours.
     identity: Option<String>,
     /// A number that was there and that nobody deletes or lessens: its key, and how large it was.
@@ -83,6 +88,31 @@ impl Known {
                 *self = Known { met: true, generation, ..Known::new(self.on_reset) };
             }
         }
+    }
+
+    /// Whether the server was identified.
+    pub(super) fn is_met(&self) -> bool {
+        self.met
+    }
+
+    /// How the server acknowledges requests that have no reply.
+    pub(super) fn ack(&self) -> Ack {
+        self.ack
+    }
+
+    /// The server closed a connection on PING, and answered on another one without.
+    pub(super) fn set_ack(&mut self, ack: Ack) {
+        self.ack = ack;
+    }
+
+    /// Whether the server is known to have queues. All of ours have.
+    pub(super) fn has_queues(&self) -> bool {
+        self.queues || self.identity.is_some()
+    }
+
+    /// The server has answered a request about a queue.
+    pub(super) fn set_has_queues(&mut self) {
+        self.queues = true;
     }
 
     /// What the server says of itself.
@@ -188,6 +218,10 @@ impl Known {
         if self.reset.is_none() {
             self.met = true;
             self.identity = identity;
+            // Our own servers have PING. One that seemed to have none closed that connection for another reason.
+            if self.identity.is_some() {
+                self.ack = Ack::Ping;
+            }
         }
         None
     }

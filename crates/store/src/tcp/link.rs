@@ -11,8 +11,9 @@ use rallypoint_core::wire::{KeyList, Op, Reply, ReplyKind, Request};
 use rallypoint_core::{Limits, WireError};
 
 use super::broken::Broken;
-use super::connection::Connection;
+use super::connection::{Ack, Connection};
 use super::known::{Known, OnReset};
+use super::newer;
 use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
@@ -54,6 +55,10 @@ struct Call<'a> {
 impl Call<'_> {
     /// None yet: the store is being made.
     const NONE: Call<'static> = Call { op: Op::Validate, keys: &[] };
+
+    fn is_none(&self) -> bool {
+        self.op == Op::Validate
+    }
 
     fn names(&self) -> Vec<String> {
         self.keys.iter().map(|key| user_key(key)).collect()
@@ -104,7 +109,24 @@ impl Link {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a first connection, waiting for the server to appear.
+    /// Returns what is known of the server, and identifies the server first if no operation has done so yet.
+    pub(super) fn server(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        deadline: &Deadline,
+    ) -> Result<MutexGuard<'_, Known>> {
+        let known = self.known();
+        if known.is_met() {
+            return Ok(known);
+        }
+        drop(known);
+        self.call(op, keys, true, deadline, |_, _| Ok(()))?;
+        Ok(self.known())
+    }
+
+    /// Makes a first connection, waiting for the server to appear. It carries what torch's client sends at connect and nothing
+    /// more: the first operation identifies the server.
     pub(super) fn connect(&self, deadline: &Deadline, report: Report<'_>) -> Result<()> {
         let connection = self.checkout(Call::NONE, deadline, Nobody::WaitFor, report)?;
         self.pool.put_back(connection);
@@ -151,7 +173,12 @@ impl Link {
             };
             connection.set_repeatable(repeatable);
             let started = Instant::now();
-            let broken = match attempt(&mut connection, deadline) {
+            let mut recognized = Ok(());
+            if !connection.is_recognized() {
+                recognized = self.recognize(&mut connection, &patience).map_err(Broken::before_sending);
+                self.not_reset(call)?;
+            }
+            let broken = match recognized.and_then(|()| attempt(&mut connection, deadline)) {
                 Ok(value) => {
                     connection.beat();
                     self.pool.put_back(connection);
@@ -160,6 +187,11 @@ impl Link {
                 Err(broken) => broken,
             };
             drop(connection);
+            if let (Some(since), Broken::Lost { ended: true, sent: true, .. }) = (newer::since(op), &broken)
+                && self.is_unknown(call, deadline)
+            {
+                return Err(StoreError::UnsupportedByServer { peer: peer(), op, since });
+            }
             let (reason, ended) = match broken {
                 // In a reply there is one limit for all of them.
                 Broken::Violation(
@@ -206,6 +238,16 @@ impl Link {
             lost = Some(reason);
             deadline.sleep(backoff.pause());
         }
+    }
+
+    /// Whether the server is one of torch's that doesn't have this operation.
+    fn is_unknown(&self, call: Call<'_>, deadline: &Deadline) -> bool {
+        if self.known().identity().is_some() {
+            return false;
+        }
+        // With the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        self.checkout(call, deadline, Nobody::GiveUp, &mut |_| {})
+            .is_ok_and(|mut connection| newer::is_unknown(&mut connection, call.op, deadline))
     }
 
     /// An idle connection that is still good, or a new one, tried for until the deadline.
@@ -272,7 +314,7 @@ impl Link {
                 (others, Some(left)) => deadline.or_after(left / others as u32),
                 (_, None) => deadline.or_after(SHARE_OF_FOREVER),
             };
-            let broken = match self.try_address(*address, &share, report) {
+            let broken = match self.try_address(*address, !call.is_none(), &share, report) {
                 Ok(connection) => {
                     self.not_reset(call).map_err(Missed::finally)?;
                     return Ok(connection);
@@ -305,16 +347,46 @@ impl Link {
         Err(Missed { error, is_final: false, is_refused })
     }
 
-    /// Connects, and sees whether it is the server that was known.
+    /// Connects; with `identify`, also sees whether it is the server that was known.
     fn try_address(
         &self,
         address: SocketAddr,
+        identify: bool,
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection, Broken> {
-        let on_silence = &mut || report(&ConnectionFault::Silent);
-        let (mut connection, identity) =
-            Connection::open(address, &self.limits, ONE_TRY, deadline, on_silence)?;
+        let mut open = |ack| {
+            let on_silence = &mut || report(&ConnectionFault::Silent);
+            Connection::open(address, ack, identify, &self.limits, ONE_TRY, deadline, on_silence)
+        };
+        let ack = self.known().ack();
+        let (mut connection, identity) = match open(ack) {
+            Err(Broken::Lost { ended: true, .. }) if ack == Ack::Ping => {
+                let opened = open(Ack::Check)?;
+                self.known().set_ack(Ack::Check);
+                opened
+            }
+            opened => opened?,
+        };
+        if identify {
+            self.compare(&mut connection, identity, deadline)?;
+        }
+        Ok(connection)
+    }
+
+    /// Sees whether a connection that has only shaken hands leads to the server that was known.
+    fn recognize(&self, connection: &mut Connection, deadline: &Deadline) -> Result<(), Broken> {
+        let identity = connection.identify(deadline)?;
+        self.compare(connection, identity, deadline)
+    }
+
+    /// Compares the server that says this of itself with the one that was known.
+    fn compare(
+        &self,
+        connection: &mut Connection,
+        identity: Option<String>,
+        deadline: &Deadline,
+    ) -> Result<(), Broken> {
         let looked_for = self.known().witnesses(identity.as_deref());
         for key in &looked_for {
             connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
@@ -342,15 +414,16 @@ impl Link {
         let all_missing = missing.len() == count;
         let missing = self.known().meet(identity, missing, all_missing);
         if let Some(missing) = missing {
-            let beside = self.pool.beside(address, &deadline.or_after(TO_VOUCH));
+            let beside = self.pool.beside(connection.life().0, &deadline.or_after(TO_VOUCH));
             // Who had no time to answer has said nothing. The next connection is looked at again.
             if deadline.has_passed() {
                 return Err(Broken::Silent { sent: false });
             }
             self.known().judge(missing, beside);
         }
-        self.pool.admit(&connection);
-        Ok(connection)
+        connection.set_recognized();
+        self.pool.admit(connection);
+        Ok(())
     }
 
     fn not_reset(&self, call: Call<'_>) -> Result<()> {

@@ -19,8 +19,10 @@ use crate::store::{Exchange, Store};
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
-        self.check_value(&key, value)?;
-        self.acknowledged(&[&key], true, Request::Set { key: &key, value: value.into() })
+        let deadline = self.deadline();
+        let limit = self.value_limit(Op::Set, &[&key], &deadline)?;
+        check_value(&key, value, limit)?;
+        self.acknowledged(&[&key], true, Request::Set { key: &key, value: value.into() }, &deadline)
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
@@ -54,10 +56,12 @@ impl Store for TcpStore {
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         let key = self.wire_key(key)?;
-        self.check_value(&key, expected)?;
-        self.check_value(&key, desired)?;
+        let deadline = self.deadline();
+        let limit = self.value_limit(Op::CompareSet, &[&key], &deadline)?;
+        check_value(&key, expected, limit)?;
+        check_value(&key, desired, limit)?;
         let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
-        match self.exchange(&[&key], false, request, &self.deadline())? {
+        match self.exchange(&[&key], false, request, &deadline)? {
             Reply::Value(held) => {
                 // An answer that is what was expected may mean that nothing is there.
                 if *held != *expected || expected.is_empty() {
@@ -70,15 +74,18 @@ impl Store for TcpStore {
     }
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        if !self.link.known().is_capable_of("stored") {
+        let wire = self.wire_key(key)?;
+        let deadline = self.deadline();
+        if !self.link.server(Op::CompareSet, &[&wire], &deadline)?.is_capable_of("stored") {
             return Exchange::read(self, key, expected, desired);
         }
-        let key = self.wire_key(key)?;
-        self.check_value(&key, expected)?;
-        self.check_value(&key, desired)?;
+        let key = wire;
+        let limit = self.value_limit(Op::CompareSet, &[&key], &deadline)?;
+        check_value(&key, expected, limit)?;
+        check_value(&key, desired, limit)?;
         let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
         let (held, stored) =
-            self.link.call(Op::CompareSet, &[&key], false, &self.deadline(), |connection, deadline| {
+            self.link.call(Op::CompareSet, &[&key], false, &deadline, |connection, deadline| {
                 connection.queue(&request);
                 connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
                 connection.send(deadline)?;
@@ -124,10 +131,11 @@ impl Store for TcpStore {
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
-        self.check_value(&key, value)?;
         let deadline = self.deadline();
+        let limit = self.value_limit(Op::Append, &[&key], &deadline)?;
+        check_value(&key, value, limit)?;
         let request = Request::Append { key: &key, value: value.into() };
-        match self.acknowledged_by(&[&key], false, request, &deadline) {
+        match self.acknowledged(&[&key], false, request, &deadline) {
             // Our servers close the connection when the value would be too long, and can't say so: look.
             Err(error @ StoreError::Indeterminate { .. }) => {
                 Err(self.explain_append(&key, value.len(), &deadline).unwrap_or(error))
@@ -156,24 +164,35 @@ impl Store for TcpStore {
         let keys = self.wire_keys(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?;
         let wire: Vec<_> =
             keys.iter().map(Vec::as_slice).zip(pairs.iter().map(|(_, value)| *value)).collect();
+        let deadline = self.deadline();
+        let limit = self.value_limit(Op::MultiSet, &as_slices(&keys), &deadline)?;
         let mut len = 9;
         for (key, value) in &wire {
-            self.check_value(key, value)?;
+            check_value(key, value, limit)?;
             len += 16 + key.len() + value.len();
         }
         self.check_request(len)?;
-        self.acknowledged(&as_slices(&keys), true, Request::MultiSet { pairs: PairList::new(&wire) })
+        self.acknowledged(
+            &as_slices(&keys),
+            true,
+            Request::MultiSet { pairs: PairList::new(&wire) },
+            &deadline,
+        )
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
-        self.check_value(&key, value)?;
-        self.acknowledged(&[&key], false, Request::QueuePush { key: &key, value: value.into() })
+        let deadline = self.deadline();
+        let limit = self.value_limit(Op::QueuePush, &[&key], &deadline)?;
+        check_value(&key, value, limit)?;
+        self.acknowledged(&[&key], false, Request::QueuePush { key: &key, value: value.into() }, &deadline)
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        self.wait_then_pop(&self.wire_key(key)?, &self.deadline())?
-            .ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
+        let wire = self.wire_key(key)?;
+        let deadline = self.deadline();
+        self.require_queues(&wire, &deadline)?;
+        self.wait_then_pop(&wire, &deadline)?.ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
@@ -260,12 +279,8 @@ impl TcpStore {
         }
     }
 
-    /// A request without a reply of its own: a ping behind it shows that it was handled.
-    fn acknowledged(&self, keys: &[&[u8]], repeatable: bool, request: Request<'_>) -> Result<()> {
-        self.acknowledged_by(keys, repeatable, request, &self.deadline())
-    }
-
-    fn acknowledged_by(
+    /// A request without a reply of its own: the reply to an [`Ack`](super::connection::Ack) behind it shows that it was handled.
+    fn acknowledged(
         &self,
         keys: &[&[u8]],
         repeatable: bool,
@@ -274,7 +289,7 @@ impl TcpStore {
     ) -> Result<()> {
         self.link.call(request.op(), keys, repeatable, deadline, |connection, deadline| {
             connection.queue(&request);
-            connection.ping(deadline)
+            connection.acknowledge(deadline)
         })?;
         // A queue comes and goes, and no pairs at all have no key.
         if let (false, Some(key)) = (matches!(request, Request::QueuePush { .. }), keys.first()) {
@@ -355,6 +370,18 @@ impl TcpStore {
         }
     }
 
+    /// Fails with [`StoreError::UnsupportedByServer`] if the server has no queues. There, a wait for a queue would go on until
+    /// its timeout.
+    fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<()> {
+        if !self.link.server(Op::QueuePop, &[key], deadline)?.has_queues() {
+            self.link.call(Op::QueuePop, &[key], true, deadline, |connection, deadline| {
+                one(connection, &Request::QueueLen { key }, deadline)
+            })?;
+            self.link.known().set_has_queues();
+        }
+        Ok(())
+    }
+
     // ---- what the caller may ask for ----
 
     /// Torch's clients put a slash before every key of their users.
@@ -379,17 +406,22 @@ impl TcpStore {
         Ok(wire)
     }
 
-    fn check_value(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let limit = self.link.known().value_len().unwrap_or(self.link.limits().value_len);
-        match value.len() > limit {
-            true => Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit }),
-            false => Ok(()),
-        }
+    /// The longest value that the server takes.
+    fn value_limit(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> Result<usize> {
+        let limit = self.link.server(op, keys, deadline)?.value_len();
+        Ok(limit.unwrap_or(self.link.limits().value_len))
     }
 
     fn check_request(&self, len: usize) -> Result<()> {
         let limit = self.link.limits().frame_len;
         if len > limit { Err(StoreError::RequestTooLarge { len, limit }) } else { Ok(()) }
+    }
+}
+
+fn check_value(key: &[u8], value: &[u8], limit: usize) -> Result<()> {
+    match value.len() > limit {
+        true => Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit }),
+        false => Ok(()),
     }
 }
 

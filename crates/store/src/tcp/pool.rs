@@ -33,7 +33,7 @@ struct Open {
 }
 
 impl Pool {
-    /// Takes in a connection that was just made and is in use.
+    /// Takes in a connection that was just recognized and is in use.
     pub(super) fn admit(&self, connection: &Connection) {
         let (address, stream, pulse) = connection.life();
         let open = &mut self.lock().open;
@@ -82,7 +82,9 @@ impl Pool {
                 return Beside::Unheard(open.map(|open| Watched::from_now(&open.pulse)).collect());
             };
             drop(state);
-            if connection.life().0 == address && connection.is_alive() && connection.ping(deadline).is_ok() {
+            // A connection that is not recognized may itself lead to the server in doubt.
+            let is_from_before = connection.is_recognized() && connection.life().0 == address;
+            if is_from_before && connection.is_alive() && connection.acknowledge(deadline).is_ok() {
                 connection.beat();
                 self.put_back(connection);
                 return Beside::Answers;
@@ -110,14 +112,17 @@ mod tests {
 
     use super::*;
     use crate::TcpStoreServer;
+    use crate::tcp::connection::Ack;
     use crate::tcp::pulse::Sign;
 
     const SOON: Duration = Duration::from_secs(30);
 
     fn connect(pool: &Pool, server: &TcpStoreServer) -> Connection {
         let address = server.addresses()[0];
-        let (connection, _) =
-            Connection::open(address, &Limits::default(), SOON, &Deadline::after(SOON), &mut || {}).unwrap();
+        let (ack, deadline) = (Ack::Ping, Deadline::after(SOON));
+        let (mut connection, _) =
+            Connection::open(address, ack, false, &Limits::default(), SOON, &deadline, &mut || {}).unwrap();
+        connection.set_recognized();
         pool.admit(&connection);
         connection
     }

@@ -45,8 +45,8 @@ impl TcpStore {
         timeout: Duration,
     ) -> Result<Option<Reply>> {
         let deadline = Deadline::after(timeout);
-        let together = self.link.known().is_capable_of("in-order");
         let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
+            let together = self.link.known().is_capable_of("in-order");
             wait_then(connection, keys, then, together, deadline)
         })?;
         match waited {

@@ -7,9 +7,11 @@ use rallypoint_store::{Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOp
 
 pub(crate) use crate::timing::{SOON, TRIES, eventually, goes_on_for, latest};
 
-/// A client of the server on that port of this machine. Its time-out is that of what follows: connecting may take its time.
+/// A client of the server on that port of this machine, which has identified the server. Its timeout is that of what
+/// follows: connecting may take its time.
 pub(crate) fn client(port: u16, timeout: Duration) -> TcpStore {
     let store = open("127.0.0.1", port, SOON).unwrap();
+    store.server_identity();
     store.set_timeout(timeout);
     store
 }

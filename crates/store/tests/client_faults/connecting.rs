@@ -1,6 +1,6 @@
 //! Making a connection: K07, K08, and what is tried meanwhile.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +13,9 @@ use rallypoint_store::{
 };
 
 use crate::child::Server;
-use crate::clock::{SOON, eventually, fails_after, open};
-use crate::fake::{Act, Fake, TORCHS};
+use crate::clock::{SOON, client, eventually, fails_after, open};
+use crate::fake::{Act, Fake, OURS, TORCHS};
+use crate::operations::{all, at_once, prepare, waiting};
 use crate::timing::fails_in_time;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -44,11 +45,58 @@ fn a_server_that_never_accepts_is_given_its_time_and_no_more() {
 
 #[test]
 fn a_server_that_answers_only_half_the_handshake_is_given_its_time_and_no_more() {
-    for silent_at in [Op::Validate, Op::Ping, Op::Check] {
+    for silent_at in [Op::Validate, Op::Ping] {
         let server =
             Fake::start(TORCHS, move |seen| if seen.op == silent_at { Act::Ignore } else { Act::Answer });
         let error = fails_after(TIMEOUT, "connect", || open("127.0.0.1", server.port(), TIMEOUT));
         assert_eq!(tried(&error)[0].1, ConnectionFault::Silent, "{error}");
+    }
+}
+
+/// Torch's tests have a server that reads exactly this.
+#[test]
+fn a_client_sends_what_torch_sends_at_connect_and_nothing_more_until_its_first_operation() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(move || open("127.0.0.1", port, SOON).unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut handshake = [0; 10];
+        stream.read_exact(&mut handshake).unwrap();
+        let nonce = std::process::id().to_le_bytes();
+        assert_eq!(handshake, *[&[0, 0xce, 0xf7, 0x85, 0x3c, 13], &nonce[..]].concat());
+        stream.write_all(&nonce).unwrap();
+        let store = opening.join().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let read = stream.read(&mut [0]);
+        assert!(read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+        drop(store);
+        stream.set_nonblocking(false).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_server_that_stops_before_the_first_operation_is_given_its_time_and_no_more() {
+    let operations = all().into_iter().chain(waiting()).collect();
+    at_once(operations, |operation| {
+        let server = Fake::start(OURS, |seen| if seen.op == Op::Check { Act::Ignore } else { Act::Answer });
+        let store = open("127.0.0.1", server.port(), SOON).unwrap();
+        store.set_timeout(TIMEOUT);
+        let error = fails_after(TIMEOUT, operation.name, || (operation.call)(&store));
+        assert!(matches!(error, StoreError::NoAnswer { .. } | StoreError::Unreachable { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn a_server_that_closes_before_the_first_operation_is_connected_to_again() {
+    for operation in all() {
+        let server = Fake::honest(OURS);
+        prepare(&client(server.port(), SOON));
+        let store = open("127.0.0.1", server.port(), SOON).unwrap();
+        server.at_next(Op::Check, Act::Refuse);
+        (operation.call)(&store).expect(operation.name);
+        assert_eq!(server.connections(), 3);
     }
 }
 

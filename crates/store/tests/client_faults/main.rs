@@ -15,6 +15,7 @@ mod messages;
 mod names;
 mod network;
 mod never_twice;
+mod old;
 mod operations;
 mod place;
 mod pool;

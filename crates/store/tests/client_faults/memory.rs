@@ -41,10 +41,11 @@ pub(crate) fn read_and_say_what_it_took(port: u16) {
 /// Answers a handshake as torch's servers do, a WAIT with "there", and the GET with this.
 fn serve_once(listener: &TcpListener, reply: &[u8]) {
     let (mut stream, _) = listener.accept().unwrap();
-    let mut handshake = [0; 44];
+    let mut handshake = [0; 10];
     stream.read_exact(&mut handshake).unwrap();
-    // The number of the ping, and that this is no server of ours.
     stream.write_all(&handshake[6..10]).unwrap();
+    // CHECK of the key by which clients recognize a server of ours: its code, one key, its length. It is absent.
+    stream.read_exact(&mut [0; 1 + 8 + 8 + 17]).unwrap();
     stream.write_all(&[1]).unwrap();
     // WAIT: its code, one key, two bytes long.
     stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();

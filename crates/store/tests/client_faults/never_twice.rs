@@ -40,7 +40,9 @@ fn an_answer_that_is_lost_makes_one_more_request_or_none() {
                     assert!(server.count(op) > before + 1, "{} was not repeated", operation.name)
                 }
                 (Err(StoreError::Indeterminate { op: lost, peer, .. }), false) => {
-                    assert_eq!((*lost, server.count(op)), (op, before + 1), "{}", operation.name);
+                    // Whether one of torch's servers has barriers is tried with a barrier of another name.
+                    let probes = usize::from(op == Op::Barrier && identity == TORCHS);
+                    assert_eq!((*lost, server.count(op)), (op, before + 1 + probes), "{}", operation.name);
                     assert_eq!(peer, &format!("127.0.0.1:{}", server.port()));
                 }
                 // Gone it is, but by whom?

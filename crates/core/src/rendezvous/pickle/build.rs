@@ -25,6 +25,10 @@ pub(super) const STATE_FIELDS: [&str; 8] = [
     "redundancy_list",
     "last_heartbeats",
 ];
+/// The attributes that every state has. Torch 2.2 has no redundancy list.
+const REQUIRED_STATE_FIELDS: [&str; 7] =
+    ["round", "complete", "deadline", "closed", "participants", "wait_list", "last_heartbeats"];
+const REDUNDANCY_LIST: &str = "redundancy_list";
 
 pub(super) fn node(input: &Input<'_>, limits: &Limits, attributes: &[Entry]) -> Result<NodeDesc, StateError> {
     let object = Object { input, name: "node" };
@@ -43,17 +47,23 @@ pub(super) fn node(input: &Input<'_>, limits: &Limits, attributes: &[Entry]) -> 
     Ok(NodeDesc { addr, pid: object.int("pid", pid)?, local_id: object.int("local_id", local_id)? })
 }
 
+/// The state of these attributes, and whether it is of a torch that has no redundancy list yet.
 pub(super) fn state(
     input: &Input<'_>,
     tables: &Tables,
     limits: &Limits,
     attributes: &[Entry],
-) -> Result<State, StateError> {
+) -> Result<(State, bool), StateError> {
     let object = Object { input, name: "state" };
     let lists = Lists { object, tables, limits };
     let (mut extra, mut extra_bytes) = (BTreeMap::new(), 0usize);
-    let [round, complete, deadline, closed, participants, wait_list, redundancy_list, last_heartbeats] =
-        object.fields(STATE_FIELDS, attributes, |name, value| {
+    let mut redundancy_list = None;
+    let [round, complete, deadline, closed, participants, wait_list, last_heartbeats] =
+        object.fields(REQUIRED_STATE_FIELDS, attributes, |name, value| {
+            if input.bytes_of(name) == REDUNDANCY_LIST.as_bytes() {
+                redundancy_list = Some(value);
+                return Ok(());
+            }
             let text = if let Item::Text(text) = value { text.len as usize } else { 0 };
             extra_bytes = extra_bytes.saturating_add(name.len as usize).saturating_add(text);
             if extra_bytes > limits.state_extra {
@@ -72,7 +82,7 @@ pub(super) fn state(
             Ok(())
         })?;
     let round = object.int("round", round)?;
-    Ok(State {
+    let state = State {
         round: u64::try_from(round)
             .map_err(|_| object.wrong("round", "an int below 0", "an int from 0 on"))?,
         complete: object.bool("complete", complete)?,
@@ -83,10 +93,14 @@ pub(super) fn state(
         closed: object.bool("closed", closed)?,
         participants: lists.map("participants", participants, Object::int)?,
         wait_list: lists.set("wait_list", wait_list)?,
-        redundancy_list: lists.set("redundancy_list", redundancy_list)?,
+        redundancy_list: match redundancy_list {
+            Some(list) => lists.set(REDUNDANCY_LIST, list)?,
+            None => BTreeSet::new(),
+        },
         last_heartbeats: lists.map("last_heartbeats", last_heartbeats, Object::time)?,
         extra,
-    })
+    };
+    Ok((state, redundancy_list.is_none()))
 }
 
 /// An object that is being put together.

@@ -25,6 +25,8 @@ pub(super) struct Reader<'a> {
     memo: Vec<Item>,
     tables: Tables,
     state: Progress,
+    /// Whether something was read that only torch before 2.6 writes.
+    is_old: bool,
     most_stack: usize,
     most_memo: usize,
 }
@@ -47,6 +49,7 @@ impl<'a> Reader<'a> {
             memo: Vec::with_capacity((bytes.len() / 16).next_power_of_two()),
             tables: Tables::new(limits),
             state: Progress::Absent,
+            is_old: false,
             // A writer that knows no batches has a whole list on the stack, each node with a value.
             most_stack: limits.state_nodes.saturating_mul(2).saturating_add(64),
             // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
@@ -173,7 +176,11 @@ impl<'a> Reader<'a> {
     fn tuple1(&mut self) -> Result<Item, StateError> {
         match self.pop("a timedelta")? {
             Item::Delta(micros) => Ok(Item::ZoneArgs(micros)),
-            Item::Stamp(_) => Err(StateError::NaiveTime { at: self.input.at }),
+            // A datetime without a zone.
+            Item::Stamp(time) => {
+                self.is_old = true;
+                Ok(Item::TimeArgs(time))
+            }
             found => Err(self.unexpected(found, "a timedelta")),
         }
     }
@@ -182,7 +189,6 @@ impl<'a> Reader<'a> {
         let zone = self.pop("a timezone")?;
         match (self.pop("the bytes of a datetime")?, zone) {
             (Item::Stamp(time), Item::Utc) => Ok(Item::TimeArgs(time)),
-            (Item::Stamp(_), Item::None) => Err(StateError::NaiveTime { at: self.input.at }),
             (Item::Stamp(_), found) => Err(self.unexpected(found, "a timezone")),
             (found, _) => Err(self.unexpected(found, "the bytes of a datetime")),
         }
@@ -303,7 +309,8 @@ impl<'a> Reader<'a> {
             }
             Item::State if matches!(self.state, Progress::New) => {
                 let attributes = self.tables.use_up_dict(dict, at)?;
-                let state = build::state(&self.input, &self.tables, self.limits, &attributes)?;
+                let (state, is_old) = build::state(&self.input, &self.tables, self.limits, &attributes)?;
+                self.is_old |= is_old;
                 self.state = Progress::Built(Box::new(state));
                 Ok(())
             }
@@ -325,6 +332,8 @@ impl<'a> Reader<'a> {
             return Err(StateError::TrailingBytes { len: self.input.left(), at });
         }
         match self.state {
+            // Last of all: a state that is refused for this alone is whole, and does no harm to whoever unpickles it.
+            Progress::Built(_) if self.is_old => Err(StateError::OldAgent),
             Progress::Built(state) => Ok(*state),
             _ => Err(StateError::MissingField { object: "state", field: "round", at }),
         }

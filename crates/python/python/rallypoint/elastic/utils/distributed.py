@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import timedelta
 from typing import Optional
@@ -32,7 +33,8 @@ def create_c10d_store(
         timeout: how long to wait for everything together, in seconds.
         wait_for_workers: whether to wait until all have come.
         retries: how often to try a port that is taken.
-        use_libuv: ignored, as in torch.
+        use_libuv: ignored, as in torch. The store's `libuvBackend` is false if the environment variable USE_LIBUV is not 1;
+            that changes nothing else.
 
     Raises:
         ValueError: several processes and no port.
@@ -55,6 +57,7 @@ def create_c10d_store(
         timedelta(seconds=timeout),
         wait_for_workers,
         retries,
+        os.environ.get("USE_LIBUV", "1") == "1",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Callable, Iterator, List, Optional
 from ... import _rallypoint
 from ..._exceptions import DistStoreError, raised
 from ..._rallypoint import Store
+from . import _keys_only
 
 __all__ = ["store_timeout", "get_all", "synchronize", "barrier"]
 
@@ -33,6 +34,8 @@ def get_all(store: Store, rank: int, prefix: str, world_size: int) -> List[bytes
 
     Rank 0 returns last: it usually hosts the store, and the others must have read everything before it may go.
     """
+    if _keys_only.is_keys_only(store):
+        return _keys_only.get_all(store, rank, prefix, world_size)
     return _rallypoint.get_all(store, rank, prefix, world_size)
 
 
@@ -40,6 +43,8 @@ def synchronize(
     store: Store, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float = 300
 ) -> List[bytes]:
     """Sets `{key_prefix}{rank}` to `data`, and returns what all ranks have set. A time-out says which did not come."""
+    if _keys_only.is_keys_only(store):
+        return _keys_only.synchronize(store, data, rank, world_size, key_prefix, timeout)
     return _rallypoint.synchronize(store, data, rank, world_size, key_prefix, timedelta(seconds=timeout))
 
 
@@ -65,12 +70,16 @@ def barrier(
     """
     if rank is None and rank_tracing_decoder is not None:
         raise AssertionError("Tracing requires rank information")
-    missing = _rallypoint.barrier(
-        store, world_size, key_prefix, timedelta(seconds=barrier_timeout), rank, timedelta(seconds=trace_timeout)
-    )
-    if missing:
-        name = rank_tracing_decoder or str
+    name = rank_tracing_decoder or str
+    if _keys_only.is_keys_only(store):
+        named = _keys_only.barrier(store, world_size, key_prefix, barrier_timeout, rank, name)
+    else:
+        missing = _rallypoint.barrier(
+            store, world_size, key_prefix, timedelta(seconds=barrier_timeout), rank, timedelta(seconds=trace_timeout)
+        )
+        named = [name(each) for each in missing]
+    if named:
         raise raised(DistStoreError)(
             f"Timed out waiting on barrier on rank {rank}, for key prefix: {key_prefix} (world_size={world_size}, "
-            f"missing_ranks=[{', '.join(name(each) for each in missing)}], timeout={barrier_timeout})"
+            f"missing_ranks=[{', '.join(named)}], timeout={barrier_timeout})"
         )

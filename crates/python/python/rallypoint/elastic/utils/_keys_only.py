@@ -1,0 +1,100 @@
+"""Meeting at a store whose `wait` takes keys and no timeout, such as the stand-ins of tests.
+
+Such a store waits as long as its own timeout, so these functions set that for the meeting. They make the calls that torch's
+functions make, in the same order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from datetime import timedelta
+from typing import Any, Callable, List, Optional
+
+from ..._exceptions import DistStoreError
+
+_VALUE = "<val_ignored>"
+
+
+def is_keys_only(store: Any) -> bool:
+    """Whether the class of `store` has a `wait` that can't be called with keys and a timeout."""
+    try:
+        inspect.signature(type(store).wait).bind(store, [], timedelta())
+    except TypeError:
+        return True
+    except (AttributeError, ValueError):
+        # No `wait` at all, or a method of an extension module that doesn't tell its arguments.
+        return False
+    return False
+
+
+def get_all(store: Any, rank: int, prefix: str, world_size: int) -> List[bytes]:
+    values = store.multi_get([f"{prefix}{each}" for each in range(world_size)])
+    last = _arrive(store, world_size, f"{prefix}/finished")
+    if rank == 0:
+        store.wait([last])
+    return list(values)
+
+
+def synchronize(store: Any, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float) -> List[bytes]:
+    before = store.timeout
+    store.set_timeout(timedelta(seconds=timeout))
+    store.set(f"{key_prefix}{rank}", data)
+    values = get_all(store, rank, key_prefix, world_size)
+    store.set_timeout(before)
+    return values
+
+
+def barrier(
+    store: Any,
+    world_size: int,
+    key_prefix: str,
+    timeout: float,
+    rank: Optional[int],
+    name: Callable[[int], str],
+) -> List[str]:
+    """Returns the names of missing ranks after a timeout, if this rank can tell; empty once all have come."""
+    before = store.timeout
+    store.set_timeout(timedelta(seconds=timeout))
+    last = _arrive(store, world_size, key_prefix)
+    try:
+        store.wait([last])
+    except _timeout_errors():
+        if rank is None:
+            raise
+        store.set(f"{key_prefix}{rank}/TRACE", _VALUE)
+        if rank == 0:
+            # Each wait may take the whole timeout.
+            named = [name(each) for each in range(1, world_size) if not _came(store, f"{key_prefix}{each}/TRACE")]
+            store.set(f"{key_prefix}/TRACING_GATE", _VALUE)
+        elif _came(store, f"{key_prefix}/TRACING_GATE"):
+            named = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
+        else:
+            named = []
+        if named:
+            return named
+        raise
+    store.set_timeout(before)
+    return []
+
+
+def _came(store: Any, key: str) -> bool:
+    try:
+        store.wait([key])
+    except _timeout_errors():
+        return False
+    return True
+
+
+def _arrive(store: Any, world_size: int, prefix: str) -> str:
+    """Counts this caller in, and returns the key that appears once all have come."""
+    last = f"{prefix}/last_member"
+    if store.add(f"{prefix}/num_members", 1) == world_size:
+        store.set(last, _VALUE)
+    return last
+
+
+def _timeout_errors() -> "tuple[type[Exception], ...]":
+    """Our exception for a timeout, and torch's where torch is loaded."""
+    theirs = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
+    return DistStoreError, theirs
