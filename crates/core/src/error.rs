@@ -63,10 +63,10 @@ pub enum WireError {
         /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
         limit: usize,
     },
-    /// There is no memory for a message that is arriving.
-    #[error("no memory for {len} bytes of a message")]
+    /// Allocating the buffer of an incoming message failed.
+    #[error("out of memory: cannot buffer {len} bytes of a message")]
     OutOfMemory {
-        /// How many bytes of it were to be held.
+        /// The size of the buffer in bytes.
         len: u64,
     },
     /// A reply byte that means nothing there.
@@ -127,8 +127,8 @@ pub enum Refusal {
         /// [`store_bytes`](crate::Limits::store_bytes).
         limit: usize,
     },
-    /// There is no memory for the value.
-    #[error("{op} of {key}: no memory for a value of {len} bytes")]
+    /// Allocating the value failed.
+    #[error("{op} of {key}: out of memory, cannot allocate a value of {len} bytes")]
     OutOfMemory {
         /// What was asked.
         op: Op,

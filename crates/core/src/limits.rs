@@ -83,8 +83,8 @@ fn plain(doc: &str) -> String {
 limits! {
 /// Bounds on what one peer may ask for and on what the store may hold.
 ///
-/// A server uses `Limits::default()`, lowered by [`Limits::fit_memory`] to what its process may use; every field of a server
-/// can be changed by a flag of `rallypoint serve`.
+/// A server uses `Limits::default()`, lowered by [`Limits::fit_memory`] to the memory available to its process. The
+/// `--limit` flag of `rallypoint serve` overrides each server limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -100,9 +100,9 @@ pub struct Limits {
     pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together, and of those replaced or deleted that replies still hold. Names that
-    /// clients wait for count as well. By default at most a quarter of what a server may use of the memory of its machine or
-    /// container. Torch: none, the host runs out of memory instead.
+    /// Bytes of keys, values and queue items together, including replaced or deleted values that unsent replies still hold
+    /// and the names of awaited keys. The default is at most a quarter of the memory budget of the machine or container.
+    /// Torch: none, the host runs out of memory instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
     pub keys: usize = 4_000_000; server count,
@@ -131,7 +131,7 @@ pub struct Limits {
     /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
     /// legacy server aborts at the file limit).
     pub connections: usize = 65_536; server count,
-    /// Files left free below the process' limit, but never more than a quarter of that limit.
+    /// Files left free below the process' limit: this many, or a quarter of that limit if that is less.
     pub spare_files: usize = 64; server count,
     /// A request that has been arriving for this long must go on at [`Limits::partial_rate`]. Torch: none.
     pub partial_grace: Duration = Duration::from_secs(30); server time,
@@ -153,7 +153,10 @@ pub struct Limits {
     /// The same of all connections together; past it the one that has been owed something for longest is closed. Torch:
     /// none.
     pub output_total: usize = 1024 * MIB; server bytes,
-    /// Bytes of large buffers that are kept for the next large request while none is using them.
+    /// Size of a connection's kernel buffers, in each direction. Control groups (v2) charge these buffers to the server. At
+    /// 4 MiB or more the kernel sizes them itself. Torch: the kernel sizes them.
+    pub socket_bytes: usize = 4 * MIB; server bytes,
+    /// Bytes of unused large buffers that are kept for the next large request.
     pub recycled_bytes: usize = 32 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30); server time,
@@ -218,20 +221,21 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Lowers the limits so that all that a server holds at one time fits into `memory` bytes.
+    /// Lowers the limits so that everything a server holds at one time fits into `memory` bytes.
     ///
-    /// Each limit gets a share. Together the shares are two thirds of `memory`; the rest is what the counts leave out: tables
-    /// that have just grown, allocations that are rounded up, holes between them.
+    /// Each limit gets a fixed share. The shares add up to two thirds of `memory`. The rest covers what the counters leave
+    /// out: spare capacity of hash tables, rounding in the allocator, and fragmentation.
     pub fn fit_memory(&mut self, memory: usize) {
-        // In whole kibibytes, which are readable.
+        // Rounded to whole KiB to keep `--list-limits` readable.
         let lower = |limit: &mut usize, most: usize| *limit = (*limit).min((most & !(KIB - 1)).max(KIB));
         lower(&mut self.store_bytes, memory / 4);
         lower(&mut self.input_total, memory / 4);
         lower(&mut self.output_total, memory / 16);
         lower(&mut self.latched_bytes, memory / 32);
         lower(&mut self.recycled_bytes, memory / 64);
+        lower(&mut self.socket_bytes, (memory / 512).max(32 * KIB));
         self.connections = self.connections.min((memory / (32 * KIB)).max(1));
-        // No single request or connection may use up the share of all.
+        // A single request or connection must fit into the share of all connections.
         lower(&mut self.frame_len, self.input_total / 8 * 7);
         lower(&mut self.key_len, self.frame_len / 4);
         lower(&mut self.value_len, self.frame_len.saturating_sub(2 * self.key_len));
@@ -240,7 +244,7 @@ impl Limits {
         lower(&mut self.output_hard, self.output_total);
     }
 
-    /// How many connections a process that may open `files` files can serve.
+    /// Returns how many connections a process can serve that may open `files` files.
     pub fn connections_within(&self, files: usize) -> usize {
         let spare = self.spare_files.min(files / 4);
         self.connections.min(files - spare).max(1)

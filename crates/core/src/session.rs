@@ -23,7 +23,7 @@ pub enum Hold {
 /// What holding back a request costs beyond its bytes, roughly: its place in the line, and its own allocation.
 const DEFERRED_OVERHEAD: usize = 80;
 
-/// Requests for whose being held back room is kept while none is.
+/// Capacity that the queue of deferred requests keeps when it becomes empty.
 const DEFERRED_KEPT: usize = 64;
 
 /// The protocol state of one connection.
@@ -135,7 +135,7 @@ impl Session {
     fn take_front(&mut self) -> Option<Kept> {
         let kept = self.deferred.pop_front()?;
         if self.deferred.is_empty() {
-            // The room of very many is not kept for the next few.
+            // Free the capacity of a long queue: idle connections must stay small.
             self.deferred.shrink_to(DEFERRED_KEPT);
         }
         self.deferred_bytes -= kept.len() + DEFERRED_OVERHEAD;

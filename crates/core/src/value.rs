@@ -35,7 +35,7 @@ impl Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
-    /// A copy of these bytes. Fails if there is no memory for a copy of [`Value::SHARED_FROM`] bytes or more.
+    /// Copies these bytes. Fails if allocating [`Value::SHARED_FROM`] bytes or more fails; smaller copies abort instead.
     pub(crate) fn try_copied(bytes: &[u8]) -> Result<Value, TryReserveError> {
         if bytes.len() < Value::SHARED_FROM {
             return Ok(Value::copied(bytes));
@@ -46,7 +46,7 @@ impl Value {
         Ok(Value::shared(copy.into()))
     }
 
-    /// Bytes of room that it takes: more than its length where it has been appended to.
+    /// Returns the allocated bytes: more than the length if the value was appended to.
     pub(crate) fn room(&self) -> usize {
         match &self.0 {
             Repr::Grown(grown) => grown.capacity(),
@@ -64,8 +64,8 @@ impl Value {
         }
     }
 
-    /// Puts bytes after these. If they have to be moved for that, it is to a place with this much room, so that many appends
-    /// cost what the result is long. Changes nothing if there is no memory.
+    /// Appends bytes. If the value has to be reallocated, the new capacity is `room`, so that many appends take time linear in
+    /// the length of the result. Changes nothing if the allocation fails.
     pub(crate) fn append(&mut self, more: &[u8], room: usize) -> Result<(), TryReserveError> {
         let len = self.len() + more.len();
         if let Repr::Grown(grown) = &mut self.0

@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::{log, output};
 
-/// A server that can serve fewer connections warns of it.
+/// The server logs a warning if the file limit leaves room for fewer connections than this.
 const FEW_CONNECTIONS: u64 = 256;
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
@@ -45,10 +45,10 @@ pub(crate) struct ServeArgs {
     /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
     health_check: Option<SocketAddr>,
-    /// Deletes the keys of a rendezvous that no client has used for this long (30min, 3600s) and that has no connection
+    /// Deletes the keys of jobs that no client has used for this long (30min, 3600s) and that have no connection
     ///
-    /// A job is a run id: its state, the keys of its rounds, and what its nodes leave each other. A connection is the job's
-    /// whose key it named last; agents that live use theirs every few seconds. Other keys are never deleted.
+    /// A job is a run id: its state, the keys of its rounds, and the keys under rallypoint.rendezvous/. A connection belongs to
+    /// the job whose key it named last. Live agents name a key every 5 s. Keys outside of a rendezvous never expire.
     #[arg(long, value_name = "TIME", value_parser = idle_time)]
     expire_idle_jobs: Option<Duration>,
     /// Prints every limit with its default and meaning, and ends
@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
-    // First: what it says of memory depends on it.
+    // First, because it may restart this process, and the default limits depend on it.
     let as_it_is = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
@@ -145,14 +145,14 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let limits = limits.unwrap_or(defaults);
     let connections = server.stats().most_connections;
     tracing::info!(
-        "up to {connections} connections, {} of keys and values, {} a value",
+        "limits: {connections} connections, {} of keys and values, {} per value",
         limits.store_bytes.print(),
         limits.value_len.print()
     );
     if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
-            "the limit of open files leaves room for {connections} connections only\n\
-             hint: raise it (`ulimit -n`, LimitNOFILE= in a systemd unit) to one file for each rank, and some more"
+            "the file limit allows only {connections} connections\n\
+             hint: raise `ulimit -n` (LimitNOFILE= in a systemd unit); each connection needs a file"
         );
     }
     if only_here {
@@ -172,10 +172,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     end.exit_code()
 }
 
-/// How long a job is idle before it expires.
+/// Parses the argument of --expire-idle-jobs.
 fn idle_time(text: &str) -> Result<Duration, String> {
     match Duration::read(text)? {
-        Duration::ZERO => Err("a job can't expire at once; give a time such as 30min".into()),
+        Duration::ZERO => Err("must be more than 0, for example 30min".into()),
         time => Ok(time),
     }
 }
@@ -247,12 +247,12 @@ fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static
     signals.forever().next().map_or(End::ByItself, End::Signal)
 }
 
-/// Makes glibc's allocator give large memory back when it is free, and take it in large pages. Under a limit on address space
-/// it also makes all threads share one arena, because the arena of a thread reserves 64 MiB of that.
+/// Tunes glibc's allocator: large allocations go back to the system when they are freed, and use huge pages. Under RLIMIT_AS
+/// all threads share one arena, because each further arena reserves 64 MiB of address space.
 ///
-/// The allocator stops giving back once it has seen some freed: it takes that for a habit and keeps hundreds of megabytes. A
-/// fixed threshold prevents that. The allocator reads these settings from the environment, at the start of a process only. So
-/// this process starts again, in the same place, with them; if that fails it goes on as it is, and the text returned says why.
+/// By default glibc raises its mmap threshold when a large allocation is freed, and then keeps hundreds of megabytes. A fixed
+/// threshold prevents that. Glibc reads these settings from the environment when a process starts, so this function executes
+/// the program again with them. If that fails, the process continues untuned, and the returned text says why.
 fn tune_allocator() -> Option<String> {
     use std::os::unix::process::CommandExt;
     const TUNABLES: &str = "GLIBC_TUNABLES";

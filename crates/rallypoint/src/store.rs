@@ -118,11 +118,11 @@ enum Operation {
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Deletes all keys that begin with a prefix and prints how many those were
+    /// Deletes all keys with a prefix and prints how many
     ///
-    /// The keys of a rendezvous are under `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues stay.
+    /// The keys of a rendezvous start with `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues are not deleted.
     Clear {
-        /// What the keys begin with; empty ('') deletes every key of the store
+        /// The prefix; an empty prefix ('') deletes every key of the store
         #[arg(long, allow_hyphen_values = true)]
         prefix: String,
     },
@@ -294,7 +294,10 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             for key in &keys {
                 store.set_timeout(budget.left());
                 gone += u64::from(store.delete_key(key).inspect_err(|_| {
-                    output::complain(&format!("rallypoint store: {gone} of {} keys are deleted", keys.len()));
+                    output::complain(&format!(
+                        "rallypoint store: deleted {gone} of {} keys, then failed",
+                        keys.len()
+                    ));
                 })?);
             }
             Answer::Cleared { gone }
@@ -324,7 +327,7 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
     })
 }
 
-/// The keys that begin with this, sorted.
+/// Returns the keys with this prefix, sorted.
 fn keys_under(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut keys = store.list_keys()?;
     keys.retain(|key| key.starts_with(prefix));

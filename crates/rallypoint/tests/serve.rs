@@ -358,7 +358,7 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
     let value = line("store_bytes").split_whitespace().nth(1).expect("a value").to_owned();
     limits.set("store_bytes", &value).unwrap();
     assert_eq!(limits.store_bytes, most, "what this machine's would be");
-    assert!(line("store_bytes").contains("a quarter of what a server may use"));
+    assert!(line("store_bytes").contains("a quarter of the memory budget"));
     for wrong in ["[`", "`]", "reply_len", "record_", "state_", "host_len"] {
         assert!(!listed.contains(wrong), "{wrong}:\n{listed}");
     }
@@ -466,13 +466,14 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
     }
     serve.signal(Signal::TERM);
     let (_, _, log) = serve.end();
-    assert!(log.contains("deleted 2 keys of job gone: no client has used it for 1."), "{log}");
-    assert!(log.contains("deleted 1 key of job stays: "), "{log}");
+    assert!(log.contains("job gone expired after 1."), "{log}");
+    assert!(log.contains(" s without a client: deleted 2 keys"), "{log}");
+    assert!(log.contains("job stays expired after ") && log.contains("deleted 1 key\n"), "{log}");
 }
 
 #[test]
-fn a_job_cannot_be_told_to_expire_at_once() {
+fn an_expiry_after_no_time_is_wrong_usage() {
     let output = run(&["--expire-idle-jobs", "0"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("give a time such as 30min"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("must be more than 0"), "{}", text(&output.stderr));
 }

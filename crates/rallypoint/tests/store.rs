@@ -376,7 +376,7 @@ fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
 }
 
 #[test]
-fn clear_wants_to_be_told_what_to_delete() {
+fn clear_without_a_prefix_is_wrong_usage() {
     let server = Server::start();
     server.client().set("key", b"v").unwrap();
     for args in [&["clear"][..], &["clear", "key"]] {
@@ -388,7 +388,7 @@ fn clear_wants_to_be_told_what_to_delete() {
 }
 
 #[test]
-fn a_server_that_cannot_list_its_keys_is_told_as_such() {
+fn a_server_without_list_keys_is_an_error_with_a_hint() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = listener.local_addr().unwrap().to_string();
     // As torch's servers treat an operation that they don't know: they close the connection.
@@ -401,7 +401,7 @@ fn a_server_that_cannot_list_its_keys_is_told_as_such() {
         let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", error(&output));
         assert!(
-            error(&output).contains("hint: a server of an older torch can't list its keys"),
+            error(&output).contains("hint: older torch servers do not support list_keys"),
             "{}",
             error(&output)
         );

@@ -40,9 +40,9 @@ pub struct ServerOptions {
     /// Whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone, and
     /// never take its place.
     pub is_standalone: bool,
-    /// The keys of a job, which is a run id of a rendezvous, are deleted once no client has named one of them for this long and
-    /// no connection counts for the job: a connection counts for the job whose key it named last. `None`: they stay. Keys of
-    /// no rendezvous always stay.
+    /// Deletes the keys of a job after this time without a connection and without a request for one of its keys. A job is a run
+    /// id of a rendezvous; a connection belongs to the job whose key it named last. Keys outside of a rendezvous never expire.
+    /// `None` turns expiry off.
     pub expire_idle_jobs: Option<Duration>,
 }
 
@@ -108,8 +108,8 @@ impl TcpStoreServer {
         sharing::find_or_start(&Endpoint::new(host, port), limits)
     }
 
-    /// The limits a server has unless others are given: the defaults, lowered so that all it holds fits into what this
-    /// process may still use of the machine's memory, of its control groups' limits and of its resource limits.
+    /// Returns the limits of a server that is given none: the defaults, lowered so that everything the server holds fits into
+    /// the memory that the machine, the control groups and the resource limits leave to this process.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
         limits.fit_memory(memory::budget());

@@ -51,10 +51,9 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     beside().or_else(within)
 }
 
-/// The run id of the job that a key belongs to, as a server has it: with the slash that clients put before each key. `None`
-/// for a key that is of no rendezvous.
+/// Returns the run id of the rendezvous that a server's key belongs to. Server keys start with the slash that clients add.
 ///
-/// What cannot be told apart is taken for one job: the state of a run `a.1/b` looks like a key of round 1 of a run `a`.
+/// Some keys are ambiguous: the state of run `a.1/b` reads as a key of round 1 of run `a`, and counts as one of run `a`.
 pub fn run_id_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(b"/")?;
     let run_id = if let Some(rest) = key.strip_prefix(b"torch.rendezvous.") {

@@ -29,7 +29,7 @@ pub(super) struct Barriers {
     bytes: usize,
 }
 
-/// What a barrier of this name costs, roughly: its name twice, and its records.
+/// Approximate bytes of a barrier with this key: two copies of the key, and the records.
 pub(super) fn barrier_cost(key: &[u8]) -> usize {
     2 * key.len() + 256
 }
@@ -39,7 +39,7 @@ impl Barriers {
         Barriers { by_name: HashMap::with_hasher(hasher), all: Slab::new(), bytes: 0 }
     }
 
-    /// Bytes held for all barriers.
+    /// Returns the bytes of all barriers.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -118,7 +118,7 @@ struct Client {
     keepsake: Option<Box<Keepsake>>,
     /// Whether its last COMPARE_SET stored.
     stored: bool,
-    /// The job it counts for.
+    /// The job of the last rendezvous key that this client named.
     job: Option<JobIndex>,
 }
 
@@ -153,7 +153,7 @@ pub struct Engine {
     rubbish: Vec<Vec<(Key, Value)>>,
     /// What all latches together are counted as.
     latched: usize,
-    /// The jobs that have keys here, if jobs expire.
+    /// The jobs with keys in this store. `None` unless idle jobs expire.
     jobs: Option<Box<Jobs>>,
     hasher: RandomState,
     empty: Value,
@@ -371,12 +371,12 @@ impl Engine {
         }
     }
 
-    /// Bytes of keys, values and queue items.
+    /// Returns the bytes of keys, values and queue items.
     fn stored(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.adding()
     }
 
-    /// All that counts as [`Limits::store_bytes`]: what is stored, and the names that blocked clients wait for.
+    /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names, barriers and the table of jobs.
     fn bytes(&self) -> usize {
         let jobs = self.jobs.as_ref().map_or(0, |jobs| jobs.bytes());
         self.stored() + self.waiters.bytes() + self.barriers.bytes() + jobs

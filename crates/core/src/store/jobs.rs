@@ -1,5 +1,5 @@
-//! The jobs that have keys in the store, and since when each of them is idle. A job is a run id of a rendezvous; which keys
-//! belong to it is [`run_id_of`](crate::rendezvous::keys::run_id_of)'s to say.
+//! The table of jobs with keys in the store, for expiry. A job is a run id of a rendezvous;
+//! [`run_id_of`](crate::rendezvous::keys::run_id_of) maps a key to its job.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-/// A job's place in the table. It means this job as long as the job has a connection.
+/// Index of a job in the table. It stays valid while the job has a connection.
 pub(super) type JobIndex = u32;
 
 #[derive(Debug)]
 struct Job {
     run_id: Box<[u8]>,
-    /// Connections whose last key of a job was one of this job.
+    /// The number of connections whose last rendezvous key was one of this job.
     connections: usize,
-    /// When a client last named a key of it, or the last of its connections ended.
+    /// The time of the last request for one of its keys, or of the last disconnect.
     used: Duration,
 }
 
-/// All jobs.
+/// The table of jobs.
 #[derive(Debug)]
 pub(super) struct Jobs {
-    /// A job without a connection is idle when it has not been used for this long.
+    /// The time without a request or connection after which a job is idle.
     idle_after: Duration,
     now: Duration,
     by_id: HashTable<JobIndex>,
@@ -31,10 +31,10 @@ pub(super) struct Jobs {
     bytes: usize,
 }
 
-/// What a job costs beyond its run id, roughly.
+/// Approximate bytes of a job beyond its run id.
 const JOB_OVERHEAD: usize = 128;
 
-/// What a job with this run id is counted as.
+/// Approximate bytes of a job with this run id.
 pub(super) fn job_cost(run_id: &[u8]) -> usize {
     run_id.len() + JOB_OVERHEAD
 }
@@ -45,7 +45,7 @@ impl Jobs {
         Jobs { idle_after, now: Duration::ZERO, by_id, all, hasher, bytes: 0 }
     }
 
-    /// Bytes held for all jobs.
+    /// Returns the bytes of all jobs.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -58,8 +58,8 @@ impl Jobs {
         self.now = now;
     }
 
-    /// A client whose connection counts for `current` names a key of this job: from now on the connection counts for it. Whether
-    /// the job is known; if not, nothing has changed.
+    /// Records a request for a key of this job, and moves the connection from job `current` to this one. Returns false, and
+    /// changes nothing, if the job is not in the table.
     pub(super) fn use_by(&mut self, current: &mut Option<JobIndex>, run_id: &[u8]) -> bool {
         let index = match current {
             Some(index) if *self.all[*index as usize].run_id == *run_id => *index,
@@ -75,7 +75,7 @@ impl Jobs {
         true
     }
 
-    /// A job has its first key.
+    /// Adds a job to the table.
     pub(super) fn insert(&mut self, run_id: &[u8]) {
         let job = Job { run_id: run_id.into(), connections: 0, used: self.now };
         let index = self.all.insert(job) as JobIndex;
@@ -85,7 +85,7 @@ impl Jobs {
         self.bytes += job_cost(run_id);
     }
 
-    /// A connection no longer counts for this job.
+    /// Removes a connection from its job.
     pub(super) fn leave(&mut self, job: Option<JobIndex>) {
         if let Some(index) = job {
             let job = &mut self.all[index as usize];
@@ -94,7 +94,7 @@ impl Jobs {
         }
     }
 
-    /// Forgets the jobs that are idle: their run ids, and for how long each has been.
+    /// Removes the idle jobs from the table; returns their run ids and how long each was idle.
     pub(super) fn take_idle(&mut self) -> Vec<(Box<[u8]>, Duration)> {
         let (now, idle_after) = (self.now, self.idle_after);
         let is_idle = |job: &Job| job.connections == 0 && now.saturating_sub(job.used) >= idle_after;

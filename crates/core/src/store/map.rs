@@ -18,7 +18,7 @@ use crate::value::Value;
 const SHARDS: usize = 256;
 /// Up to so many keys are in one table: to find one among few, a look at which table it is in is a look too many.
 const UNDIVIDED: usize = 8 * 1024;
-/// Up to so many bytes of keys, too: a table's keys are printed in one piece.
+/// The one table is also divided at this many bytes of keys, because LIST_KEYS prints the keys of a table in one piece.
 const UNDIVIDED_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Map {
         }
     }
 
-    /// Lengthens a value that is there: [`Value::append`].
+    /// Appends to the value of a key, if the key exists: [`Value::append`].
     pub(super) fn append(&mut self, key: &[u8], more: &[u8], room: usize) -> Result<(), TryReserveError> {
         let (shard, hash) = self.hash(key);
         if let Some(entry) = self.shards[shard].find_mut(hash, |entry| entry.key.is(key)) {
@@ -202,7 +202,7 @@ impl Map {
         true
     }
 
-    /// Removes the keys that are chosen. It looks at all of them.
+    /// Removes all keys for which `is_chosen` returns true.
     pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
         let all = self.shards.iter().flatten().map(|entry| &entry.key);
         let chosen: Vec<Key> = all.filter(|key| is_chosen(key)).cloned().collect();
@@ -345,7 +345,7 @@ mod tests {
         map.set(b"key", value(b"1"));
         assert_eq!(map.bytes(), cost(3, 1));
         map.append(b"key", b"234567", 10).unwrap();
-        // What has been appended to has room for more, which counts.
+        // The spare capacity of a value that was appended to counts.
         assert_eq!(map.bytes(), cost(3, 10));
         map.append(b"key", b"890", 15).unwrap();
         assert_eq!(map.bytes(), cost(3, 10));

@@ -72,7 +72,7 @@ impl Queues {
         (before, item)
     }
 
-    /// Removes the queues that are chosen. One whose items woken clients are on their way to stays.
+    /// Removes all queues for which `is_chosen` returns true, except those with a claimed item.
     pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
         let (items, bytes) = (&mut self.items, &mut self.bytes);
         self.queues.retain(|key, queue| {

@@ -142,7 +142,7 @@ impl Partial {
         loop {
             if let Some((value, len)) = &mut self.arriving {
                 let more = (all.len() - taken).min(*len - value.len());
-                make_room(value, more, Bound::End(*len), recycler)?;
+                reserve(value, more, Bound::End(*len), recycler)?;
                 value.extend_from_slice(&all[taken..taken + more]);
                 taken += more;
                 if value.len() < *len {
@@ -161,7 +161,7 @@ impl Partial {
                     *input = &all[taken - follows..];
                     main.truncate(len);
                     if main.capacity() - len > (len / 8).max(1024) {
-                        // A value that keeps its message must not keep room that is not counted.
+                        // A stored value may keep this buffer, and its spare capacity would not be counted.
                         main.shrink_to_fit();
                     }
                     return Ok(true);
@@ -181,7 +181,7 @@ impl Partial {
                         return Ok(false);
                     }
                     let bound = if exact { Bound::End(len) } else { Bound::Most(self.scan.most()) };
-                    make_room(&mut self.main, more, bound, recycler)?;
+                    reserve(&mut self.main, more, bound, recycler)?;
                     self.main.extend_from_slice(&all[taken..taken + more]);
                     taken += more;
                 }
@@ -195,25 +195,25 @@ impl Partial {
         self.main.len() + apart
     }
 
-    /// Bytes of room that it takes. All that is set aside counts: a limit on address space counts it, too.
+    /// Returns the allocated bytes. Unused capacity counts, because RLIMIT_AS counts it.
     fn held(&self) -> usize {
         let arriving = self.arriving.as_ref().map_or(0, |(value, _)| value.capacity());
         self.main.capacity() + self.scan.apart() + arriving
     }
 }
 
-/// How far a buffer of bytes that are arriving may grow.
+/// The bound on the growth of a receive buffer.
 #[derive(Debug, Clone, Copy)]
 enum Bound {
-    /// To just this length: that of the whole.
+    /// The exact final length.
     End(usize),
-    /// To this length at most; how long the whole is, is not known yet.
+    /// An upper bound; the final length is not known yet.
     Most(usize),
 }
 
-/// Makes room for `more` bytes. Small buffers double, so that no byte is moved more than about once. A large one grows in
-/// longer steps where its end is known: moving it costs more than room that is not written to yet.
-fn make_room(
+/// Reserves room for `more` bytes. Capacity doubles, so that each byte is moved about once. A large buffer of known final length
+/// grows eightfold, because moving it costs more than unused capacity.
+fn reserve(
     bytes: &mut Vec<u8>,
     more: usize,
     bound: Bound,
@@ -223,7 +223,7 @@ fn make_room(
     if needed <= bytes.capacity() {
         return Ok(());
     }
-    // Not before it has shown that it is large.
+    // Only once a mebibyte has arrived: an announced length alone reserves nothing.
     let end = match bound {
         Bound::End(end) if needed >= LARGE => Some(end),
         _ => None,
@@ -237,11 +237,11 @@ fn make_room(
     let (Bound::End(most) | Bound::Most(most)) = bound;
     let room = (bytes.capacity() * step).max(64).min(most).max(needed);
     let mut grown = match room >= LARGE && bytes.capacity() < LARGE {
-        // Made anew: what grows in its place among the small stays there, and leaves a hole.
+        // A new allocation is mapped on its own. Growing in place would leave a hole in the heap later.
         true => Vec::new(),
         false => std::mem::take(bytes),
     };
-    // The step is a matter of speed; the connection fails only if there is no memory for what has come.
+    // If the growth step cannot be allocated, what has arrived may still fit.
     let reserved = [room, needed].iter().any(|room| grown.try_reserve_exact(room - grown.len()).is_ok());
     if !reserved {
         return Err(WireError::OutOfMemory { len: needed as u64 });

@@ -16,14 +16,14 @@ pub struct Recycler(Arc<Mutex<Bin>>);
 struct Bin {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
-    /// The most bytes that are kept.
+    /// The maximum of `bytes`.
     most: usize,
     /// One was taken since somebody last tidied up.
     in_use: bool,
 }
 
 impl Recycler {
-    /// Keeps at most `most` bytes: [`Limits::recycled_bytes`](crate::Limits::recycled_bytes).
+    /// Creates a recycler that keeps at most `most` bytes: [`Limits::recycled_bytes`](crate::Limits::recycled_bytes).
     pub fn new(most: usize) -> Recycler {
         Recycler(Arc::new(Mutex::new(Bin { most, ..Bin::default() })))
     }

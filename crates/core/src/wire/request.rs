@@ -27,11 +27,12 @@ impl<'a> Payload<'a> {
         self.bytes
     }
 
-    /// The bytes to keep. A large value that is nearly all of its message is not copied: it keeps the message.
+    /// Returns the bytes as a value to store. A large value that makes up 8/9 of its message shares the message's buffer; other
+    /// values are copied.
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for the copy of a large value.
+    /// Fails if allocating the copy of a large value fails.
     pub fn to_value(&self) -> Result<Value, TryReserveError> {
         self.to_shared().map_or_else(|| Value::try_copied(self.bytes), Ok)
     }

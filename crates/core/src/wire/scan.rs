@@ -233,7 +233,7 @@ impl Scan {
         self.left = self.left.map(|left| left - 1);
     }
 
-    /// How long the message may be, without what lies apart.
+    /// Returns the maximum length of the message, without the values that lie apart.
     pub(super) fn most(&self) -> usize {
         self.bounds.frame.saturating_sub(self.apart)
     }

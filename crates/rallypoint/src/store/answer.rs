@@ -33,7 +33,7 @@ pub(super) enum Answer {
     Number { name: &'static str, number: i64 },
     /// How many keys were removed.
     Deleted { gone: u64 },
-    /// How many keys with a prefix were removed.
+    /// The number of keys that `clear` deleted.
     Cleared { gone: u64 },
     /// Which keys are there.
     States(Vec<(bool, String)>),
@@ -188,7 +188,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Refused { op: Op::ListKeys, .. } => (
             1,
             "refused",
-            "a server of an older torch can't list its keys; name the keys that you want to delete with `delete`",
+            "older torch servers do not support list_keys; delete keys by name with `rallypoint store delete`",
         ),
         StoreError::ReplyTooLarge { .. } => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")

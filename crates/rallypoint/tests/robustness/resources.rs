@@ -143,11 +143,8 @@ fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
     served.iter_mut().for_each(Client::ping);
     assert_eq!(server.health()["most_connections"], 48);
     let log = server.log().join("\n");
-    assert!(log.contains("up to 48 connections"), "{log}");
-    assert!(
-        log.contains("WARN the limit of open files leaves room for 48 connections only\nhint: "),
-        "{log}"
-    );
+    assert!(log.contains("limits: 48 connections"), "{log}");
+    assert!(log.contains("WARN the file limit allows only 48 connections\nhint: "), "{log}");
     drop(served);
     server.assert_unharmed();
 }
@@ -185,6 +182,24 @@ fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
     assert_eq!(socket.tcp_keepalive_retries().unwrap(), 6);
     assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
     drop(server);
+}
+
+#[test]
+fn r13_the_kernel_holds_no_more_of_a_connection_than_the_limit_says() {
+    let buffers = |limits: Option<Limits>| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let copy = listener.try_clone().unwrap();
+        let options =
+            ServerOptions { listen: vec![Listen::from(listener)], limits, ..ServerOptions::default() };
+        let _server = TcpStoreServer::start(options).unwrap();
+        let socket = SockRef::from(&copy);
+        (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())
+    };
+    let mut limits = Limits::default();
+    let by_itself = buffers(Some(limits.clone()));
+    limits.socket_bytes = 40 * KIB;
+    assert_eq!(buffers(Some(limits)), (40 * KIB, 40 * KIB));
+    assert_ne!(by_itself, (40 * KIB, 40 * KIB));
 }
 
 /// What the kernel's table says of the server's end of this connection: the timer that runs on it, and for how long.

@@ -517,7 +517,7 @@ impl EventLoop {
     /// Keeps the books of what is held for a connection, and notes when a request begins to arrive in pieces.
     fn count_held(&mut self, index: usize) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        // A request that is carried out in steps is held until it is done.
+        // A request that is carried out in steps counts until it is done.
         let held = connection.session.held() + self.engine.works_on(connection.client);
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;

@@ -131,6 +131,11 @@ fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListen
     let set = || {
         listener.set_nonblocking(true)?;
         let socket = SockRef::from(&listener);
+        if limits.socket_bytes < Limits::default().socket_bytes {
+            // The kernel doubles the size to account for its bookkeeping.
+            socket.set_recv_buffer_size(limits.socket_bytes / 2)?;
+            socket.set_send_buffer_size(limits.socket_bytes / 2)?;
+        }
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_user_timeout(Some(limits.user_timeout))?;
         socket.set_tcp_keepalive(

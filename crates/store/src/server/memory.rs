@@ -1,5 +1,5 @@
-//! How much memory a server may use: what is left to this process of the machine's memory, of the limits of its control
-//! groups (`memory.max` and `memory.high`, or `memory.limit_in_bytes`), and of its resource limits (`ulimit -v`, `ulimit -d`).
+//! The memory budget of a server: what the machine, the control groups (`memory.max` and `memory.high`, or
+//! `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`) leave to this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,30 +7,30 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, getrlimit};
 
-/// A server gets at least this much, even where that is more than what is left: with less it can't serve at all.
+/// The smallest budget. A server with less could not hold the state of a rendezvous.
 const MIN_BUDGET: u64 = 4 << 20;
 
-/// Address space that glibc's allocator reserves for a thread when that first allocates.
+/// Address space that glibc's allocator reserves for the arena of a thread.
 const MALLOC_ARENA: u64 = 64 << 20;
 
-/// Bytes that the server of this process may use for all that it holds.
+/// Returns the memory budget of a server in this process, in bytes.
 ///
-/// It is found out once: the servers and clients of one process have the same limits, however much the process has grown
-/// between them.
+/// The budget is determined once per process. Stores of one process share a server only if their limits are equal, so the
+/// limits must not change as the process grows.
 pub(super) fn budget() -> usize {
     static BUDGET: OnceLock<usize> = OnceLock::new();
     *BUDGET.get_or_init(|| usize::try_from(share(&bounds())).unwrap_or(usize::MAX))
 }
 
-/// A limit on the memory of this process, and how much of it the process uses already. Both in bytes.
+/// A memory limit of this process, and how much of it the process uses already, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bound {
     limit: u64,
     used: u64,
 }
 
-/// What a server may use within all of these: seven tenths of what is left. The process grows by other things, too, and is to
-/// stay below four fifths of each limit.
+/// Returns the budget within these bounds: 7/10 of the smallest remainder. The other 3/10 keep the process below 4/5 of each
+/// limit while the rest of the program grows, too.
 fn share(bounds: &[Bound]) -> u64 {
     let left = bounds.iter().map(|bound| bound.limit.saturating_sub(bound.used)).min().unwrap_or(u64::MAX);
     (left / 10 * 7).max(MIN_BUDGET)
@@ -55,28 +55,28 @@ fn bounds() -> Vec<Bound> {
     bounds
 }
 
-/// Whether a thread that allocates takes an arena of its own. `rallypoint serve` has only one for all its threads.
+/// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
 fn allocates_by_arenas() -> bool {
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
 
-/// A size in `/proc/self/status`, in bytes; zero if it is not there.
+/// Returns a size in `/proc/self/status` in bytes, or 0 if it is missing.
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
-/// The limit in one of these files. `None` if it says that there is none.
+/// Parses a limit file. Returns `None` for `max`.
 fn cgroup_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The files that may hold a memory limit of this process: those of its control groups and of the groups around them. Not all
-/// of them need to exist.
+/// Returns the files with the memory limits of this process: those of its control groups and of their ancestors. Some of the
+/// files may not exist.
 ///
-/// The arguments are `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// `groups` is the text of `/proc/self/cgroup`, `mounts` that of `/proc/self/mountinfo`.
 fn cgroup_limit_files(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for mount in mounts.lines().filter_map(Mount::parse) {
@@ -85,7 +85,7 @@ fn cgroup_limit_files(groups: &str, mounts: &str) -> Vec<PathBuf> {
             Version::One => &["memory.limit_in_bytes"],
             Version::Two => &["memory.max", "memory.high"],
         };
-        // In a container the mount may show only the container's own part of the tree.
+        // Inside a container the mount may be a subtree.
         let inside = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
         let inside = if inside.starts_with("..") { Path::new("") } else { inside };
         for folder in inside.ancestors() {
@@ -102,18 +102,18 @@ enum Version {
     Two,
 }
 
-/// A tree of control groups that limits memory, as this process sees it.
+/// A mounted control group hierarchy that can limit memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The part of the tree that is mounted.
+    /// The directory of the hierarchy that is mounted.
     root: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     point: PathBuf,
 }
 
 impl Mount {
-    /// A line of `/proc/self/mountinfo`: `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`.
+    /// Parses a line of `/proc/self/mountinfo`: `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`.
     fn parse(line: &str) -> Option<Mount> {
         let (place, kind) = line.split_once(" - ")?;
         let (mut place, mut kind) = (place.split(' ').skip(3), kind.split(' '));
@@ -126,7 +126,7 @@ impl Mount {
         Some(Mount { version, root, point })
     }
 
-    /// The group of this tree that a line of `/proc/self/cgroup` names, if it is about this tree: `ID:CONTROLLERS:GROUP`.
+    /// Returns the group in a line of `/proc/self/cgroup` if the line is about this hierarchy: `ID:CONTROLLERS:GROUP`.
     fn group<'a>(&self, line: &'a str) -> Option<&'a str> {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, group) = (fields.next()?, fields.next()?);
@@ -138,7 +138,7 @@ impl Mount {
     }
 }
 
-/// A path as `mountinfo` prints it: with three octal digits for what would end a field.
+/// Undoes the octal escapes of a path in `mountinfo`.
 fn unescaped(path: &str) -> PathBuf {
     let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     path.replace("\\134", "\\").into()
@@ -148,7 +148,7 @@ fn unescaped(path: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// As one line of text with a file for each word.
+    /// Returns the limit files as text.
     fn files(groups: &str, mounts: &str) -> Vec<String> {
         cgroup_limit_files(groups, mounts).iter().map(|file| file.display().to_string()).collect()
     }
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn a_container_sees_its_own_part_of_the_tree() {
-        // Without a namespace for control groups the names are the host's, and the mount shows where they begin.
+        // Without a cgroup namespace the group's path is the host's, and the mount's root is its prefix.
         let mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         let limit = |group: &str| format!("/sys/fs/cgroup/memory{group}/memory.limit_in_bytes");
         assert_eq!(files("4:memory:/docker/abc\n", mounts), [limit("")]);
         assert_eq!(files("4:memory:/docker/abc/job\n", mounts), [limit("/job"), limit("")]);
         assert_eq!(files("4:memory:/docker/abcdef\n", mounts), [limit("")], "not a part of it");
-        // With one, a process may be outside of what it sees.
+        // With a cgroup namespace, the process may be in a group outside of the namespace's root.
         let mounts = "35 31 0:32 / /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         assert_eq!(files("4:memory:/../other\n", mounts), [limit("")]);
     }

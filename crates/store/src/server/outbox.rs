@@ -37,7 +37,7 @@ pub(super) struct Outbox {
 pub(super) struct Buffers {
     empty: Vec<Vec<u8>>,
     bytes: usize,
-    /// The most bytes that are kept.
+    /// The maximum of `bytes`.
     most: usize,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Sent {
 }
 
 impl Buffers {
-    /// Keeps at most `most` bytes.
+    /// Creates a pool that keeps at most `most` bytes.
     pub(super) fn new(most: usize) -> Buffers {
         Buffers { empty: Vec::new(), bytes: 0, most }
     }

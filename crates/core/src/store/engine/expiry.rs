@@ -1,4 +1,4 @@
-//! Deleting the keys of jobs that are idle. Off unless it is asked for, and then without cost.
+//! Expiry of idle jobs. It costs nothing unless [`Engine::expire_jobs_after`] turns it on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,39 +9,40 @@ use crate::store::ClientId;
 use crate::store::jobs::{Jobs, job_cost};
 use crate::wire::Request;
 
-/// A job whose keys were deleted because it was idle.
+/// An idle job whose keys were deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpiredJob {
-    /// Its run id.
+    /// The run id of its rendezvous.
     pub run_id: Vec<u8>,
-    /// How many keys and queues it had.
+    /// The number of keys and queues that were deleted.
     pub keys: usize,
-    /// For how long no client had used it.
+    /// How long the job was idle.
     pub idle: Duration,
 }
 
 impl Engine {
-    /// Lets jobs expire that are idle for this long: [`Engine::expire_idle_jobs`]. A job is all keys of a rendezvous with the
-    /// same run id.
+    /// Turns on expiry: jobs that have been idle for `idle_after` are deleted by [`Engine::expire_idle_jobs`]. A job is the set
+    /// of keys with the same run id.
     pub fn expire_jobs_after(&mut self, idle_after: Duration) {
         self.jobs = Some(Box::new(Jobs::new(idle_after, self.hasher.clone())));
     }
 
-    /// Tells what time it is, as the time since some moment. Needed only where jobs expire.
+    /// Sets the current time, as the time since any fixed moment. Only expiry uses it.
     pub fn set_time(&mut self, now: Duration) {
         if let Some(jobs) = &mut self.jobs {
             jobs.set_time(now);
         }
     }
 
-    /// Whether there are jobs that may expire.
+    /// Returns whether any job is being watched for expiry.
     pub fn has_jobs(&self) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| !jobs.is_empty())
     }
 
-    /// Deletes the keys and queues of all jobs that are idle now: that no client has named a key of for the time given, and
-    /// that no connection counts for. A connection counts for the job whose key it named last. Jobs that had no keys left are
-    /// not returned.
+    /// Deletes the keys and queues of all idle jobs and returns the jobs that had any.
+    ///
+    /// A job is idle if it has no connection and no client has named one of its keys for the configured time. A connection
+    /// belongs to the job whose key it named last. All keys of a job are deleted at one moment.
     pub fn expire_idle_jobs(&mut self) -> Vec<ExpiredJob> {
         let Some(jobs) = &mut self.jobs else { return Vec::new() };
         let mut idle: BTreeMap<_, _> =
@@ -61,7 +62,7 @@ impl Engine {
         expired.filter(|job| job.keys > 0).collect()
     }
 
-    /// A client names keys: their jobs are in use.
+    /// Records that a client uses the jobs of the keys in this request.
     pub(super) fn use_jobs(&mut self, client: ClientId, request: &Request<'_>) {
         match request {
             Request::Validate { .. }
@@ -86,7 +87,8 @@ impl Engine {
         }
     }
 
-    /// A client names a key. Only one that may be about to write it makes a job known, and only while there is room.
+    /// Records that a client uses the job of this key. Only a write adds a job to the table, and only if the store has room
+    /// for the entry, so that clients cannot grow the table without bound.
     pub(super) fn use_job(&mut self, client: ClientId, key: &[u8], writes: bool) {
         let Some(run_id) = run_id_of(key) else { return };
         let has_room = writes && self.bytes() + job_cost(run_id) <= self.limits.store_bytes;

@@ -29,7 +29,7 @@ pub(super) struct Long {
     tables: Vec<Vec<(u32, u32)>>,
     /// The next table; others may have been done before their turn.
     next: usize,
-    /// How many keys it has, and how many of them are not done yet.
+    /// The number of its keys, and how many of them are not done yet.
     keys: usize,
     left: usize,
     /// Bytes that it may add to the store and has not yet.
@@ -53,7 +53,7 @@ impl Long {
     }
 }
 
-/// What a key of such a request costs beyond the request, roughly: its place in a list, and what is found.
+/// Approximate bytes per key of a long request beyond the request itself: an index entry and a result.
 const KEY_OVERHEAD: usize = 32;
 /// At most so many times [`Limits::turn_keys`](crate::Limits::turn_keys) are handled at once.
 const AT_ONCE: usize = 3;
@@ -123,7 +123,7 @@ impl Engine {
         self.long.as_deref().map(|long| long.client)
     }
 
-    /// Bytes that this client's long request takes while it is carried out; zero if it has none.
+    /// Returns the bytes of this client's long request while it is carried out, or 0.
     pub fn works_on(&self, client: ClientId) -> usize {
         let long = self.long.as_deref().filter(|long| long.client == client);
         long.map_or(0, |long| long.request.len() + long.keys * KEY_OVERHEAD)

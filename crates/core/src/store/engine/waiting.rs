@@ -167,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// How many values may still be latched, at most.
+    /// Returns an upper bound on the number of values that can still be latched.
     pub(super) fn latches_left(&self) -> usize {
         self.limits.latched_bytes.saturating_sub(self.latched) / size_of::<(Key, Value)>()
     }
@@ -207,7 +207,7 @@ impl Engine {
     }
 }
 
-/// What latching a value may cost: all of it and its key, if the store lets go of them meanwhile.
+/// Bytes that a latched value may cost: key and value in full, because the store may delete them meanwhile.
 fn latch_cost(key: &Key, value: &Value) -> usize {
     key.len() + value.len() + size_of::<(Key, Value)>()
 }

@@ -17,7 +17,7 @@ fn is_state_key(key: &[u8]) -> bool {
     key.strip_prefix(b"/torch.rendezvous.").is_some_and(|run_id| !run_id.contains(&b'/'))
 }
 
-/// The value to keep, if there is memory for it.
+/// Copies or shares the value for the store.
 fn kept(op: Op, key: &[u8], value: Payload<'_>) -> Result<Value, Refusal> {
     value.to_value().map_err(|_| out_of_memory(op, key, value.bytes().len()))
 }
@@ -180,7 +180,7 @@ impl Engine {
             self.put(key, kept(Op::Append, key, value)?);
             return Ok(());
         }
-        // With room for further appends, if the store has it.
+        // Reserve capacity for further appends if the store has room for it.
         let mut room = len + len / 2;
         if self.permit(Op::Append, key, room).is_err() {
             self.permit(Op::Append, key, len)?;

@@ -29,23 +29,23 @@ impl EventLoop {
         self.settle();
     }
 
-    /// Deletes what idle jobs have left behind.
+    /// Deletes the keys of idle jobs and logs it.
     fn expire_jobs(&mut self, now: Instant) {
         const LOGGED: usize = 8;
         self.engine.set_time(now.duration_since(self.started));
         let jobs = self.engine.expire_idle_jobs();
         for job in jobs.iter().take(LOGGED) {
             tracing::info!(
-                "deleted {} key{} of job {}: no client has used it for {:.1} s",
-                job.keys,
-                if job.keys == 1 { "" } else { "s" },
+                "job {} expired after {:.1} s without a client: deleted {} key{}",
                 printable(&job.run_id),
-                job.idle.as_secs_f64()
+                job.idle.as_secs_f64(),
+                job.keys,
+                if job.keys == 1 { "" } else { "s" }
             );
         }
         if let Some(more) = jobs.get(LOGGED..).filter(|more| !more.is_empty()) {
             let keys: usize = more.iter().map(|job| job.keys).sum();
-            tracing::info!("deleted {keys} keys of {} more idle jobs", more.len());
+            tracing::info!("{} more jobs expired: deleted {keys} keys", more.len());
         }
     }
 

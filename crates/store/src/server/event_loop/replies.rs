@@ -61,18 +61,18 @@ impl EventLoop {
             connection.owed_since.map_or(0.0, |since| since.elapsed().as_secs_f32()),
         );
         self.output_held -= std::mem::take(&mut self.connections[index].owed);
-        // Now, not when it is closed: what its replies hold is wanted for others.
+        // Free the replies now. The connection itself is closed at the end of the turn.
         self.connections[index].outbox = Outbox::default();
         self.punish(index, &why, |counters| &counters.slow_output);
         true
     }
 
-    /// Cuts connections off until what the store holds for replies is within bounds. The lists of keys that clients are still
-    /// to be sent grow when others delete keys, which is never refused.
+    /// Closes the connections with the oldest unsent replies until the store is within its limit again. Only key lists exceed
+    /// the limit: an unsent list is printed when a key on it is deleted, and a deletion is never refused.
     pub(super) fn bound_lists(&mut self) {
         let most = self.limits.store_bytes.saturating_add(self.limits.output_total);
         while self.engine.snapshot().bytes > most {
-            // Which may cut some off.
+            // This may close connections, too.
             self.count_stalled();
             self.engine.make_room();
             if self.engine.snapshot().bytes <= most || !self.cut_longest_owed() {
@@ -82,8 +82,7 @@ impl EventLoop {
         }
     }
 
-    /// Counts again what is held of replies that are not taken: it may have grown, where others have changed what is to be
-    /// sent.
+    /// Updates the counts of unsent replies. An unsent key list grows when other clients change the keys on it.
     pub(super) fn count_stalled(&mut self) {
         for index in self.stalled.iter().copied().collect::<Vec<_>>() {
             if self.connections.get(index).is_some_and(|connection| connection.outbox.unsent() > 0) {

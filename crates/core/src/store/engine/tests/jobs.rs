@@ -1,4 +1,4 @@
-//! Jobs that expire.
+//! Expiry of idle jobs.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn store() -> Store {
     store
 }
 
-/// Run ids, keys and idle seconds of the jobs that expire at this time.
+/// Expires jobs at this time; returns run id, number of keys and idle seconds of each.
 fn expired(store: &mut Store, seconds: u64) -> Vec<(String, usize, u64)> {
     store.0.set_time(at(seconds));
     let jobs = store.0.expire_idle_jobs();
@@ -44,7 +44,7 @@ fn the_keys_of_a_job_that_has_been_left_for_long_enough_are_deleted_and_no_other
         set("/mine/k"),
         set("/torch.rendezvous.old"),
     ] {
-        // The last is no state, and is refused.
+        // The last one is refused, because its value is not a rendezvous state.
         store.ask(1, request);
     }
     store.tell(1, set("/torch.rendezvous.old.3/k"));
@@ -76,7 +76,7 @@ fn a_job_is_in_use_while_a_client_reads_writes_or_waits_for_its_keys() {
         store.leave(1);
         store.0.set_time(at(50));
         store.ask(2, request);
-        // A connection that names no other job stays one of this.
+        // Requests without a rendezvous key leave the connection with its job.
         store.ask(2, set("/other"));
         store.ask(2, Request::Ping { nonce: 1 });
         assert_eq!(expired(&mut store, 100_000), [], "{request:?}: its client is there");
@@ -93,7 +93,7 @@ fn a_connection_counts_for_the_job_it_named_last() {
     store.tell(1, set("/torch.rendezvous.b.0/k"));
     assert_eq!(expired(&mut store, 60), [("a".into(), 1, 60)]);
     assert_eq!(expired(&mut store, 600), []);
-    // The slot has another client now.
+    // Another client takes over the slot.
     store.0.handle_request(ClientId::new(1, 77), Request::Ping { nonce: 1 });
     store.outputs();
     assert_eq!(expired(&mut store, 660), [("b".into(), 1, 60)]);
@@ -112,7 +112,7 @@ fn a_job_comes_back_after_it_has_expired() {
 }
 
 #[test]
-fn who_only_asks_for_jobs_that_are_not_there_makes_none_known() {
+fn reads_of_absent_keys_add_no_jobs() {
     let mut store = store();
     for number in 0..1_000 {
         store.reply(1, Request::Get { key: format!("/torch.rendezvous.{number}").as_bytes() });
