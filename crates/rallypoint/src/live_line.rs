@@ -1,6 +1,7 @@
 //! The live line of a terminal: a spinner and what the command waits for. A process has at most one. It is cleared before the
 //! process ends, also by Ctrl-C, and no thread that still waits for something draws it again.
 
+use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,6 +30,23 @@ pub(crate) fn show(message: String, details: Option<String>) {
     bar.set_prefix(details.unwrap_or_default());
     bar.set_message(message);
     bar.tick();
+}
+
+/// Writes to standard error above the live line, which is drawn again below it.
+pub(crate) struct Above;
+
+impl Write for Above {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let write = || io::stderr().write(text);
+        match &lock().bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// Clears the line, until something is shown again.

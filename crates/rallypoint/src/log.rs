@@ -17,6 +17,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::output;
 
+use crate::live_line::Above;
+
 /// Lines that wait to be written. A burst of them passes; with more, nobody reads.
 const MOST_LINES: usize = 1024;
 /// How much is said unless told otherwise.
@@ -29,7 +31,7 @@ const MISHAPS: bool = false;
 pub(crate) fn start() {
     tracing_subscriber::fmt()
         .with_max_level(level())
-        .with_writer(io::stderr)
+        .with_writer(|| Above)
         .with_target(false)
         .log_internal_errors(MISHAPS)
         .init();
@@ -38,7 +40,7 @@ pub(crate) fn start() {
 /// Starts the log of a server, which may not.
 pub(crate) fn start_aside() -> Aside {
     let level = level();
-    let aside = Aside::to(io::stderr());
+    let aside = Aside::to(Above);
     let lines = aside.clone();
     tracing_subscriber::fmt()
         .with_max_level(level)
@@ -60,7 +62,7 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
             ("rallypoint_store", LevelFilter::WARN),
         ]),
     };
-    let aside = Aside::with_notice(io::stderr(), if json { notice_as_json } else { notice });
+    let aside = Aside::with_notice(Above, if json { notice_as_json } else { notice });
     let lines = aside.clone();
     let log = tracing_subscriber::fmt::layer()
         .with_writer(move || lines.clone())
