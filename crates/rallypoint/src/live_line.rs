@@ -38,7 +38,9 @@ pub(crate) struct Above;
 impl Write for Above {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let write = || io::stderr().write(text);
-        match &lock().bar {
+        // The lock is not held while writing, which may wait for a reader.
+        let bar = lock().bar.clone();
+        match bar {
             Some(bar) => bar.suspend(write),
             None => write(),
         }

@@ -15,9 +15,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::output;
-
 use crate::live_line::Above;
+use crate::output;
 
 /// Lines that wait to be written. A burst of them passes; with more, nobody reads.
 const MOST_LINES: usize = 1024;
