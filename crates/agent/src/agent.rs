@@ -227,7 +227,7 @@ impl Agent {
         if let (Some(pause), true) = (pause, is_new) {
             tracing::warn!(
                 "workers ended within {} s of their start again; the next start waits for {:.1} s",
-                Policy::SHORT_RUN.as_secs(),
+                Policy::SHORT_RUN_INTERVAL.as_secs(),
                 pause.as_secs_f64()
             );
         }
@@ -260,7 +260,7 @@ impl Agent {
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.send(target, signal),
             Order::Tell(news) => self.tell(news),
-            Order::Judge(worker) => self.judge(worker),
+            Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
             Order::StopFinishing => self.stop_finishing(),
             Order::End { .. } => unreachable!("the loop ends with it"),
@@ -460,7 +460,7 @@ impl Agent {
     }
 
     /// Finds out whether a node was lost, which a worker that failed for the last time may have failed for.
-    fn judge(&self, worker: LocalRank) {
+    fn check_peers(&self, worker: LocalRank) {
         let (post, start) = (self.post.clone(), self.starts);
         let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
             return post.send(Letter::PeersAlive(start));

@@ -94,7 +94,7 @@ struct World {
     /// Restarts since the last round formed, and those that a lost node was to blame for.
     failed: bool,
     excused: u32,
-    judging: bool,
+    checks_peers: bool,
     last_news: Option<News>,
     verdict: Option<Verdict>,
 }
@@ -114,7 +114,7 @@ impl World {
             restarts: 0,
             failed: false,
             excused: 0,
-            judging: false,
+            checks_peers: false,
             last_news: None,
             verdict: None,
         };
@@ -131,8 +131,8 @@ impl World {
                 self.excused += u32::from(std::mem::take(&mut self.failed) && *lost);
                 Event::Formed { restarts: self.restarts, has_peers: *peers, lost_peers: *lost }
             }
-            Chance::PeersAlive if self.judging => {
-                self.judging = false;
+            Chance::PeersAlive if self.checks_peers => {
+                self.checks_peers = false;
                 Event::PeersAlive
             }
             Chance::Dropped => Event::Dropped,
@@ -253,7 +253,7 @@ impl World {
                 }
             }
             Order::Tell(news) => self.last_news = Some(news),
-            Order::Judge(_) => self.judging = true,
+            Order::CheckPeers(_) => self.checks_peers = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
                 (self.finishing, self.signals) = (true, 0);

@@ -143,7 +143,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(state, view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // Where it can't be told how large it was, it had at least the least.
+        // A round whose size is not written down had at least `min_nodes` nodes.
         let least = match state.written_world() {
             Some(_) => 0,
             // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
@@ -197,14 +197,14 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     }
 }
 
-/// Why this node can't be in the job, if its numbers of nodes are not those of the others.
+/// Returns why this node can't be in the job, if its `--nnodes` is not that of the other nodes.
 fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let mine = Terms::new(view.me, view.settings);
     match state.terms() {
         Some(theirs) if state.has_others(view.me) && !mine.agrees_with(&theirs) => {
             Some(Reason::OtherTerms { mine: mine.into(), theirs: theirs.into() })
         }
-        // A torch node with other numbers has completed the round. It publishes none.
+        // A torch node, which publishes no terms, completed the round with fewer nodes than this node needs.
         _ if state.complete && state.participants.contains_key(view.me) => {
             let have = state.written_world().filter(|have| *have < mine.min_nodes)?;
             Some(Reason::TooFewNodes { round: state.round, have, need: mine.min_nodes })

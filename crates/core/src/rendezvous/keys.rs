@@ -32,8 +32,8 @@ pub fn round_prefix(run_id: &str, round: u64) -> String {
     format!("{}.{round}", state(run_id))
 }
 
-/// The round of that run which this key belongs to. All keys but the state's do, as long as no other run's id looks like
-/// one of them.
+/// Returns the round of this run that the key belongs to. Every key of the run but the state belongs to one. A key of
+/// another run whose id looks like such a key is taken for one of this run.
 pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     let number = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -57,13 +57,13 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
 pub fn run_id_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(b"/")?;
     let run_id = if let Some(rest) = key.strip_prefix(b"torch.rendezvous.") {
-        let round = |end: &usize| {
-            let dot = rest[..*end].iter().rposition(|byte| !byte.is_ascii_digit())?;
-            (rest[dot] == b'.' && dot + 1 < *end).then_some(dot)
+        // The first slash behind `.ROUND` ends the prefix of a round.
+        let before_round = |slash: usize| {
+            let dot = rest[..slash].iter().rposition(|byte| !byte.is_ascii_digit())?;
+            (rest[dot] == b'.' && dot + 1 < slash).then_some(dot)
         };
-        let slashes = rest.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let end = slashes.filter_map(|at| round(&at)).next();
-        &rest[..end.unwrap_or(rest.len())]
+        let mut slashes = (0..rest.len()).filter(|at| rest[*at] == b'/');
+        &rest[..slashes.find_map(before_round).unwrap_or(rest.len())]
     } else {
         let mut parts = key.strip_prefix(b"rallypoint.rendezvous/")?.rsplitn(3, |byte| *byte == b'/');
         parts.nth(2)?

@@ -21,9 +21,9 @@ pub struct Member {
     pub beat: Option<MonoTime>,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
-    /// The complete round it is in, as it was last seen.
+    /// The complete round that this node is in, as it was last seen.
     pub round: Option<Arc<State>>,
-    /// The state seen last is older than that round: the store has lost it.
+    /// Whether the state seen last is older than `round`: the store has lost the round.
     pub is_ahead: bool,
 }
 
@@ -41,7 +41,7 @@ impl Member {
         }
     }
 
-    /// Takes note of a state that was read at `now`; `None` if the store has none.
+    /// Records a state that was read at `now`; `None` if the store has none.
     pub fn observe(&mut self, state: Option<&Arc<State>>, now: MonoTime) {
         if let Some(state) = state {
             self.watch.observe(state, now, &self.settings);

@@ -64,12 +64,13 @@ impl State {
         next
     }
 
-    /// Whether this state is older than `round`, a complete round that a node has returned from: the store lost that one.
+    /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
+    /// that round.
     pub(super) fn is_behind(&self, round: &State) -> bool {
         !self.closed && !self.complete && self.round <= round.round
     }
 
-    /// This state with all nodes of `other` that are not in it on the wait list.
+    /// Adds the nodes of `other` that are not in this state to its wait list.
     pub(super) fn with_waiting(mut self, other: &State) -> State {
         for (node, heartbeat) in &other.last_heartbeats {
             if !self.has(node) {
@@ -177,14 +178,14 @@ impl State {
         (round == self.round).then_some(world)
     }
 
-    /// The last round whose size was written down, and its size.
+    /// Returns the last round whose size was written down, and its size.
     fn world_text(&self) -> Option<(u64, u64)> {
         let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
         let (round, world) = text.split_once(':')?;
         Some((round.parse().ok()?, world.parse().ok()?))
     }
 
-    /// How many nodes the round before this one was completed with, as far as our nodes have written it down.
+    /// Returns how many nodes the round before this one was completed with, if one of our nodes has written it down.
     pub(super) fn previous_world(&self) -> Option<u64> {
         let (round, world) = self.world_text()?;
         (Some(round) == self.round.checked_sub(1)).then_some(world)

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use super::mono::MonoTime;
 
-/// The warnings come after this long, then after twice as long, and so on.
-const FIRST_WARNING: Duration = Duration::from_secs(5);
+/// How long an outage lasts before the first warning. Each further warning comes when the outage has lasted twice as long.
+const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 
 /// An outage of the store, as one node observes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outage {
     /// When the first call began that failed; `None` while the store answers.
     since: Option<MonoTime>,
-    /// How long the outage lasts when the next warning is due.
+    /// How long the outage must have lasted for the next warning.
     next_warning: Duration,
 }
 
 /// What to do about a call that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tolerance {
-    /// Repeat the call without a word.
+    /// Repeat the call without a warning.
     Quiet,
     /// Repeat the call, and warn that the outage has lasted this long.
     Warn(Duration),
@@ -28,10 +28,10 @@ pub enum Tolerance {
 }
 
 impl Outage {
-    /// A call that began at `began` failed at `now`. `limit` is how long an outage may last.
+    /// Records that a call begun at `began` failed at `now`. `limit` is how long an outage may last.
     pub fn handle_failure(&mut self, began: MonoTime, now: MonoTime, limit: Duration) -> Tolerance {
         if self.since.is_none() {
-            self.next_warning = FIRST_WARNING;
+            self.next_warning = FIRST_WARNING_GRACE;
         }
         let lasted = now.since(*self.since.get_or_insert(began));
         if lasted >= limit {
@@ -46,15 +46,15 @@ impl Outage {
         Tolerance::Warn(lasted)
     }
 
-    /// How long the outage has lasted; zero while the store answers.
+    /// Returns how long the outage has lasted; zero while the store answers.
     pub fn lasted(&self, now: MonoTime) -> Duration {
         self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// A call was answered. Returns how long the outage lasted, if it was long enough for a warning.
+    /// Records that a call was answered. Returns how long the outage lasted, if it was long enough for a warning.
     pub fn handle_answer(&mut self, now: MonoTime) -> Option<Duration> {
         let lasted = now.since(self.since.take()?);
-        (self.next_warning > FIRST_WARNING).then_some(lasted)
+        (self.next_warning > FIRST_WARNING_GRACE).then_some(lasted)
     }
 }
 

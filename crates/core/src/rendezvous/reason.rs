@@ -191,14 +191,15 @@ impl fmt::Display for Reason {
             ),
             Reason::TooFewNodes { round, have, need } => write!(
                 f,
-                "round {round} was completed with {have} nodes by a node that needs no more, but this node needs {need}"
+                "round {round} was completed with {} by a node that needs no more, but this node needs {need}",
+                counted(*have, "node")
             ),
             Reason::StateLost => f.write_str("the store has lost the round that this node is in"),
             Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
             Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
             Reason::NoNextRound { here, round, waited } => write!(
                 f,
-                "round {round} is under way with {}, and nobody started over within {} s (join_timeout): {}",
+                "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",
                 counted(here.len(), "node"),
                 waited.as_secs(),
                 names(here)

@@ -30,7 +30,7 @@ pub struct Settings {
     pub keep_alive_max_attempt: u32,
     /// How long a node tolerates a store that does not answer, once it has answered.
     pub store_outage_timeout: Duration,
-    /// What the node runs, if it is a launcher's.
+    /// What the node runs, if a launcher started it.
     pub launch: Option<Launch>,
 }
 
@@ -61,10 +61,10 @@ impl Settings {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How long the open round of `state` waits for more nodes once it has enough, and the setting that says so.
+    /// Returns how long the open round of `state` waits for more nodes once it has enough, and the name of that setting.
     ///
-    /// A round opens when every node has left the one before it, so all who survived that are here at once. Waiting
-    /// long is worth it only for newcomers, and those are here if the round has more nodes than the one before it.
+    /// A round opens when every node has left the one before it, so all nodes that survived are here when it opens. The
+    /// long wait is for new nodes, and some are known to come if the round has more nodes than the one before it.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         match state.previous_world() {
             Some(world)

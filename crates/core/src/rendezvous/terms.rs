@@ -28,20 +28,20 @@ pub struct Terms {
     pub min_nodes: u64,
     /// The maximum number of nodes of a round.
     pub max_nodes: u64,
-    /// What the node runs, if a launcher said so.
+    /// What the node runs, if a launcher started it.
     pub launch: Option<Launch>,
     /// The node that published the terms, for people to read.
     pub by: String,
 }
 
 impl Terms {
-    /// The terms of node `me` with these settings.
+    /// Returns the terms of node `me` with these settings.
     pub fn new(me: &NodeDesc, settings: &Settings) -> Terms {
         let Settings { min_nodes, max_nodes, launch, .. } = *settings;
         Terms { min_nodes, max_nodes, launch, by: format!("{} (pid {})", me.addr, me.pid) }
     }
 
-    /// The value of `--nnodes`.
+    /// Returns the value of `--nnodes`.
     pub fn nodes(&self) -> String {
         format!("{}:{}", self.min_nodes, self.max_nodes)
     }
@@ -51,7 +51,7 @@ impl Terms {
         (self.min_nodes, self.max_nodes) == (other.min_nodes, other.max_nodes)
     }
 
-    /// How `other` differs in what it launches: the restart limit, the command. For a warning; both are allowed.
+    /// Returns how `other` differs in what it launches (restart limit, command), for a warning. Nodes may differ in both.
     pub fn differences(&self, other: &Terms) -> Vec<String> {
         let (Some(ours), Some(theirs)) = (self.launch, other.launch) else { return Vec::new() };
         let mut found = Vec::new();
@@ -60,7 +60,7 @@ impl Terms {
             found.push(format!("--max-restarts is {ours} here and {theirs} there"));
         }
         if ours.command != theirs.command {
-            found.push("the command is another one".into());
+            found.push("the commands differ".into());
         }
         found
     }
@@ -91,7 +91,7 @@ impl fmt::Display for Terms {
 }
 
 impl State {
-    /// The published terms of the job, if a node of ours is or was in it.
+    /// Returns the published terms of the job, if a node of ours is or was in it.
     pub fn terms(&self) -> Option<Terms> {
         match self.extra.get(TERMS) {
             Some(Extra::Text(text)) => Terms::read(text),
@@ -156,7 +156,7 @@ mod tests {
         let other = Launch { max_restarts: 0, command: 2, ..launch };
         assert_eq!(
             differences(Some(other)),
-            ["--max-restarts is 3 here and 0 there", "the command is another one"]
+            ["--max-restarts is 3 here and 0 there", "the commands differ"]
         );
     }
 }

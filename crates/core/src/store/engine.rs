@@ -3,7 +3,8 @@
 //! *Tell*: [`Engine::handle_request`], [`Engine::handle_disconnect`]. *Ask*: [`Engine::poll_output`].
 //! A driver that has others to serve lets requests of very many keys be carried out in steps: *tell* [`Engine::begin`], *do*
 //! [`Engine::work`] while there is some, and [`Engine::tidy`] now and then. The rest looks.
-//! It needs no clock: clients bound their own waits and cancel them.
+//! It needs no clock: clients bound their own waits and cancel them. Only the expiry of idle jobs needs the time, which the
+//! driver passes in ([`Engine::set_time`]).
 
 mod expiry;
 mod long;
@@ -344,7 +345,7 @@ impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             keys: self.map.len(),
-            bytes: self.stored(),
+            bytes: self.stored_bytes(),
             queue_items: self.queues.items(),
             awaited: self.waiters.len(),
             blocked: self.blocked,
@@ -372,14 +373,14 @@ impl Engine {
     }
 
     /// Returns the bytes of keys, values and queue items.
-    fn stored(&self) -> usize {
+    fn stored_bytes(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.adding()
     }
 
     /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names, barriers and the table of jobs.
     fn bytes(&self) -> usize {
         let jobs = self.jobs.as_ref().map_or(0, |jobs| jobs.bytes());
-        self.stored() + self.waiters.bytes() + self.barriers.bytes() + jobs
+        self.stored_bytes() + self.waiters.bytes() + self.barriers.bytes() + jobs
     }
 
     #[inline]

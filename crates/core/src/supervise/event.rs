@@ -85,7 +85,7 @@ pub enum Event {
     RoundOver,
     /// The other nodes have dropped this one from the round.
     Dropped,
-    /// No node of the round has been lost: the answer to `Judge`.
+    /// No node of the round has been lost: the answer to `CheckPeers`.
     PeersAlive,
     /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
     PeerRestarts,

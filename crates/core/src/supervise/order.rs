@@ -20,9 +20,9 @@ pub enum Order {
     Send(Target, Signal),
     /// Tell the other nodes, now.
     Tell(News),
-    /// A worker has failed and no restart is left: find out whether a lost node is to blame. To be answered with
-    /// `PeersAlive`, or with `NodesLeft`.
-    Judge(LocalRank),
+    /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, or
+    /// with `NodesLeft`.
+    CheckPeers(LocalRank),
     /// Wait until all nodes have finished; to be answered with `Finished`.
     Finish,
     /// Give that up; it need not be answered.

@@ -15,7 +15,7 @@ pub struct Policy {
     pub restart_grace: Duration,
     /// The longest pause before a restart.
     pub max_restart_backoff: Duration,
-    /// Whether the job goes on without nodes that are lost.
+    /// Whether the job continues without nodes that are lost.
     pub is_elastic: bool,
 }
 
@@ -24,11 +24,11 @@ impl Policy {
     /// grace time once more.
     pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Workers that end sooner than this after their start are not restarted at once, unless it is the first time.
-    pub const SHORT_RUN: Duration = Duration::from_secs(10);
+    /// A run of the workers that is shorter than this counts as a short run. Short runs in a row delay the next restart.
+    pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// The pause before a restart, after so many short runs in a row: none at first, then 0.1 s, doubling up to the
-    /// longest.
+    /// Returns the pause before a restart after this many short runs in a row: none after the first, 0.1 s after the
+    /// second, then doubling up to `max_restart_backoff`.
     pub fn restart_backoff(&self, short_runs: u32) -> Duration {
         match short_runs.checked_sub(2) {
             None => Duration::ZERO,

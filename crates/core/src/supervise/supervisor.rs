@@ -15,14 +15,15 @@ pub struct Supervisor {
     policy: Policy,
     /// How often workers were restarted after a failure, here or elsewhere.
     restarts: u32,
-    /// How many of these a lost node is to blame for. They don't count towards the limit.
+    /// How many of these restarts a lost node caused. They don't count towards the limit.
     excused: u32,
-    /// A restart was counted since the last round formed.
-    is_failure: bool,
+    /// Whether a restart was counted since the last round formed.
+    has_new_restart: bool,
+    /// Whether other nodes are in the round.
     has_peers: bool,
     /// When the workers were last started.
     started_at: MonoTime,
-    /// How often in a row they have ended soon after their start.
+    /// The number of runs in a row that were shorter than [`Policy::SHORT_RUN_INTERVAL`].
     short_runs: u32,
     phase: Phase,
     workers: Vec<Ladder>,
@@ -40,13 +41,13 @@ enum Phase {
     /// On its way into a round, or, if there is something else to come, out of it again.
     Joining(Option<Then>),
     Running,
-    /// Before it joins again, because its workers end soon after each start.
+    /// A pause before the next join, after short runs of the workers.
     BackingOff {
         until: MonoTime,
         reason: Reason,
     },
-    /// No restart is left for a worker that failed, unless a lost node is to blame.
-    Judging(LocalRank),
+    /// A worker failed and no restart is left. The job continues only if a lost node is to blame.
+    CheckingPeers(LocalRank),
     /// Its workers have done their work; the others' may not have.
     Finishing,
     /// The workers are to end.
@@ -65,8 +66,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Join(Reason),
-    /// Wait for the answer to `Judge` about this worker.
-    Judge(LocalRank),
+    /// Wait for the answer to `CheckPeers` about this worker.
+    CheckPeers(LocalRank),
     End(Verdict, Parting),
 }
 
@@ -77,7 +78,7 @@ impl Supervisor {
             policy,
             restarts: 0,
             excused: 0,
-            is_failure: false,
+            has_new_restart: false,
             has_peers: false,
             started_at: MonoTime::default(),
             short_runs: 0,
@@ -100,10 +101,14 @@ impl Supervisor {
         self.phase == Phase::Running
     }
 
-    /// How long it pauses before it joins again, if it does.
+    /// Returns how long the supervisor still pauses before the next join, if it does.
     pub fn backoff(&self, now: MonoTime) -> Option<Duration> {
+        self.backoff_end().map(|until| until.since(now))
+    }
+
+    fn backoff_end(&self) -> Option<MonoTime> {
         match self.phase {
-            Phase::BackingOff { until, .. } => Some(until.since(now)),
+            Phase::BackingOff { until, .. } => Some(until),
             _ => None,
         }
     }
@@ -128,7 +133,7 @@ impl Supervisor {
             Phase::Joining(then) => self.while_joining(event, then),
             Phase::Running => self.while_running(event),
             Phase::BackingOff { .. } => self.while_backing_off(event),
-            Phase::Judging(worker) => self.while_judging(event, worker),
+            Phase::CheckingPeers(worker) => self.while_checking_peers(event, worker),
             Phase::Finishing => self.while_finishing(event),
             Phase::Stopping { then, .. } => self.while_stopping(event, then),
             Phase::Ended => {}
@@ -154,11 +159,8 @@ impl Supervisor {
 
     /// When there is something to be done even if nothing happens.
     pub fn timeout(&self) -> Option<MonoTime> {
-        let backoff = match self.phase {
-            Phase::BackingOff { until, .. } => Some(until),
-            _ => None,
-        };
-        self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until()).chain(backoff).min()
+        let ladders = self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until());
+        ladders.chain(self.backoff_end()).min()
     }
 
     fn while_joining(&mut self, event: Event, then: Option<Then>) {
@@ -178,7 +180,7 @@ impl Supervisor {
             (Event::Formed { restarts, has_peers, lost_peers }, None) => {
                 self.restarts = self.restarts.max(restarts);
                 self.has_peers = has_peers;
-                self.excused += u32::from(std::mem::take(&mut self.is_failure) && lost_peers);
+                self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
                 self.workers.fill(Ladder::Running);
                 (self.started, self.strays) = (true, None);
                 self.phase = Phase::Running;
@@ -274,18 +276,19 @@ impl Supervisor {
         }
     }
 
-    fn while_judging(&mut self, event: Event, worker: LocalRank) {
+    fn while_checking_peers(&mut self, event: Event, worker: LocalRank) {
         let then = match event {
             Event::Signalled(signal) => Some(Then::End(self.signalled(signal), Parting::Leave)),
-            event => self.judged(event, worker),
+            event => self.after_last_failure(event, worker),
         };
         if let Some(then) = then {
             self.end(then);
         }
     }
 
-    /// What comes of a worker that failed for the last time: a new round if a node was lost, else the end.
-    fn judged(&mut self, event: Event, worker: LocalRank) -> Option<Then> {
+    /// Decides what follows a failure for which no restart is left: a new round if a node was lost, else the end of the
+    /// job. Returns `None` if this event does not answer that.
+    fn after_last_failure(&mut self, event: Event, worker: LocalRank) -> Option<Then> {
         match event {
             Event::NodesLeft(nodes) if nodes > 0 => Some(Then::Join(Reason::NodesLeft(nodes))),
             Event::RoundOver => Some(Then::Join(Reason::RoundOver)),
@@ -300,7 +303,7 @@ impl Supervisor {
     fn while_stopping(&mut self, event: Event, then: Then) {
         let next = match (event, then) {
             (Event::Signalled(signal), _) => return self.hurry(signal),
-            (event, Then::Judge(worker)) => match self.judged(event, worker) {
+            (event, Then::CheckPeers(worker)) => match self.after_last_failure(event, worker) {
                 Some(then) => then,
                 None => return,
             },
@@ -323,7 +326,7 @@ impl Supervisor {
             self.workers.iter_mut().chain(&mut self.strays).for_each(Ladder::doom);
             return;
         }
-        if matches!(then, Then::Join(_) | Then::Judge(_)) {
+        if matches!(then, Then::Join(_) | Then::CheckPeers(_)) {
             *then = Then::End(verdict, Parting::Leave);
         }
         *grace = shutdown_grace;
@@ -337,8 +340,8 @@ impl Supervisor {
         let grace = self.policy.restart_grace;
         let used = self.restarts.saturating_sub(self.excused);
         if used >= self.policy.max_restarts && self.policy.is_elastic && self.has_peers {
-            self.orders.push_back(Order::Judge(worker));
-            return self.stop(Signal::TERM, grace, Then::Judge(worker));
+            self.orders.push_back(Order::CheckPeers(worker));
+            return self.stop(Signal::TERM, grace, Then::CheckPeers(worker));
         }
         if used >= self.policy.max_restarts {
             self.orders.push_back(Order::Tell(News::Failure(worker)));
@@ -352,7 +355,7 @@ impl Supervisor {
 
     fn count_restart(&mut self) {
         self.restarts += 1;
-        self.is_failure = true;
+        self.has_new_restart = true;
     }
 
     fn stop(&mut self, signal: Signal, grace: Duration, then: Then) {
@@ -404,9 +407,9 @@ impl Supervisor {
         true
     }
 
-    /// Joins again, at once or after a pause.
+    /// Joins again, immediately or after a pause.
     fn back_off(&mut self, reason: Reason, now: MonoTime) {
-        let is_short = now.since(self.started_at) < Policy::SHORT_RUN;
+        let is_short = now.since(self.started_at) < Policy::SHORT_RUN_INTERVAL;
         self.short_runs = if is_short { self.short_runs + 1 } else { 0 };
         let pause = self.policy.restart_backoff(self.short_runs);
         self.strays = None;
@@ -426,7 +429,7 @@ impl Supervisor {
         self.strays = None;
         match then {
             Then::Join(reason) => self.join(reason),
-            Then::Judge(worker) => self.phase = Phase::Judging(worker),
+            Then::CheckPeers(worker) => self.phase = Phase::CheckingPeers(worker),
             Then::End(verdict, parting) => {
                 self.phase = Phase::Ended;
                 self.orders.push_back(Order::End { verdict, parting });

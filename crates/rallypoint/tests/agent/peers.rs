@@ -109,7 +109,7 @@ fn another_command_or_restart_limit_is_warned_about() {
     let other = node(&port, "2", &["--max-restarts", "0"], &format!("{TELL} true; exit 0"));
     let (one, other) = (one.ended(), other.ended());
     assert_eq!((one.status.code(), other.status.code()), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
-    for part in ["--max-restarts is 0 here and 1 there", "the command is another one"] {
+    for part in ["--max-restarts is 0 here and 1 there", "the commands differ"] {
         assert!(other.err.contains(part), "{part}: {}", other.err);
         assert!(!one.err.contains(part), "{part}: {}", one.err);
     }

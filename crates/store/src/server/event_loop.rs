@@ -518,7 +518,7 @@ impl EventLoop {
     fn count_held(&mut self, index: usize) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         // A request that is carried out in steps counts until it is done.
-        let held = connection.session.held() + self.engine.works_on(connection.client);
+        let held = connection.session.held() + self.engine.long_request_bytes(connection.client);
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
         if connection.note_arriving() {

@@ -213,7 +213,7 @@ fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
     let (_, reason) = decide(Goal::Join, &state, &Scene::new().late_by(1).view());
     let told = reason.to_string();
     assert!(
-        told.starts_with("round 0 is under way with 2 nodes, and nobody started over within 601 s"),
+        told.starts_with("round 0 is under way with 2 nodes, and no node started over within 601 s"),
         "{told}"
     );
 }

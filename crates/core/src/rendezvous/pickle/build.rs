@@ -47,7 +47,7 @@ pub(super) fn node(input: &Input<'_>, limits: &Limits, attributes: &[Entry]) -> 
     Ok(NodeDesc { addr, pid: object.int("pid", pid)?, local_id: object.int("local_id", local_id)? })
 }
 
-/// The state of these attributes, and whether it is of a torch that has no redundancy list yet.
+/// Returns the state with these attributes, and whether a torch without a redundancy list has written it.
 pub(super) fn state(
     input: &Input<'_>,
     tables: &Tables,

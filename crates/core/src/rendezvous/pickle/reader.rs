@@ -332,7 +332,7 @@ impl<'a> Reader<'a> {
             return Err(StateError::TrailingBytes { len: self.input.left(), at });
         }
         match self.state {
-            // Last of all: a state that is refused for this alone is whole, and does no harm to whoever unpickles it.
+            // Checked last: a state that is refused for its age alone is complete, and unpickling it does no harm.
             Progress::Built(_) if self.is_old => Err(StateError::OldAgent),
             Progress::Built(state) => Ok(*state),
             _ => Err(StateError::MissingField { object: "state", field: "round", at }),

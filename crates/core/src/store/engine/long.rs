@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// Returns the bytes of this client's long request while it is carried out, or 0.
-    pub fn works_on(&self, client: ClientId) -> usize {
+    pub fn long_request_bytes(&self, client: ClientId) -> usize {
         let long = self.long.as_deref().filter(|long| long.client == client);
         long.map_or(0, |long| long.request.len() + long.keys * KEY_OVERHEAD)
     }

@@ -186,7 +186,7 @@ impl Engine {
             self.permit(Op::Append, key, len)?;
             room = len;
         }
-        // Nobody waits for a key that is there.
+        // No client waits for a key that exists, so no waiter is woken.
         self.map.append(key, value.bytes(), room).map_err(|_| out_of_memory(Op::Append, key, len))
     }
 

@@ -314,7 +314,7 @@ fn failing_beside_peers() -> Scene {
     scene.orders(0);
     assert_eq!(scene.tell([with_peers(0, false)]), [Order::Start { restarts: 0 }]);
     let orders = scene.tell_at(60, [Event::Exited(rank(0), BAD), Event::Alone]);
-    assert_eq!(orders, [Order::Judge(rank(0))]);
+    assert_eq!(orders, [Order::CheckPeers(rank(0))]);
     scene
 }
 
@@ -348,7 +348,7 @@ fn restarts_that_a_lost_peer_is_to_blame_for_are_not_counted() {
     scene.tell_at(300, [Event::Exited(rank(0), BAD), Event::Alone]);
     scene.tell_at(300, [with_peers(4, false)]);
     let orders = scene.tell_at(360, [Event::Exited(rank(0), BAD), Event::Alone]);
-    assert_eq!(orders, [Order::Judge(rank(0))], "this one counted");
+    assert_eq!(orders, [Order::CheckPeers(rank(0))], "this one counted");
 }
 
 #[test]
