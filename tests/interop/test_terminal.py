@@ -130,7 +130,7 @@ def stop_when_shown(command, endpoint, *patterns):
 
 @pytest.mark.parametrize("command", WAITING)
 def test_a_terminal_shows_that_nothing_listens_at_the_endpoint_and_a_hint(command, port):
-    hint = "hint: is the node or server that hosts the store up"
+    hint = "hint: check that the node or server that hosts the store is up"
     stop_when_shown(command, f"127.0.0.1:{port}", r"connection refused \(nothing listens there\)", hint)
 
 

@@ -262,16 +262,14 @@ fn complain(error: &RendezvousError) -> ExitCode {
     })
 }
 
-fn store_hint(error: &StoreError) -> &'static str {
+/// Returns what the user can check if the store of a rendezvous can't be used.
+pub(crate) fn store_hint(error: &StoreError) -> &'static str {
     use StoreError::{File, FileTimeout, UntrustedFile};
-    match error {
-        File { .. } | FileTimeout { .. } | UntrustedFile { .. } => {
-            "can all nodes read, write and lock that file, and do all name the same one?"
+    match (error, error.connection_fault()) {
+        (File { .. } | FileTimeout { .. } | UntrustedFile { .. }, _) => {
+            "check that all nodes name the same file, and can read, write and lock it"
         }
-        _ => error
-            .connection_fault()
-            .map_or("is the node of the endpoint up, and do all nodes name the same endpoint?", |fault| {
-                fault.hint()
-            }),
+        (_, Some(fault)) => fault.hint(),
+        _ => "check that the node of the endpoint is up, and that all nodes name the same endpoint",
     }
 }

@@ -28,6 +28,7 @@ use onlooker::Screen;
 use port_owner::port_owner;
 use python::Defaults;
 
+use crate::join::store_hint;
 use crate::{HELP_WIDTH, log, output};
 
 /// How long the last lines of the log may take to be written.
@@ -229,13 +230,10 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
             let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
             let owner = port.parse().ok().filter(|_| is_ours).and_then(held);
-            let fault = source.connection_fault().map(|fault| fault.hint().to_owned());
-            Some(match (fault, owner) {
-                (Some(hint), Some(owner)) => format!("{hint}\nhint: {owner}"),
-                (Some(hint), None) | (None, Some(hint)) => hint,
-                (None, None) => {
-                    "is the node of the endpoint up, and do all nodes name the same endpoint?".into()
-                }
+            Some(match (owner, source.connection_fault()) {
+                (Some(owner), Some(fault)) => format!("{}\nhint: {owner}", fault.hint()),
+                (Some(owner), None) => owner,
+                (None, _) => store_hint(source).into(),
             })
         }
         AgentError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {

@@ -348,7 +348,7 @@ fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_wha
         ("nowhere", 2, &["nowhere", "there is no port"][..]),
         ("::1:29400", 2, &["::1:29400", "brackets"]),
         ("no-such-host.invalid:29400", 5, &["no-such-host.invalid", "hint: check the spelling"]),
-        (&dead, 5, &[&dead, "refused", "hint: is the node or server that hosts the store up"]),
+        (&dead, 5, &[&dead, "refused", "hint: check that the node or server that hosts the store is up"]),
     ] {
         let output = store(&["--endpoint", endpoint, "--timeout", "500ms", "get", "k"]).output().unwrap();
         let error = error(&output);

@@ -66,7 +66,7 @@ fn causes() -> Vec<Cause> {
         Cause {
             endpoint: format!("127.0.0.1:{}", held_port()),
             fault: "connection refused (nothing listens there)",
-            hint: "hint: is the node or server that hosts the store up",
+            hint: "hint: check that the node or server that hosts the store is up",
             may_heal: true,
         },
         // A TLS server on OpenSSL does this.
@@ -79,7 +79,7 @@ fn causes() -> Vec<Cause> {
         Cause {
             endpoint: serve(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop)),
             fault: "accepts connections but does not answer as a store does",
-            hint: "hint: is the server there a TCPStore, and is its process stopped?",
+            hint: "hint: check that the server is a TCPStore, and that its process is not stopped",
             may_heal: true,
         },
         Cause {

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Result, StoreError};
+use crate::fault::SILENCE_INTERVAL;
 use crate::interrupt;
-
-/// Interval at which a name server that has not answered is reported.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A host name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -94,9 +92,11 @@ impl Endpoint {
         })
     }
 
-    /// Waits until the host has an address. A name may be registered only after the process that it leads to has started.
+    /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
     ///
-    /// Fails with [`StoreError::Unresolvable`] if there is none within `timeout`; zero is without end.
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::Unresolvable`] if the name does not resolve within `timeout`. Zero means no timeout.
     pub fn await_name(&self, timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(timeout);
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));

@@ -401,7 +401,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns why there was no connection, if that is what the error says. Of several addresses it is the most telling fault.
+    /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
+    pub fn is_outage(&self) -> bool {
+        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Unreachable, Unresolvable};
+        matches!(
+            self,
+            Unreachable { .. }
+                | Unresolvable { .. }
+                | ConnectionLost { .. }
+                | NoAnswer { .. }
+                | Indeterminate { .. }
+        )
+    }
+
+    /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most
+    /// telling fault.
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         match self {
             StoreError::Unresolvable { host, reason } => {
@@ -466,21 +480,6 @@ pub enum FileObstacle {
 }
 
 /// The first few names, and how many more.
-impl StoreError {
-    /// Whether the server could not be reached or did not answer. The same call may work once it does.
-    pub fn is_outage(&self) -> bool {
-        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Unreachable, Unresolvable};
-        matches!(
-            self,
-            Unreachable { .. }
-                | Unresolvable { .. }
-                | ConnectionLost { .. }
-                | NoAnswer { .. }
-                | Indeterminate { .. }
-        )
-    }
-}
-
 pub(crate) fn some(names: &[String]) -> String {
     const MOST: usize = 16;
     let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");

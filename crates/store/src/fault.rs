@@ -2,10 +2,14 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+/// Interval at which a server or a name server that has not answered is reported.
+pub(crate) const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a connection to a store server could not be made, or how it broke.
 ///
-/// The order goes from the least to the most telling: of the faults of several addresses the greatest is shown.
+/// The variants are ordered from the least to the most telling. If several addresses fail, the greatest fault is shown.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionFault {
@@ -56,16 +60,18 @@ impl ConnectionFault {
                 "check the host and the port of the endpoint, and this machine's network"
             }
             ConnectionFault::NoRoute | ConnectionFault::Unanswered => {
-                "is that machine up, and does a firewall block that port?"
+                "check that the machine is up, and that no firewall blocks the port"
             }
             ConnectionFault::Refused => {
-                "is the node or server that hosts the store up, and does it listen on more than 127.0.0.1?"
+                "check that the node or server that hosts the store is up, and listens on more than 127.0.0.1"
             }
-            ConnectionFault::Vanished => "is that machine up, and connected to the network?",
+            ConnectionFault::Vanished => "check that the machine is up, and connected to the network",
             ConnectionFault::Closed => {
-                "is the server there a TCPStore? a TLS server closes the connection like this, and a store server logs why"
+                "check that the server is a TCPStore; a TLS server closes the connection like this, and a store server logs why"
             }
-            ConnectionFault::Silent => "is the server there a TCPStore, and is its process stopped?",
+            ConnectionFault::Silent => {
+                "check that the server is a TCPStore, and that its process is not stopped"
+            }
             ConnectionFault::NotAStore(_) => {
                 "another program has that port: check the host and the port of the endpoint"
             }
@@ -89,7 +95,7 @@ impl From<&io::Error> for ConnectionFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum PeerProtocol {
-    /// None that is known; the bytes.
+    /// None of the known protocols; the bytes.
     Unknown([u8; 4]),
     /// SSH.
     Ssh,

@@ -154,9 +154,6 @@ mod tests {
         assert_eq!(differences(Some(Launch { workers: 1, ..launch })), [] as [&str; 0]);
         assert_eq!(differences(None), [] as [&str; 0]);
         let other = Launch { max_restarts: 0, command: 2, ..launch };
-        assert_eq!(
-            differences(Some(other)),
-            ["--max-restarts is 3 here and 0 there", "the commands differ"]
-        );
+        assert_eq!(differences(Some(other)), ["--max-restarts is 3 here and 0 there", "the commands differ"]);
     }
 }

@@ -125,7 +125,7 @@ fn a_file_that_another_keeps_locked_is_given_up_after_the_read_timeout() {
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", conf]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("hint: can all nodes read, write and lock that file"), "{said}");
+    assert!(said.contains("hint: check that all nodes name the same file"), "{said}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 

@@ -16,7 +16,7 @@ use super::broken::{Broken, broke, came, is_pause, lost};
 use super::looking::Looker;
 use super::pulse::Pulse;
 use crate::deadline::Deadline;
-use crate::fault::ConnectionFault;
+use crate::fault::{ConnectionFault, SILENCE_INTERVAL};
 use crate::interrupt;
 
 /// A connection with its handshake done.
@@ -47,7 +47,6 @@ pub(super) struct Connection {
     is_brisk: bool,
     /// Whose it is.
     process: u32,
-    /// Whether the server behind it was compared with the one that is known.
     is_recognized: bool,
 }
 
@@ -69,15 +68,16 @@ const SOON: Duration = Duration::from_micros(200);
 /// How long it is looked for one where the last came soon, letting others run meanwhile.
 const LOOKING: Duration = Duration::from_micros(100);
 
-/// Interval at which a server that has not answered the handshake is reported.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// The nonce of the first PING. With the operation code before it, it reads as `\r\n\r\n`: an HTTP server that waits
-/// for the end of a request answers at once, and is recognized by its reply.
+/// How long one attempt to open a connection may take. A longer attempt means a lost packet or a dead machine, and a new
+/// attempt is better than the system's growing pauses between retransmissions.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The nonce of the first PING. Together with the operation code before it, the bytes are `\r\n\r\n`. An HTTP server takes
+/// them for the end of a request, answers immediately, and is recognized by its reply.
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl Connection {
-    /// Connects and shakes hands. With `identify`, the same message also asks the server for what it says of itself, and the
-    /// answer is returned beside the connection; without, the client sends exactly what torch's client sends.
+    /// Connects and performs the handshake. With `identify`, the same message also asks for the server's identity, which is
+    /// returned beside the connection. Without, the client sends exactly what torch's client sends.
     ///
     /// `on_silence` is called once per [`SILENCE_INTERVAL`] while the server has accepted the connection and not answered.
     pub(super) fn open(
@@ -85,12 +85,11 @@ impl Connection {
         ack: Ack,
         identify: bool,
         limits: &Limits,
-        one_try: Duration,
         deadline: &Deadline,
         on_silence: &mut dyn FnMut(),
     ) -> Result<(Connection, Option<String>), Broken> {
         let failed = |error: std::io::Error| lost(&error, false);
-        let stream = connect(address, &deadline.or_after(one_try)).map_err(failed)?;
+        let stream = connect(address, &deadline.or_after(CONNECT_TIMEOUT)).map_err(failed)?;
         if is_to_itself(&stream) {
             return Err(Broken::Lost { reason: ConnectionFault::Refused, sent: false, ended: false });
         }
@@ -136,14 +135,14 @@ impl Connection {
         Ok((connection, identity))
     }
 
-    /// Asks the server for what it says of itself; `None` if it is not one of ours.
+    /// Asks the server for its identity; `None` if it is not one of ours.
     pub(super) fn identify(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
         self.queue_identify();
         self.send(deadline)?;
         self.receive_identity(deadline)
     }
 
-    /// Our own servers have this key; on torch's it is absent.
+    /// Queues a CHECK of the key that our own servers have and torch's have not.
     fn queue_identify(&mut self) {
         self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
     }
@@ -173,12 +172,12 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::set_recognized`] was called.
+    /// Whether the server behind this connection was compared with the one that is known.
     pub(super) fn is_recognized(&self) -> bool {
         self.is_recognized
     }
 
-    /// The server behind this connection is the one that is known.
+    /// Records that the server behind this connection is the one that is known.
     pub(super) fn set_recognized(&mut self) {
         self.is_recognized = true;
     }
@@ -214,7 +213,7 @@ impl Connection {
         request.encode(&mut self.out);
     }
 
-    /// Adds a request whose reply shows that everything before it was handled.
+    /// Queues a request whose reply shows that the server has handled everything before it.
     fn queue_ack(&mut self) {
         match self.ack {
             Ack::Ping => {

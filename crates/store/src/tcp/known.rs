@@ -22,7 +22,7 @@ pub(super) struct Known {
     met: bool,
     /// How it acknowledges requests that have no reply.
     ack: Ack,
-    /// Whether it was seen to have queues.
+    /// Whether the server has answered a request about a queue.
     queues: bool,
     /// What it says of itself, if it is one of ours.
     identity: Option<String>,
@@ -68,7 +68,7 @@ pub(super) enum Beside {
 }
 
 impl Known {
-    /// Nothing is known of the server yet.
+    /// Returns a record of a server that was not met yet.
     pub(super) fn new(on_reset: OnReset) -> Known {
         Known { on_reset, ..Known::default() }
     }
@@ -79,7 +79,7 @@ impl Known {
         self.generation
     }
 
-    /// The server was replaced, as `evidence` shows.
+    /// Records that the server was replaced, as `evidence` shows.
     fn replaced(&mut self, evidence: String) {
         match self.on_reset {
             OnReset::Fail => self.reset = Some(evidence),
@@ -100,7 +100,7 @@ impl Known {
         self.ack
     }
 
-    /// The server closed a connection on PING, and answered on another one without.
+    /// Records how the server acknowledges requests that have no reply.
     pub(super) fn set_ack(&mut self, ack: Ack) {
         self.ack = ack;
     }
@@ -110,7 +110,7 @@ impl Known {
         self.queues || self.identity.is_some()
     }
 
-    /// The server has answered a request about a queue.
+    /// Records that the server has answered a request about a queue.
     pub(super) fn set_has_queues(&mut self) {
         self.queues = true;
     }
@@ -218,7 +218,7 @@ impl Known {
         if self.reset.is_none() {
             self.met = true;
             self.identity = identity;
-            // Our own servers have PING. One that seemed to have none closed that connection for another reason.
+            // Our own servers have PING. One that closed a connection on PING did so for another reason.
             if self.identity.is_some() {
                 self.ack = Ack::Ping;
             }

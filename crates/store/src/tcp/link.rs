@@ -20,10 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 use crate::fault::ConnectionFault;
 
-/// A connection that takes longer to open is a lost packet or a dead machine: a new try is better than the system's
-/// ever longer pauses. One that is open and silent is waited for.
-const ONE_TRY: Duration = Duration::from_secs(2);
-/// An attempt that the deadline ends sooner than this does not show why there is no connection.
+/// An attempt that the deadline ends after less than this does not show why there is no connection.
 const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What an address that is not the last has of a time without end.
 const SHARE_OF_FOREVER: Duration = Duration::from_secs(10);
@@ -125,8 +122,8 @@ impl Link {
         Ok(self.known())
     }
 
-    /// Makes a first connection, waiting for the server to appear. It carries what torch's client sends at connect and nothing
-    /// more: the first operation identifies the server.
+    /// Makes a first connection, waiting for the server to appear. The client sends what torch's client sends at connect and
+    /// nothing more. The first operation identifies the server.
     pub(super) fn connect(&self, deadline: &Deadline, report: Report<'_>) -> Result<()> {
         let connection = self.checkout(Call::NONE, deadline, Nobody::WaitFor, report)?;
         self.pool.put_back(connection);
@@ -245,7 +242,7 @@ impl Link {
         if self.known().identity().is_some() {
             return false;
         }
-        // With the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
         self.checkout(call, deadline, Nobody::GiveUp, &mut |_| {})
             .is_ok_and(|mut connection| newer::is_unknown(&mut connection, call.op, deadline))
     }
@@ -280,7 +277,7 @@ impl Link {
                 }
                 deadline.sleep(backoff.pause());
             } else if started.elapsed() < MIN_ATTEMPT_TIMEOUT {
-                // The deadline cut this attempt short, so its failure says nothing; the one before does.
+                // The deadline cut this attempt short, so the failure of the attempt before it is more telling.
                 error = previous.take().unwrap_or(error);
             }
             if deadline.has_passed() {
@@ -347,7 +344,7 @@ impl Link {
         Err(Missed { error, is_final: false, is_refused })
     }
 
-    /// Connects; with `identify`, also sees whether it is the server that was known.
+    /// Connects to one address. With `identify`, also compares the server with the one that was known.
     fn try_address(
         &self,
         address: SocketAddr,
@@ -357,7 +354,7 @@ impl Link {
     ) -> Result<Connection, Broken> {
         let mut open = |ack| {
             let on_silence = &mut || report(&ConnectionFault::Silent);
-            Connection::open(address, ack, identify, &self.limits, ONE_TRY, deadline, on_silence)
+            Connection::open(address, ack, identify, &self.limits, deadline, on_silence)
         };
         let ack = self.known().ack();
         let (mut connection, identity) = match open(ack) {
@@ -374,13 +371,13 @@ impl Link {
         Ok(connection)
     }
 
-    /// Sees whether a connection that has only shaken hands leads to the server that was known.
+    /// Compares the server behind a connection, on which only the handshake was done, with the one that was known.
     fn recognize(&self, connection: &mut Connection, deadline: &Deadline) -> Result<(), Broken> {
         let identity = connection.identify(deadline)?;
         self.compare(connection, identity, deadline)
     }
 
-    /// Compares the server that says this of itself with the one that was known.
+    /// Compares the server behind a connection, which has this identity, with the one that was known.
     fn compare(
         &self,
         connection: &mut Connection,

@@ -1,4 +1,4 @@
-//! Operations that older servers of torch don't have. Such a server closes the connection on one.
+//! Operations that older servers of torch don't have. Such a server closes the connection on an unknown operation.
 
 use rallypoint_core::wire::{Op, Request};
 
@@ -6,7 +6,7 @@ use super::broken::Broken;
 use super::connection::Connection;
 use crate::deadline::Deadline;
 
-/// A name that no user's key has.
+/// A key that no user can name, because user keys start with a slash.
 const PROBE_KEY: &[u8] = b"rallypoint/probe";
 
 /// Returns the first release of torch whose server has this operation; `None` for operations that every server has.

@@ -20,8 +20,7 @@ impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         let deadline = self.deadline();
-        let limit = self.value_limit(Op::Set, &[&key], &deadline)?;
-        check_value(&key, value, limit)?;
+        self.check_values(Op::Set, &[&key], &[(&key, value)], &deadline)?;
         self.acknowledged(&[&key], true, Request::Set { key: &key, value: value.into() }, &deadline)
     }
 
@@ -57,9 +56,7 @@ impl Store for TcpStore {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         let key = self.wire_key(key)?;
         let deadline = self.deadline();
-        let limit = self.value_limit(Op::CompareSet, &[&key], &deadline)?;
-        check_value(&key, expected, limit)?;
-        check_value(&key, desired, limit)?;
+        self.check_values(Op::CompareSet, &[&key], &[(&key, expected), (&key, desired)], &deadline)?;
         let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
         match self.exchange(&[&key], false, request, &deadline)? {
             Reply::Value(held) => {
@@ -80,9 +77,7 @@ impl Store for TcpStore {
             return Exchange::read(self, key, expected, desired);
         }
         let key = wire;
-        let limit = self.value_limit(Op::CompareSet, &[&key], &deadline)?;
-        check_value(&key, expected, limit)?;
-        check_value(&key, desired, limit)?;
+        self.check_values(Op::CompareSet, &[&key], &[(&key, expected), (&key, desired)], &deadline)?;
         let request = Request::CompareSet { key: &key, expected, desired: desired.into() };
         let (held, stored) =
             self.link.call(Op::CompareSet, &[&key], false, &deadline, |connection, deadline| {
@@ -132,8 +127,7 @@ impl Store for TcpStore {
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         let deadline = self.deadline();
-        let limit = self.value_limit(Op::Append, &[&key], &deadline)?;
-        check_value(&key, value, limit)?;
+        self.check_values(Op::Append, &[&key], &[(&key, value)], &deadline)?;
         let request = Request::Append { key: &key, value: value.into() };
         match self.acknowledged(&[&key], false, request, &deadline) {
             // Our servers close the connection when the value would be too long, and can't say so: look.
@@ -162,29 +156,19 @@ impl Store for TcpStore {
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
         let keys = self.wire_keys(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?;
-        let wire: Vec<_> =
-            keys.iter().map(Vec::as_slice).zip(pairs.iter().map(|(_, value)| *value)).collect();
+        let keys = as_slices(&keys);
+        let wire: Vec<_> = keys.iter().copied().zip(pairs.iter().map(|(_, value)| *value)).collect();
         let deadline = self.deadline();
-        let limit = self.value_limit(Op::MultiSet, &as_slices(&keys), &deadline)?;
-        let mut len = 9;
-        for (key, value) in &wire {
-            check_value(key, value, limit)?;
-            len += 16 + key.len() + value.len();
-        }
-        self.check_request(len)?;
-        self.acknowledged(
-            &as_slices(&keys),
-            true,
-            Request::MultiSet { pairs: PairList::new(&wire) },
-            &deadline,
-        )
+        self.check_values(Op::MultiSet, &keys, &wire, &deadline)?;
+        let pairs_len: usize = wire.iter().map(|(key, value)| 16 + key.len() + value.len()).sum();
+        self.check_request(9 + pairs_len)?;
+        self.acknowledged(&keys, true, Request::MultiSet { pairs: PairList::new(&wire) }, &deadline)
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = self.wire_key(key)?;
         let deadline = self.deadline();
-        let limit = self.value_limit(Op::QueuePush, &[&key], &deadline)?;
-        check_value(&key, value, limit)?;
+        self.check_values(Op::QueuePush, &[&key], &[(&key, value)], &deadline)?;
         self.acknowledged(&[&key], false, Request::QueuePush { key: &key, value: value.into() }, &deadline)
     }
 
@@ -279,7 +263,7 @@ impl TcpStore {
         }
     }
 
-    /// A request without a reply of its own: the reply to an [`Ack`](super::connection::Ack) behind it shows that it was handled.
+    /// Sends a request that has no reply, and waits until the server has handled it: [`Connection::acknowledge`].
     fn acknowledged(
         &self,
         keys: &[&[u8]],
@@ -370,8 +354,8 @@ impl TcpStore {
         }
     }
 
-    /// Fails with [`StoreError::UnsupportedByServer`] if the server has no queues. There, a wait for a queue would go on until
-    /// its timeout.
+    /// Fails with [`StoreError::UnsupportedByServer`] if the server has no queues. Without this check, a pop from such a server
+    /// would wait until its timeout.
     fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<()> {
         if !self.link.server(Op::QueuePop, &[key], deadline)?.has_queues() {
             self.link.call(Op::QueuePop, &[key], true, deadline, |connection, deadline| {
@@ -406,22 +390,27 @@ impl TcpStore {
         Ok(wire)
     }
 
-    /// The longest value that the server takes.
-    fn value_limit(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> Result<usize> {
+    /// Fails with [`StoreError::ValueTooLarge`] if the server does not take one of these values.
+    fn check_values(
+        &self,
+        op: Op,
+        keys: &[&[u8]],
+        pairs: &[(&[u8], &[u8])],
+        deadline: &Deadline,
+    ) -> Result<()> {
         let limit = self.link.server(op, keys, deadline)?.value_len();
-        Ok(limit.unwrap_or(self.link.limits().value_len))
+        let limit = limit.unwrap_or(self.link.limits().value_len);
+        match pairs.iter().find(|(_, value)| value.len() > limit) {
+            Some((key, value)) => {
+                Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit })
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_request(&self, len: usize) -> Result<()> {
         let limit = self.link.limits().frame_len;
         if len > limit { Err(StoreError::RequestTooLarge { len, limit }) } else { Ok(()) }
-    }
-}
-
-fn check_value(key: &[u8], value: &[u8], limit: usize) -> Result<()> {
-    match value.len() > limit {
-        true => Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit }),
-        false => Ok(()),
     }
 }
 

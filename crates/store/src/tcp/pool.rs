@@ -121,7 +121,7 @@ mod tests {
         let address = server.addresses()[0];
         let (ack, deadline) = (Ack::Ping, Deadline::after(SOON));
         let (mut connection, _) =
-            Connection::open(address, ack, false, &Limits::default(), SOON, &deadline, &mut || {}).unwrap();
+            Connection::open(address, ack, false, &Limits::default(), &deadline, &mut || {}).unwrap();
         connection.set_recognized();
         pool.admit(&connection);
         connection

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rallypoint_core::printable;
 use rallypoint_core::store::ClientId;
+use rallypoint_core::{counted, printable};
 
 use super::{EventLoop, GLANCE};
 
@@ -29,23 +29,23 @@ impl EventLoop {
         self.settle();
     }
 
-    /// Deletes the keys of idle jobs and logs it.
+    /// Deletes the keys of idle jobs, and logs up to `LOGGED` of the jobs by name.
     fn expire_jobs(&mut self, now: Instant) {
         const LOGGED: usize = 8;
         self.engine.set_time(now.duration_since(self.started));
         let jobs = self.engine.expire_idle_jobs();
         for job in jobs.iter().take(LOGGED) {
             tracing::info!(
-                "job {} expired after {:.1} s without a client: deleted {} key{}",
+                "job {} expired after {:.1} s without a client: deleted {}",
                 printable(&job.run_id),
                 job.idle.as_secs_f64(),
-                job.keys,
-                if job.keys == 1 { "" } else { "s" }
+                counted(job.keys, "key")
             );
         }
         if let Some(more) = jobs.get(LOGGED..).filter(|more| !more.is_empty()) {
             let keys: usize = more.iter().map(|job| job.keys).sum();
-            tracing::info!("{} more jobs expired: deleted {keys} keys", more.len());
+            let (jobs, keys) = (counted(more.len(), "further job"), counted(keys, "key"));
+            tracing::info!("{jobs} expired: deleted {keys}");
         }
     }
 

@@ -47,8 +47,9 @@ impl EventLoop {
         }
     }
 
-    /// Too much is held for all together: who has been owed something for longest goes. Not one who is owed little, while
-    /// there are others: much is what many small ones don't add up to.
+    /// Closes the connection whose replies have been unsent for longest, because all unsent replies together are over the
+    /// limit. A connection with less than `GLANCE` bytes of replies is closed only if no other has more. Returns false if
+    /// no connection has unsent replies.
     fn cut_longest_owed(&mut self) -> bool {
         let owing = self.connections.iter().filter(|(_, c)| !c.doomed && c.owed > 0);
         let longest = owing.min_by_key(|(_, c)| (c.owed < GLANCE, c.owed_since));
