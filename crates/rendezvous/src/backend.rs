@@ -82,10 +82,10 @@ pub trait RendezvousBackend: Send + Sync {
         false
     }
 
-    /// Removes the keys of all rounds up to this one, which no node can be in any more, at most for so long. Returns whether
-    /// all are removed.
-    fn forget(&self, round: u64, most: Duration) -> bool {
-        let _ = (round, most);
+    /// Removes the keys of all rounds up to this one, which no node can be in any more, for at most `timeout`. Returns
+    /// whether all of them are removed.
+    fn forget(&self, round: u64, timeout: Duration) -> bool {
+        let _ = (round, timeout);
         true
     }
 }

@@ -89,8 +89,9 @@ impl C10dBackend {
         self.remove_rounds(u64::MAX, is_absent);
     }
 
-    /// Removes the keys of all rounds up to this one, for as long as `goes_on`. Returns whether all are removed. A store
-    /// that can't list its keys keeps some.
+    /// Removes the keys of all rounds up to `last`, as long as `goes_on` returns true. Returns whether all of them are
+    /// removed. Of a store that can't list its keys, only those of one round are: `last`, or the first if `last` is
+    /// `u64::MAX`.
     fn remove_rounds(&self, last: u64, goes_on: impl Fn() -> bool) -> bool {
         let keys = match self.store.list_keys() {
             Ok(mut keys) => {
@@ -242,8 +243,8 @@ impl RendezvousBackend for C10dBackend {
         }
     }
 
-    fn forget(&self, round: u64, most: Duration) -> bool {
+    fn forget(&self, round: u64, timeout: Duration) -> bool {
         let start = Instant::now();
-        self.remove_rounds(round, || start.elapsed() < most)
+        self.remove_rounds(round, || start.elapsed() < timeout)
     }
 }

@@ -1,4 +1,4 @@
-//! Taking a node out of its rendezvous from another process, because its own was killed.
+//! The departure of a node from its rendezvous, carried out by another process because the node's own was killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Departure {
 }
 
 impl Departure {
-    /// The departure of `node` from the rendezvous of these parameters.
+    /// Describes the departure of `node` from the rendezvous of these parameters.
     pub fn new(parameters: &RendezvousParameters, node: &NodeDesc) -> Departure {
         Departure {
             endpoint: parameters.endpoint.clone(),
@@ -45,7 +45,7 @@ impl Departure {
         }
     }
 
-    /// Takes the node out of the rendezvous, so that the others need not wait until its heartbeats are missed.
+    /// Takes the node out of the rendezvous, so that the other nodes need not wait for missing heartbeats.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Departure {
             }
             StoreType::File => create_file_store(&parameters)?.store,
         };
-        // Otherwise the backend would plant a state.
+        // Without a state there is nothing to leave, and creating the backend would write one.
         if !store.check(&[&keys::state(run_id)]).map_err(failed)? {
             return Ok(());
         }

@@ -57,7 +57,7 @@ struct Seen {
     heard: bool,
     /// Since when the state can't be read.
     corrupt: Option<Instant>,
-    /// What this node has published as rank 0, and in which generation of the store.
+    /// What this node has published as rank 0, and the generation of the store that it was published in.
     published: Option<(RendezvousStoreInfo, u64)>,
 }
 
@@ -126,8 +126,8 @@ impl DynamicRendezvousHandler {
         }
     }
 
-    /// Takes this node out of the rendezvous although it was another process that took part. What that one announced is
-    /// not known here, so it is taken back in any case.
+    /// Takes the node of another process out of the rendezvous. Whether that process has announced the node for the next
+    /// round is not known here, so an announcement is taken back in any case.
     pub(crate) fn leave_from_outside(&self) -> Result<()> {
         let state = self.driver.look()?;
         if state.has(self.node()) {
@@ -234,9 +234,9 @@ impl DynamicRendezvousHandler {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let serve = self.use_agent_store();
         let Some(bootstrap_store_info) =
-            bootstrap.build(run_id, rank, &participants, &*store, serve, &in_round)?
+            bootstrap.build(run_id, rank, &participants[0], &*store, serve, &in_round)?
         else {
-            // To start over would be to train alone, beside a job that can't take this node in.
+            // A node that starts over here would train alone, beside a job that can't take it in.
             if self.driver.has_lost_torch_host(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: entered.elapsed() });
@@ -256,16 +256,15 @@ impl DynamicRendezvousHandler {
         Ok(Some(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round, participants }))
     }
 
-    /// Warns if this node runs something else than the node that published the terms of the job.
+    /// Warns if this node and the node that published the terms of the job were started differently.
     fn compare_terms(&self, state: &State) {
         let mine = Terms::new(self.node(), self.settings());
         let Some(theirs) = state.terms() else { return };
         for difference in mine.differences(&theirs) {
             tracing::warn!(
-                "The nodes of the rendezvous '{}' were started differently: {difference}. Here is the node '{}', \
-                 there is node {}.",
-                self.run_id(),
+                "The node '{}' of the rendezvous '{}' was started differently from node {}: {difference}.",
                 self.node(),
+                self.run_id(),
                 theirs.by
             );
         }
@@ -330,7 +329,7 @@ impl DynamicRendezvousHandler {
         let state = match self.driver.look() {
             Err(error @ RendezvousError::State { .. }) => self.last_good(error)?,
             Err(error) => {
-                // In a round, an outage of the store changes nothing that this node knows.
+                // In a round, this node goes on with the last state that it has read.
                 let last = self.driver.latest().filter(|_| round.is_some());
                 let Some(state) = last else { return Err(error) };
                 self.driver.tolerate(error, began)?;
@@ -392,7 +391,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
                 // As who has been in a round: with its whole time to join the next.
                 Ok(None) => {}
                 Err(error) => {
-                    // A store that does not answer can't be told; the others will miss the heartbeats.
+                    // During an outage this node can't be taken out. The others drop it when they miss its heartbeats.
                     if matches!(error, RendezvousError::Interrupted { .. }) && !self.driver.is_store_out() {
                         self.leave()?;
                     }
@@ -524,7 +523,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         // Whoever took them for dead may have known them a little longer.
         let long = self.driver.settings.keep_alive_limit() * 4 / 5;
         let are_silent = lost.iter().all(|node| self.driver.silence_of_gone(node) >= long);
-        // Ours say so when they leave for good; torch's leave to come back, and say nothing.
+        // Nodes of ours record that they leave for good. Torch's nodes leave to come back, and record nothing.
         Ok(!lost.is_empty() && (!are_dead || are_silent))
     }
 
@@ -554,7 +553,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             let seen = self.seen();
             (seen.round, seen.heard)
         };
-        // A dead node is to be noticed when it is due, not when the next look is.
+        // Wake up when the next silent node counts as dead, if that is before the next read.
         let most = match self.driver.until_next_death() {
             Some(left) if left < most => {
                 self.seen().last = None;
@@ -574,7 +573,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 }
 
-/// A round that this node is in and waits to start.
+/// The round that a node has joined, and that has no address of its rank 0 yet.
 struct InRound<'a> {
     handler: &'a DynamicRendezvousHandler,
     round: u64,

@@ -57,13 +57,13 @@ pub enum RendezvousError {
         run_id: String,
         /// How long the outage has lasted.
         lasted: Duration,
-        /// What the store said last.
+        /// The last error of the store.
         #[source]
         source: Box<StoreError>,
     },
     /// This node was started with other settings than the nodes of the job.
     #[error(
-        "this node can't be in the rendezvous {run_id:?}: {reason}\nhint: start all nodes with the same --nnodes"
+        "this node can't join the rendezvous {run_id:?}: {reason}\nhint: start all nodes with the same --nnodes"
     )]
     Refused {
         /// Which one.
@@ -71,7 +71,7 @@ pub enum RendezvousError {
         /// Which settings differ, and the nodes that have them.
         reason: Reason,
     },
-    /// What lies in the store is no state, or one that this node can't share; torch's `RendezvousStateError`.
+    /// The value in the store is not a state, or not one that this node can share; torch's `RendezvousStateError`.
     #[error("the state of the rendezvous {run_id:?} {}", unusable(.source))]
     State {
         /// Which one.
@@ -167,7 +167,7 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
-    /// What the store said, if it could not be made, reached or used.
+    /// Returns the error of the store, if the store could not be created, reached or used.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
             RendezvousError::Connection { source, .. } => Some(source),

@@ -26,8 +26,8 @@ const ALL_HEARD: &str = "rallypoint.end/all_heard";
 
 /// How long a node stays for those who have not heard. Torch's agents don't say that they have.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long, if all nodes of the round are ours and will say so.
-const LINGER_FOR_OURS: Duration = Duration::from_secs(10);
+/// How long a node stays if all nodes of the round are ours, because ours say that they have heard.
+const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a node that waits asks whether it still should.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -97,7 +97,7 @@ impl ExitBarrier {
             Ok(None) => {
                 let failed = self.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
-                let _ = self.with_timeout(LINGER_FOR_OURS).say_goodbye(stays);
+                let _ = self.with_timeout(OURS_LINGER_TIMEOUT).say_goodbye(stays);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
             Ok(Some(why)) => {
@@ -159,7 +159,7 @@ impl ExitBarrier {
             if let Some(why) = give_up()? {
                 return Ok(Some(why));
             }
-            // A store that was restarted has lost the count. All nodes that wait count themselves again.
+            // A restarted store has lost the count, so every node that waits counts itself again.
             if self.store.generation() != generation {
                 generation = self.store.generation();
                 say_that_it_ended(&*self.store, self.rank)?;
@@ -176,7 +176,7 @@ impl ExitBarrier {
             true => self.store.set(ALL_HEARD, b"1"),
             false if stays => {
                 let all_are_ours = ours_that_ended(&*self.store)? >= self.world_size;
-                let most = if all_are_ours { LINGER_FOR_OURS } else { LINGER };
+                let most = if all_are_ours { OURS_LINGER_TIMEOUT } else { LINGER };
                 self.store.wait_for(&[ALL_HEARD], most)
             }
             false => Ok(()),

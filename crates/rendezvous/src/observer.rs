@@ -46,7 +46,7 @@ pub struct Gathering<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Connecting<'a> {
-    /// Who should answer: `the store`, or `rank 0` of a static rendezvous.
+    /// The peer that should answer: `the store`, or `rank 0` of a static rendezvous.
     pub peer: &'static str,
     /// Where the node tries to connect.
     pub endpoint: &'a Endpoint,
@@ -61,10 +61,10 @@ pub struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
-    /// How long a log need not mention a fault: nodes that start together find each other within it.
+    /// How long a fault is not logged. Nodes that start together find each other within this time.
     pub const LOG_GRACE: Duration = Duration::from_secs(1);
 
-    /// Returns when the node gives up, to follow the text.
+    /// Returns when the node gives up, as the end of a log line.
     pub fn until(&self) -> String {
         format!("; gives up in {} s ({})", self.left.as_secs_f64().ceil(), self.setting)
     }

@@ -7,10 +7,10 @@ use rallypoint_store::{Result, Store, StoreError};
 /// How long one call to the store may take. Calls that fail are repeated, so this bounds only how late a caller notices
 /// that it should stop.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest slice.
-const LONGEST_SLICE: Duration = Duration::from_secs(2);
+/// The longest slice of a wait.
+const MAX_SLICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A wait for keys, cut into slices so that its caller can look around in between.
+/// A wait for keys, cut into slices so that its caller can check other conditions in between.
 pub struct PatientWait<'a> {
     store: &'a dyn Store,
     keys: &'a [&'a str],
@@ -19,19 +19,19 @@ pub struct PatientWait<'a> {
 }
 
 impl<'a> PatientWait<'a> {
-    /// A wait for all these keys in slices of this length, or longer ones where the store needs them.
+    /// Creates a wait for all these keys, in slices of this length. [`PatientWait::poll`] lengthens them for a slow store.
     pub fn new(store: &'a dyn Store, keys: &'a [&'a str], slice: Duration) -> PatientWait<'a> {
         PatientWait { store, keys, slice, shortest: slice }
     }
 
-    /// Waits for one slice, at most for `most`. Returns whether all keys are there.
+    /// Waits for one slice, at most for `most`. Returns whether all keys exist.
     ///
-    /// A slice may be too short for a store that is far away. So when the store has not said in time that keys are
-    /// missing, it is asked with time to connect, and the following slices last for several round trips.
+    /// A slice may be shorter than a round trip to the store. If the store does not answer within the slice, it is asked
+    /// once more with a timeout of 10 s, and the following slices last four times as long as that answer took.
     ///
     /// # Errors
     ///
-    /// Fails if the store did not answer that question within 10 s.
+    /// Fails if the store does not answer within 10 s.
     pub fn poll(&mut self, most: Duration) -> Result<bool> {
         match self.store.wait_for(self.keys, self.slice.min(most).max(Duration::from_millis(1))) {
             Ok(()) => return Ok(true),
@@ -42,7 +42,7 @@ impl<'a> PatientWait<'a> {
         }
         let asked = Instant::now();
         let present = self.store.with_timeout(CALL_TIMEOUT).check(self.keys)?;
-        self.slice = (4 * asked.elapsed()).clamp(self.shortest, LONGEST_SLICE);
+        self.slice = (4 * asked.elapsed()).clamp(self.shortest, MAX_SLICE_TIMEOUT);
         Ok(present)
     }
 }

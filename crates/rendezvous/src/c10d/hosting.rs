@@ -30,11 +30,11 @@ pub struct C10dStore {
     pub is_host: bool,
     /// An address of this machine under which the other nodes can reach it.
     pub reachable_as: String,
-    /// Hosts the store here if its host is gone.
+    /// Hosts the store on this node if its host is gone; `None` if this node must not.
     pub(crate) take_over: Option<TakeOver>,
 }
 
-/// Hosts the store of a rendezvous at its endpoint; `None` if that is not possible here and now.
+/// Hosts the store of a rendezvous at its endpoint. Returns `None` if this node can't.
 pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 
 /// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
@@ -85,7 +85,7 @@ pub fn create_tcp_store(
         logged: None,
     };
     if told == Some(true) {
-        // A host whose name leads nowhere is found by no node.
+        // Other nodes can't find a host whose name does not resolve.
         endpoint.await_name(timeout).map_err(failed)?;
     }
     let store = loop {
@@ -116,7 +116,7 @@ pub fn create_tcp_store(
         let opening = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
-            // An attempt that ends before its time was interrupted.
+            // An attempt that ends before `most` was interrupted, and is not repeated.
             Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
                 if opening.elapsed() >= most && start.elapsed() < timeout => {}
             Err(mut source) => {

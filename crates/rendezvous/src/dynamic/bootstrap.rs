@@ -57,49 +57,71 @@ pub(super) enum Looks {
     AtTheState,
 }
 
-/// What a node asks while it waits for rank 0 of its round.
+/// The round of a node that waits for its rank 0.
 pub(super) trait RoundWatch {
     /// What has become of the round.
     fn standing(&self, looks: Looks) -> Standing;
 
-    /// Puts up with a call to the store that failed, begun at `began`; fails if that goes on for too long.
+    /// Tolerates a failed call to the store, begun at `began`. Fails if the outage lasts too long.
     fn tolerate(&self, error: StoreError, began: Instant) -> Result<()>;
 }
 
 impl Bootstrap {
-    /// Publishes it, as rank 0, or reads it, as long as the round stands; `None` if it came to nothing. With `serve` rank 0
-    /// has a server running there.
+    /// Publishes, as rank 0, where the workers meet, or reads what rank 0 publishes. Returns `None` if the round ends first.
+    /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
         run_id: &str,
         rank: u64,
-        participants: &[NodeDesc],
+        rank_0: &NodeDesc,
         store: &dyn Store,
         serve: bool,
         round: &impl RoundWatch,
     ) -> Result<Option<RendezvousStoreInfo>> {
-        let first = &participants[0];
-        let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
-        if rank == 0 {
-            let port = match serve {
-                true => Some(self.serve(&first.addr).map_err(failed)?),
-                false => None,
-            };
-            self.said = None;
-            return loop {
-                let began = Instant::now();
-                match RendezvousStoreInfo::build(0, store, &first.addr, port) {
-                    Ok(info) => break Ok(Some(info)),
-                    Err(error) => round.tolerate(error, began)?,
-                }
-                match round.standing(Looks::AtTheState) {
-                    Standing::Stands => {}
-                    Standing::Void => break Ok(None),
-                    Standing::Interrupted => break Err(interrupted(run_id)),
-                }
-            };
+        match rank {
+            0 => self.publish(run_id, &rank_0.addr, store, serve, round),
+            _ => self.read(run_id, rank_0, store, round),
         }
-        let before = self.said.as_ref().filter(|(node, _)| node == first).map(|(_, info)| info.clone());
+    }
+
+    fn publish(
+        &mut self,
+        run_id: &str,
+        addr: &str,
+        store: &dyn Store,
+        serve: bool,
+        round: &impl RoundWatch,
+    ) -> Result<Option<RendezvousStoreInfo>> {
+        let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
+        let port = match serve {
+            true => Some(self.serve(addr).map_err(failed)?),
+            false => None,
+        };
+        self.said = None;
+        loop {
+            let began = Instant::now();
+            match RendezvousStoreInfo::build(0, store, addr, port) {
+                Ok(info) => return Ok(Some(info)),
+                Err(error) => round.tolerate(error, began)?,
+            }
+            match round.standing(Looks::AtTheState) {
+                Standing::Stands => {}
+                Standing::Void => return Ok(None),
+                Standing::Interrupted => return Err(interrupted(run_id)),
+            }
+        }
+    }
+
+    /// Reads what rank 0 publishes. A rank 0 that published in an earlier round and now publishes nothing is one of torch's,
+    /// so what it published before holds.
+    fn read(
+        &mut self,
+        run_id: &str,
+        rank_0: &NodeDesc,
+        store: &dyn Store,
+        round: &impl RoundWatch,
+    ) -> Result<Option<RendezvousStoreInfo>> {
+        let before = self.said.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
         let patience = match (&before, self.silent) {
             // None at all means: for ever.
             (None, _) if store.timeout().is_zero() => Duration::MAX,
@@ -116,7 +138,7 @@ impl Bootstrap {
                 Ok(all) => published = all,
                 Err(error) => {
                     round.tolerate(error, began)?;
-                    // An outage of the store is no fault of rank 0.
+                    // The outage of the store does not count against rank 0.
                     start = Instant::now();
                 }
             }
@@ -124,8 +146,8 @@ impl Bootstrap {
             match round.standing(looks) {
                 _ if published => {}
                 Standing::Stands => {}
-                // It may have said so and gone since, all done.
-                Standing::Void if store.check(&keys).is_ok_and(|said| said) => published = true,
+                // Rank 0 may have published, finished and left.
+                Standing::Void if store.check(&keys).is_ok_and(|all| all) => published = true,
                 Standing::Void => return Ok(None),
                 Standing::Interrupted => return Err(interrupted(run_id)),
             }
@@ -139,23 +161,18 @@ impl Bootstrap {
                 }
             },
             Some(info) => {
-                tracing::debug!(
-                    "rank 0, {first}, has not said again where the workers meet; it was {info:?}"
-                );
-                // For those who were not there when it said so.
+                tracing::debug!("rank 0, {rank_0}, has not published again where the workers meet: {info:?}");
+                // For nodes that were not in the round in which rank 0 published it.
                 let _ = info.publish(store);
                 info
             }
             None => {
-                return Err(RendezvousError::NoMaster {
-                    run_id: run_id.into(),
-                    rank_0: first.to_string(),
-                    waited: start.elapsed(),
-                });
+                let (run_id, rank_0) = (run_id.into(), rank_0.to_string());
+                return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };
         self.silent = !published;
-        self.said = Some((first.clone(), info.clone()));
+        self.said = Some((rank_0.clone(), info.clone()));
         Ok(Some(info))
     }
 

@@ -42,13 +42,13 @@ pub(super) struct Driver {
     /// The round that this node has last announced itself for.
     asked: Mutex<Option<u64>>,
     outage: Mutex<Outage>,
-    /// The keys of all rounds up to this one are to be removed.
+    /// The last of the old rounds whose keys are to be removed.
     stale: Mutex<Option<u64>>,
-    /// Hosts the store in place of a host that is gone, if this node may.
+    /// Hosts the store in place of a host that is gone; `None` if this node must not.
     pub(super) take_over: Option<TakeOver>,
-    /// The store that this node hosts since then, kept alive.
+    /// The store that this node hosts since it took over. Dropping it would stop the server.
     hosted: Mutex<Option<TcpStore>>,
-    /// How long the store took to answer the last time, in microseconds.
+    /// How long the last call to the store took, in microseconds.
     round_trip: AtomicU64,
     limits: Limits,
     start: Instant,
@@ -60,22 +60,17 @@ const SLICE: Duration = Duration::from_millis(200);
 const WORTH_WAITING: Duration = Duration::from_millis(20);
 /// How long a state that can't be read is looked at again before it is an error: it may be put right.
 pub(super) const CORRUPT: Duration = Duration::from_secs(10);
-/// A store that takes longer to answer is far away: canceling a wait there costs more than the wait saves.
-const FAR: Duration = Duration::from_millis(50);
+/// The longest round trip to a store at which waiting for a signal pays. Beyond it, canceling the wait costs more than the
+/// wait saves.
+const WAIT_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
 /// The pause between two calls to a store that does not answer.
-const OUTAGE_PAUSE: Duration = Duration::from_millis(200);
+const OUTAGE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an outage lasts before this node tries to host the store itself.
 const TAKE_OVER_GRACE: Duration = Duration::from_secs(5);
 /// How long the removal of old keys may hold up a heartbeat.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to find out more about somebody who was dropped.
 const WHY: Duration = Duration::from_secs(1);
-
-/// What to do about something that failed.
-enum Failure {
-    Again,
-    Fatal(RendezvousError),
-}
 
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
@@ -106,7 +101,7 @@ impl Driver {
         MonoTime::from_start(self.start.elapsed())
     }
 
-    /// That moment by this node's own clock.
+    /// Converts a moment to this node's own clock.
     pub(super) fn at(&self, moment: Instant) -> MonoTime {
         MonoTime::from_start(moment.saturating_duration_since(self.start))
     }
@@ -145,20 +140,20 @@ impl Driver {
         let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
         let mut member = self.member();
         member.observe(state.as_ref(), self.now());
-        // The store has lost the round of this node, which is about to restore it.
+        // The store has lost the round of this node. The keep-alive thread is about to restore it.
         match member.round.as_ref().filter(|_| member.is_ahead) {
             Some(round) => Ok(Arc::clone(round)),
             None => Ok(state.unwrap_or_default()),
         }
     }
 
-    /// How long until a node may have to be taken for dead.
+    /// Returns how long until the next silent node counts as dead.
     pub(super) fn until_next_death(&self) -> Option<Duration> {
         let member = self.member();
         member.watch.until_next_death(self.settings.keep_alive_limit(), &self.me)
     }
 
-    /// Removes keys of old rounds, if there are some, for a short while.
+    /// Removes the keys of old rounds, for at most `REMOVAL_TIMEOUT`. The next call removes the rest.
     pub(super) fn remove_stale_keys(&self) {
         let stale = *self.stale.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(round) = stale
@@ -168,16 +163,16 @@ impl Driver {
         }
     }
 
-    /// Supposes that this node has announced itself for the next round to be open, as another process may have done.
+    /// Assumes that this node has announced itself for the next round to open, as another process may have done for it.
     pub(super) fn suppose_announced(&self, state: &State) {
         self.member().announcement = Some(state.round + u64::from(state.complete));
     }
 
-    /// Puts up with a call to the store, begun at `began`, that failed.
+    /// Tolerates a failed call to the store, begun at `began`.
     ///
     /// # Errors
     ///
-    /// Fails with the error if it is not an outage, and with `RendezvousError::Outage` if that has lasted too long.
+    /// Fails with the same error if it is no outage, and with `RendezvousError::Outage` after `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
         let source = match error {
             RendezvousError::Connection { source, .. } if source.is_outage() => source,
@@ -208,7 +203,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The store has answered a call that was begun at `began`.
+    /// Records that the store has answered a call begun at `began`.
     pub(super) fn answered(&self, began: MonoTime) {
         let now = self.now();
         self.round_trip.store(now.since(began).as_micros() as u64, Ordering::Relaxed);
@@ -218,12 +213,12 @@ impl Driver {
         }
     }
 
-    /// Whether the store has not answered the last call.
+    /// Whether the last call to the store failed because of an outage.
     pub(super) fn is_store_out(&self) -> bool {
         !self.outage().lasted(self.now()).is_zero()
     }
 
-    /// Whether this node hosts the store in place of another.
+    /// Whether this node hosts the store in place of a host that is gone.
     pub(super) fn has_taken_over(&self) -> bool {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -243,7 +238,7 @@ impl Driver {
 
     /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
     pub(super) fn wait(&self, signal: Signal, most: Duration) -> bool {
-        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > FAR {
+        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > WAIT_ROUND_TRIP_TIMEOUT {
             self.sleep(most);
             return false;
         }
@@ -305,7 +300,7 @@ impl Driver {
             if waits && run.is_spare(&self.me) && !std::mem::replace(&mut is_spare, true) {
                 tracing::warn!(
                     "The node '{}' is a spare of the rendezvous '{}': {}. It runs no workers until a node of the round \
-                     is lost. If it is not meant as a spare, give its job a --rdzv-id of its own.",
+                     is lost.\nhint: if it is not meant as a spare, give its job a --rdzv-id of its own",
                     self.me,
                     self.settings.run_id,
                     run.reason()
@@ -345,40 +340,42 @@ impl Driver {
                     }
                     step
                 }
-                Err(error) => match self.after(error, &mut corrupt_since, began, run.deadline(), waits) {
-                    Failure::Again => run.handle_failure(),
-                    Failure::Fatal(error) => return Err(error),
-                },
+                Err(error) => {
+                    self.pause_before_retry(error, &mut corrupt_since, began, run.deadline(), waits)?;
+                    run.handle_failure()
+                }
             };
         }
     }
 
-    /// Whether something that failed is worth another try.
-    fn after(
+    /// Pauses before the next attempt.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error if another attempt is not worth it.
+    fn pause_before_retry(
         &self,
         error: RendezvousError,
         corrupt_since: &mut Option<Instant>,
         began: MonoTime,
         deadline: MonoTime,
         waits: bool,
-    ) -> Failure {
+    ) -> Result<()> {
         match &error {
             RendezvousError::Connection { source, .. } if source.is_outage() => {
                 let latest = if waits { deadline.after(ROLLBACK) } else { deadline };
                 if self.now() >= latest {
-                    return Failure::Fatal(error);
+                    return Err(error);
                 }
-                if let Err(error) = self.tolerate(error, began) {
-                    return Failure::Fatal(error);
-                }
-                // A write may have happened or not; the next read tells.
+                // A write may have happened or not. The next read shows it.
+                self.tolerate(error, began)?;
                 if waits {
-                    self.sleep(OUTAGE_PAUSE);
+                    self.sleep(OUTAGE_RETRY_INTERVAL);
                 }
-                Failure::Again
+                Ok(())
             }
-            // The old agents would have to go first.
-            RendezvousError::State { source: StateError::OldAgent, .. } => Failure::Fatal(error),
+            // Old agents are in the rendezvous, and keep writing states that this node can't share.
+            RendezvousError::State { source: StateError::OldAgent, .. } => Err(error),
             RendezvousError::State { source, .. } => {
                 let since = corrupt_since.get_or_insert_with(|| {
                     tracing::warn!(
@@ -388,16 +385,16 @@ impl Driver {
                     Instant::now()
                 });
                 if since.elapsed() >= CORRUPT || self.now() > deadline {
-                    return Failure::Fatal(error);
+                    return Err(error);
                 }
                 // Who was interrupted and now leaves, or only shows that it is alive, must not look again and again.
                 match waits {
                     true => self.sleep(Duration::from_millis(500)),
                     false => std::thread::sleep(Duration::from_millis(500)),
                 }
-                Failure::Again
+                Ok(())
             }
-            _ => Failure::Fatal(error),
+            _ => Err(error),
         }
     }
 

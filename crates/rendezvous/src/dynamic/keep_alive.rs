@@ -51,7 +51,7 @@ impl Drop for KeepAlive {
     }
 }
 
-/// One heartbeat. If it fails, it is tried again next time; the driver warns about a store that does not answer.
+/// Sends one heartbeat. A failure is logged; the next heartbeat is the next attempt.
 fn beat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let began = driver.now();
