@@ -133,7 +133,7 @@ struct Agent {
     _health: Option<Health>,
     host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
-    /// It has said that the next start waits.
+    /// Whether the warning about the current backoff was logged.
     is_backing_off: bool,
     /// When it last began to join.
     joins_since: Instant,
@@ -213,20 +213,19 @@ impl Agent {
                 }
                 self.carry_out(order);
             }
-            self.tell_backoff();
+            self.warn_of_backoff();
             self.wait();
             self.collect();
         }
     }
 
-    /// Says once that a restart waits.
-    fn tell_backoff(&mut self) {
+    /// Logs a warning, once per backoff, that the restart is delayed.
+    fn warn_of_backoff(&mut self) {
         let pause = self.supervisor.backoff(self.now());
-        let is_new = pause.is_some() && !self.is_backing_off;
-        self.is_backing_off = pause.is_some();
-        if let (Some(pause), true) = (pause, is_new) {
+        let was_backing_off = std::mem::replace(&mut self.is_backing_off, pause.is_some());
+        if let (Some(pause), false) = (pause, was_backing_off) {
             tracing::warn!(
-                "workers ended within {} s of their start again; the next start waits for {:.1} s",
+                "workers ended within {} s of their start again; the next start is delayed by {:.1} s",
                 Policy::SHORT_RUN_INTERVAL.as_secs(),
                 pause.as_secs_f64()
             );
@@ -459,7 +458,7 @@ impl Agent {
         }
     }
 
-    /// Finds out whether a node was lost, which a worker that failed for the last time may have failed for.
+    /// Finds out whether a node was lost, because that may be why this worker failed.
     fn check_peers(&self, worker: LocalRank) {
         let (post, start) = (self.post.clone(), self.starts);
         let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
@@ -471,7 +470,7 @@ impl Agent {
         );
         let (board, nodes) = (Arc::clone(&watching.board), formation.round.world_size);
         std::thread::spawn(move || {
-            crate::news::call_roll(&*board, nodes);
+            crate::news::await_alive(&*board, nodes);
             post.send(Letter::PeersAlive(start));
         });
     }

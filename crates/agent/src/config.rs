@@ -20,7 +20,7 @@ pub struct LaunchConfig {
     pub rendezvous: RendezvousParameters,
     /// How often the workers may be started again after a failure.
     pub max_restarts: u32,
-    /// The longest pause before a restart, while workers keep ending soon after their start.
+    /// The longest pause before a restart, while workers keep ending within 10 s of their start.
     pub max_restart_backoff: Duration,
     /// How long, at most, until what can only be seen by looking (a node that waits, a worker that hangs) is looked for.
     pub monitor_interval: Duration,

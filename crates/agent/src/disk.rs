@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// The first error of a log, shared by all threads that write to it. Later errors are most likely of the same cause.
+/// The first error of a log, shared by all threads that write to it. Later errors usually have the same cause.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FirstError(Arc<OnceLock<String>>);
 
 impl FirstError {
-    /// Logs a warning and keeps it for the end report, unless there was an error before.
+    /// Logs a warning and keeps it for the end report, unless an error was reported before.
     pub(crate) fn report(&self, text: String) {
         if self.0.set(text.clone()).is_ok() {
             tracing::warn!("{text}");
@@ -27,8 +27,8 @@ pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether the file system of this folder has no space or no files left for ordinary users, as `df` would show it. A
-/// file system that can't be asked counts as not full.
+/// Whether the file system of this folder has no free space or no free inodes for ordinary users, as `df` shows it. If the
+/// system call fails, the file system counts as not full.
 pub(crate) fn is_full(dir: &Path) -> bool {
     rustix::fs::statvfs(dir)
         .is_ok_and(|disk| disk.f_blocks > 0 && disk.f_bavail == 0 || disk.f_files > 0 && disk.f_favail == 0)

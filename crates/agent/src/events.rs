@@ -38,7 +38,7 @@ enum Sink {
 struct EventFile {
     file: File,
     path: PathBuf,
-    /// The last write ended in the middle of a line.
+    /// Whether the last write ended in the middle of a line.
     torn: bool,
 }
 

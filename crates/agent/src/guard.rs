@@ -12,7 +12,8 @@
 //! all three are killed in one moment, the workers still die with the thread that started them (`PR_SET_PDEATHSIG`), and
 //! only what they have started themselves is left to itself: the kernel knows nothing that would end it.
 //!
-//! A process that is left then also takes the node out of its rendezvous, so that the other nodes re-form at once.
+//! The process that clears up also takes the node out of its rendezvous, so that the other nodes re-form without waiting
+//! for missing heartbeats.
 //!
 //! The outer one and the keeper decide nothing.
 
@@ -133,7 +134,7 @@ fn pipe_beside(folder: &Path) -> PathBuf {
     beside(folder, "watchdog_timer_")
 }
 
-/// The file that says how to take this node out of its rendezvous.
+/// The file with the [`Departure`] of this node.
 fn departure_beside(folder: &Path) -> PathBuf {
     beside(folder, "rallypoint_departure_")
 }
@@ -152,18 +153,20 @@ pub(crate) fn prepare_departure(departure: &Departure) {
     };
     let _starting = starting();
     if let Err(error) = write() {
-        // The others then wait until its heartbeats are missed.
+        // If the agent is killed, the other nodes then wait until they miss its heartbeats.
         tracing::debug!("cannot write {}: {error}", path.display());
     }
 }
 
-/// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All that is below the agent is gone.
+/// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All processes below the agent must
+/// have ended.
 fn depart(folder: &Path) {
     let path = departure_beside(folder);
     let Ok(text) = std::fs::read_to_string(&path) else { return };
     let _ = std::fs::remove_file(&path);
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
-        // The store may be gone with the agent; there is nobody to tell.
+        // The store may be gone with the agent, and this process has no log. The other nodes then drop the node when they
+        // miss its heartbeats.
         let _ = departure.leave();
     }
 }

@@ -111,7 +111,7 @@ impl Joining {
 
     fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
-        // While a TCP store can't be reached, the observer tells why.
+        // While a TCP store can't be reached, the observer reports why.
         let _made = parameters.uses_file().then(|| tell_if_slow(&parameters.endpoint));
         Ok(match parameters.backend.as_str() {
             "c10d" => {
@@ -170,14 +170,14 @@ impl Joining {
                     return Ok(Some((ranks, restarts)));
                 }
                 Ok(false) => {}
-                // How long an outage may last is for the handler to say, below.
+                // The calls to the handler below bound how long an outage may last.
                 Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
             }
             if self.gives_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
-            // A store that was restarted has lost what the nodes said.
+            // A restarted store has lost what the nodes published.
             if handler.num_nodes_gone()? > 0
                 || handler.num_nodes_waiting()? > 0
                 || store.generation() != generation
@@ -195,7 +195,7 @@ impl Joining {
     }
 }
 
-/// What this node runs, for the others to compare with what they run.
+/// Returns what this node runs, for other nodes to compare with theirs.
 fn launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);

@@ -30,7 +30,7 @@ use tail::{Console, Followed, Tail};
 /// How often the disk of the log files is checked. Workers write them, so the agent sees no error when the disk is full.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What becomes of output that can't go to files.
+/// The end of a message about output that can't be written to files.
 const PASSED_THROUGH: &str = "the workers run on, and their output is passed through instead of stored";
 
 /// The logs of a run, from its first start to its last.
@@ -40,7 +40,7 @@ pub struct Logs {
     role: String,
     workers: u32,
     folder: Folder,
-    /// Why something of the workers' output is not in the files.
+    /// Why output of the workers is missing from the files.
     error: FirstError,
     next_disk_check: Instant,
     /// How something is shown.
@@ -48,8 +48,12 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Makes the folder of this run. What can't be written is found out here, before anything is started. A full disk is
-    /// no reason not to start: then there is no folder, and the error is reported.
+    /// Creates the folder of this run, before anything is started. If the disk is full, the run starts without a folder, and
+    /// the error is reported.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder can't be created for another reason.
     pub fn create(config: &LaunchConfig) -> Result<Logs> {
         let error = FirstError::default();
         let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
@@ -75,7 +79,7 @@ impl Logs {
         &self.folder
     }
 
-    /// Returns why something of the workers' output is not in the files, if there was an error.
+    /// Returns why output of the workers is missing from the files, if there was an error.
     pub fn error(&self) -> Option<&str> {
         self.error.get()
     }
@@ -89,13 +93,13 @@ impl Logs {
         (0..self.workers).any(goes_to_file)
     }
 
-    /// The time until the next [`check_disk_if_due`](Logs::check_disk_if_due) has something to do; `None` if it never has.
+    /// Returns the time until [`check_disk_if_due`](Logs::check_disk_if_due) checks the disk next; `None` if it never will.
     pub fn time_to_disk_check(&self) -> Option<Duration> {
         let is_needed = self.folder.path().is_some() && self.error().is_none() && self.stores_output();
         is_needed.then(|| self.next_disk_check.saturating_duration_since(Instant::now()))
     }
 
-    /// Checks the disk every `DISK_CHECK_INTERVAL`.
+    /// Checks the disk if the last check was `DISK_CHECK_INTERVAL` ago.
     pub fn check_disk_if_due(&mut self) {
         if self.time_to_disk_check() == Some(Duration::ZERO) {
             self.next_disk_check = Instant::now() + DISK_CHECK_INTERVAL;
@@ -103,9 +107,9 @@ impl Logs {
         }
     }
 
-    /// Reports it if the disk that workers write files to is full.
+    /// Reports an error if the disk that workers write files to is full.
     pub fn check_disk(&self) {
-        if let Some(dir) = self.folder.path().filter(|dir| self.stores_output() && is_full(dir)) {
+        if let Some(dir) = self.full_dir() {
             let dir = dir.display();
             self.error.report(format!(
                 "the disk of the log folder {dir} is full; workers lose output that they write there"
@@ -113,7 +117,12 @@ impl Logs {
         }
     }
 
-    /// Prepares a start: folders for all workers, and whoever passes on what they write. If there can be no files, all
+    /// Returns the folder of this run if workers write to files there and its disk is full.
+    fn full_dir(&self) -> Option<&Path> {
+        self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
+    }
+
+    /// Prepares a start: folders for all workers, and the threads that pass on their output. If no files can be created, all
     /// output is passed on.
     pub fn start(&mut self, placement: &Placement) -> Result<Attempt> {
         let (dir, stdout, stderr) = self.files(placement).unwrap_or_else(|error| {
@@ -124,13 +133,13 @@ impl Logs {
         let stdout = Tail::start(Console::Out, stdout, self.show)?;
         let stderr = Tail::start(Console::Err, stderr, self.show)?;
         let (config, error) = (self.config.clone(), self.error.clone());
-        Ok(Attempt { config, dir, prefixes, stdout, stderr, errors: Vec::new(), error })
+        Ok(Attempt { config, dir, prefixes, stdout, stderr, stderr_ends: Vec::new(), error })
     }
 
-    /// Makes the folder of a start, and its files for filtered lines.
+    /// Creates the folder of a start, and its files for filtered lines.
     fn files(&self, placement: &Placement) -> Result<(Option<PathBuf>, Option<Filter>, Option<Filter>)> {
-        // The files could be made, but not a byte would go into them.
-        if let Some(dir) = self.folder.path().filter(|dir| self.stores_output() && is_full(dir)) {
+        // On a full disk the files could be created, but nothing could be written to them.
+        if let Some(dir) = self.full_dir() {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
@@ -184,9 +193,17 @@ pub struct Attempt {
     prefixes: Vec<Vec<u8>>,
     stdout: Tail,
     stderr: Tail,
-    /// Where each worker's standard error can be read again, and whether it is shown on the console.
-    errors: Vec<(u32, LastLines, bool)>,
+    stderr_ends: Vec<StderrEnd>,
     error: FirstError,
+}
+
+/// The last lines of a worker's standard error.
+#[derive(Debug)]
+struct StderrEnd {
+    local_rank: u32,
+    lines: LastLines,
+    /// Whether the console shows the stream.
+    is_shown: bool,
 }
 
 /// Where one worker's streams go.
@@ -201,14 +218,14 @@ pub struct WorkerLogs {
 }
 
 impl Attempt {
-    /// The streams of one worker, once. A stream whose file can't be made is passed through.
+    /// Returns the streams of one worker, once. A stream whose file can't be created is passed through.
     pub fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
         let shown = shown || self.config.dir == LogDir::Nowhere;
         let (stored_out, stored_err) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
-        let stdout = match self.file(&dir, "stdout.log", stored_out) {
+        let stdout = match self.file(dir.as_deref(), "stdout.log", stored_out) {
             Some((file, path)) => {
                 if tee.stdout && shown {
                     self.follow(&path, local_rank, Console::Out)?;
@@ -218,7 +235,7 @@ impl Attempt {
             None if shown || stored_out => None,
             None => Some(nowhere()?),
         };
-        let (stderr, last, is_shown) = match self.file(&dir, "stderr.log", stored_err) {
+        let (stderr, lines, is_shown) = match self.file(dir.as_deref(), "stderr.log", stored_err) {
             Some((file, path)) => {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
@@ -236,14 +253,14 @@ impl Attempt {
                 (theirs, kept, is_shown)
             }
         };
-        self.errors.push((local_rank, last, is_shown));
+        self.stderr_ends.push(StderrEnd { local_rank, lines, is_shown });
         let error_file = dir.map(|dir| dir.join("error.json"));
         Ok(WorkerLogs { stdout, stderr: Some(stderr), error_file })
     }
 
-    /// Makes a file for a stream of a worker, if one is wanted and can be made.
-    fn file(&self, dir: &Option<PathBuf>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
-        let path = dir.as_ref().filter(|_| is_wanted)?.join(name);
+    /// Creates a file for a stream of a worker, if one is wanted and can be created.
+    fn file(&self, dir: Option<&Path>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
+        let path = dir.filter(|_| is_wanted)?.join(name);
         match create(&path) {
             Ok(file) => Some((file, path)),
             Err(error) => {
@@ -269,8 +286,8 @@ impl Attempt {
     pub fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
         // What has come but was not read yet is read first.
         self.stderr.catch_up();
-        let of = self.errors.iter().find(|(rank, ..)| *rank == local_rank);
-        of.map(|(_, last, is_shown)| (last.lines(), *is_shown)).unwrap_or_default()
+        let end = self.stderr_ends.iter().find(|end| end.local_rank == local_rank);
+        end.map(|end| (end.lines.lines(), end.is_shown)).unwrap_or_default()
     }
 
     /// Whether all was passed on, after it was finished.

@@ -6,8 +6,8 @@
 //! | `rallypoint.agent/news` | there is something to read |
 //! | `rallypoint.agent/restart` | the failure that all start over for |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
-//! | `rallypoint.agent/failing` | a worker failed for the last time; all who live are to say so |
-//! | `rallypoint.agent/alive` | how many have |
+//! | `rallypoint.agent/failing` | a worker failed and no restart is left; every live node adds 1 to `alive` |
+//! | `rallypoint.agent/alive` | the number of nodes that have done so |
 //! | `rallypoint.agent/listening` | how many nodes listen |
 //! | `rallypoint.agent/heard` | how many have heard of the failure |
 //! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
@@ -29,11 +29,11 @@ const HEARD: &str = "rallypoint.agent/heard";
 
 /// How long telling may take.
 const TELL: Duration = Duration::from_secs(2);
-/// How long nodes of ours may take to say that they live: a lost one is noticed after 15 s.
-const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a roll call lasts where torch's nodes, who never answer, are among them.
-const MIXED_ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(2);
-const ROLL_CALL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long nodes of ours may take to report that they are alive. A lost node is noticed after 15 s.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same if nodes of torch's, which never report, are in the round.
+const MIXED_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+const ALIVE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the host of the store stays until all have heard.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long to wait for news before looking whether anybody still wants to know.
@@ -58,23 +58,23 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
     store.set(NEWS, b"1")
 }
 
-/// Waits until all nodes of the round have said that they live, or will not say so any more. A node that is lost in the
-/// meantime is seen by others.
-pub(crate) fn call_roll(store: &dyn Store, nodes: u64) {
+/// Asks all nodes of the round to report that they are alive, and waits until they have or the timeout is over. A node that
+/// is lost meanwhile is noticed by its missing heartbeats.
+pub(crate) fn await_alive(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(TELL);
     let asked = store.set(FAILING, b"1").and_then(|()| store.set(NEWS, b"1"));
     if let Err(error) = asked {
-        return tracing::debug!("the other nodes could not be asked whether they live: {error}");
+        return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
     }
     let count = |key| store.add(key, 0).map_or(0, |count| count.max(0) as u64);
     loop {
         let are_ours = count(LISTENING) >= nodes;
-        let most = if are_ours { ROLL_CALL_TIMEOUT } else { MIXED_ROLL_CALL_TIMEOUT };
+        let most = if are_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
         if start.elapsed() >= most || are_ours && count(ALIVE) >= nodes {
             return;
         }
-        std::thread::sleep(ROLL_CALL_INTERVAL);
+        std::thread::sleep(ALIVE_POLL_INTERVAL);
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
     let mut announced_in = None;
     let mut key = NEWS;
     while is_wanted() {
-        // A store that was restarted has lost the count.
+        // A restarted store has lost the count of listening nodes.
         if announced_in != Some(store.generation()) {
             match store.with_timeout(TELL).add(LISTENING, 1) {
                 Ok(_) => announced_in = Some(store.generation()),
@@ -128,7 +128,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
             Ok(true) => match read(store) {
                 Ok(None) => {
                     if let Err(error) = store.with_timeout(TELL).add(ALIVE, 1) {
-                        tracing::debug!("could not say that this node lives: {error}");
+                        tracing::debug!("could not report that this node is alive: {error}");
                     }
                     key = FAILURE;
                 }
@@ -154,7 +154,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
     }
 }
 
-/// What there is to hear; `None` if it is only a roll call.
+/// Reads the news; `None` if nodes are only asked to report that they are alive.
 fn read(store: &dyn Store) -> Result<Option<Tiding>> {
     let store = store.with_timeout(TELL);
     let failure = |key| store.get(key).map(|json| serde_json::from_slice(&json).ok().flatten());

@@ -15,7 +15,7 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
     /// The first failure of the job, on whichever node it was.
     pub first_failure: Option<Failure>,
-    /// If the job failed elsewhere and there is no first failure: the nodes one of which ended it, as far as is known.
+    /// The nodes that may have ended the job, if it failed elsewhere and no node reported a failure.
     pub suspects: Vec<String>,
     /// How often this node restarted its workers after a failure.
     pub restarts: u32,
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub group: Option<(u64, u64)>,
     /// This node's first rank in the last round, and how many workers there were in the world.
     pub world: Option<(u64, u64)>,
-    /// Why output of the workers or events are missing from the log files: a full disk, most likely.
+    /// Why output of the workers or events are missing from the log files, usually because of a full disk.
     pub log_errors: Vec<String>,
     /// How long it took.
     pub ran: Duration,

@@ -29,7 +29,7 @@ struct Running {
     local_rank: LocalRank,
     child: Child,
     since: Instant,
-    /// The agent has sent it a signal.
+    /// Whether the agent has sent it a signal.
     stopped: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Ended {
     pub(crate) local_rank: LocalRank,
     pub(crate) pid: u32,
     pub(crate) ran: std::time::Duration,
-    /// The agent had sent it a signal, so its exit code is the agent's doing and not a failure.
+    /// Whether the agent had sent it a signal. Its exit code then is no failure of the worker.
     pub(crate) stopped: bool,
     /// Or that never was one.
     pub(crate) exit: Result<Exit, io::Error>,

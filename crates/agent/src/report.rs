@@ -72,7 +72,8 @@ pub struct Failure {
     pub message: String,
     /// The last lines of its standard error.
     pub last_lines: Vec<String>,
-    /// Its standard error went to the console of this agent, so the report need not repeat it. Not so on other nodes.
+    /// Whether the console of this agent has shown the worker's standard error, so that the report need not repeat it.
+    /// Always false for a failure on another node.
     #[serde(skip)]
     pub shown: bool,
 }
@@ -103,7 +104,7 @@ impl Failure {
         )
     }
 
-    /// The message, or only its last line if the console has shown the rest.
+    /// Returns the message, or only its last line if the console has shown the rest.
     fn traceback(&self) -> String {
         match self.last_line_on_stderr() {
             Some(last) if self.shown && self.message.trim().contains('\n') => {
@@ -130,7 +131,7 @@ impl Failure {
             "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
             self.group_rank, self.role, self.ran, self.restart,
         );
-        // What the console or the traceback shows is not shown again.
+        // The report does not repeat what the console or the traceback shows.
         if !self.last_lines.is_empty() && !self.shown && self.last_line_on_stderr().is_none() {
             text.push_str("\n  stderr    : (its last lines)");
             self.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
@@ -237,7 +238,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     })
 }
 
-/// Says which nodes may have ended the job, where none of them told why.
+/// Returns a message that names the nodes that may have ended the job, for a job that ended without a reported failure.
 pub fn ended_elsewhere(suspects: &[String]) -> String {
     let named = match suspects {
         [] => String::new(),

@@ -101,8 +101,8 @@ impl Agent {
         news::final_failure(&*watching.board)
     }
 
-    /// Returns the nodes one of which ended the job without telling why: the node that closed the rendezvous if it left
-    /// its name, or else all of torch's, because ours tell the others before they close it.
+    /// Returns the nodes that may have ended the job without reporting why. That is the node that closed the rendezvous if
+    /// it left its name. Otherwise it is every node of torch's, because ours report a failure before they close it.
     fn suspects(&self) -> Vec<String> {
         if let Some(node) = self.handler().and_then(|handler| handler.closed_by()) {
             return vec![node];
@@ -112,11 +112,11 @@ impl Agent {
         };
         let (mut suspects, mut store_answers) = (Vec::new(), true);
         for (rank, node) in (0..).zip(&round.participants) {
-            // The store may have gone with the node that failed. Then any other node may be torch's.
+            // If the store is gone with the node that failed, any other node may be torch's.
             let is_ours = store_answers && {
-                let said = news::is_ours(&*round.store, rank);
-                store_answers = said.is_ok();
-                said.unwrap_or(false)
+                let answer = news::is_ours(&*round.store, rank);
+                store_answers = answer.is_ok();
+                answer.unwrap_or(false)
             };
             if rank != round.rank && !is_ours {
                 suspects.push(format!("node {rank} ({}, pid {})", node.addr, node.pid));

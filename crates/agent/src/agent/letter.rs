@@ -15,7 +15,7 @@ pub(super) enum Letter {
     Joined(Result<Box<Formation>>),
     /// Something has happened around this node.
     Saw(u32, Sight),
-    /// All nodes of the round live, as far as can be known.
+    /// No node of the round is known to be lost.
     PeersAlive(u32),
     /// It waits no longer for the others to finish.
     Finished(u32, RoundEnd),

@@ -192,7 +192,7 @@ impl Agent {
         };
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
-            // A full disk may be why it failed.
+            // A full disk may be why the worker failed.
             self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(

@@ -1,5 +1,5 @@
-//! The name under which the user started this program. The agent is started again under names of its own, so it asks the
-//! process that the user started.
+//! The name under which the user started this program. The agent and the keeper run under other names, so the name is read
+//! from the process that the user started.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use super::{AGENT, Above, KEEPER};
 
-/// Returns `argv[0]` of the process that the user started, or nothing if that can't be read.
+/// Returns `argv[0]` of the process that the user started; empty if that can't be read.
 pub fn invoked_as() -> OsString {
     let mut name = std::env::args_os().next().unwrap_or_default();
     // The agent knows the keeper, and the keeper the outer process.

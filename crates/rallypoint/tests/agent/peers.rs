@@ -142,7 +142,7 @@ fn restarts_back_off_while_workers_end_at_once() {
     let ended = Agent::start(&[&["--standalone"][..], &command].concat()).ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
-    let waits = |seconds| ended.err.matches(&format!("the next start waits for {seconds} s")).count();
+    let waits = |seconds| ended.err.matches(&format!("the next start is delayed by {seconds} s")).count();
     assert_eq!((waits("0.1"), waits("0.2")), (1, 1), "{}", ended.err);
 }
 
