@@ -62,7 +62,7 @@ fn create(
     parameters: &RendezvousParameters,
     progress: &Arc<Progress>,
 ) -> Result<Arc<dyn RendezvousHandler>, RendezvousError> {
-    // While a TCP store can't be reached, `progress` tells why.
+    // While a TCP store can't be reached, `progress` reports why.
     let _waiting = parameters.uses_file().then(|| {
         Waiting::show(format!("looking for the store of the rendezvous at {}", parameters.endpoint))
     });

@@ -1,5 +1,5 @@
-//! The live line of a terminal: a spinner and what the command waits for. A process has at most one. It is cleared before the
-//! process ends, also by Ctrl-C, and no thread that still waits for something draws it again.
+//! The live line of a terminal: a spinner and what the command waits for. A process has at most one. The line is cleared before
+//! the process ends, also by Ctrl-C, and no thread that still waits for something draws it again.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,13 @@ use signal_hook::iterator::Signals;
 static LINE: Mutex<Line> = Mutex::new(Line { bar: None, is_over: false });
 
 struct Line {
-    /// What is on the terminal now.
+    /// The line that is on the terminal now.
     bar: Option<ProgressBar>,
+    /// Whether the line was cleared for good.
     is_over: bool,
 }
 
-/// Shows this on the live line, with details on the lines below it. A narrow terminal cuts the end of the line.
+/// Shows a message on the live line, with details on the lines below it. A narrow terminal cuts the end of the line.
 pub(crate) fn show(message: String, details: Option<String>) {
     let mut line = lock();
     if line.is_over {
@@ -51,12 +52,12 @@ impl Write for Above {
     }
 }
 
-/// Clears the line, until something is shown again.
+/// Clears the line until the next [`show`].
 pub(crate) fn clear() {
     lock().clear();
 }
 
-/// Clears the line for good: the process ends.
+/// Clears the line for good, because the process ends.
 pub(crate) fn end() {
     let mut line = lock();
     line.clear();
@@ -68,7 +69,7 @@ pub(crate) fn clear_on_interrupt() {
     if crate::join::is_ignored(SIGINT) {
         return;
     }
-    // Without it the line stays, that is all.
+    // If the handler can't be installed, the line stays on the terminal.
     let Ok(mut signals) = Signals::new([SIGINT]) else { return };
     std::thread::spawn(move || {
         signals.forever().for_each(|signal| {

@@ -26,7 +26,7 @@ impl Progress {
         Progress { run_id: run_id.into(), is_terminal, logged: Mutex::default() }
     }
 
-    /// It waits no longer.
+    /// Clears the live line, because the node waits no longer.
     pub(crate) fn end(&self) {
         live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -40,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// Logs what is waited for, unless that was logged last.
+    /// Logs what the node waits for, unless that was logged last.
     fn log(&self, kind: &str, what: String, until: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.as_deref() != Some(&what) {

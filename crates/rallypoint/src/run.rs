@@ -55,12 +55,12 @@ impl Refused {
     }
 }
 
-/// What this command is called in usage and error messages.
+/// The name of this command in usage and error messages.
 pub(crate) const RUN: &str = "rallypoint run";
-/// The same if it is called by a link of this name, as torchx and others call it.
+/// The name of this command if a link named `torchrun` started it, as torchx and other tools do.
 const TORCHRUN: &str = "torchrun";
 
-/// Whether the name that was typed for this program is that of torchrun.
+/// Whether the user started this program under the name `torchrun`.
 pub(crate) fn is_torchrun(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == TORCHRUN)
 }
@@ -74,7 +74,7 @@ pub(crate) fn run_as_torchrun() -> ExitCode {
     }
 }
 
-/// The command line as it is under the name `torchrun`.
+/// Returns the command line parser for the name `torchrun`.
 fn torchrun_command() -> clap::Command {
     let command = RunArgs::augment_args(clap::Command::new(TORCHRUN));
     let examples = command.get_after_help().map(|text| text.to_string().replace(RUN, TORCHRUN));
@@ -86,7 +86,7 @@ fn torchrun_command() -> clap::Command {
         .after_help(examples.unwrap_or_default())
 }
 
-/// Runs the command. `name` is what it is called in messages.
+/// Runs the command. `name` is its name in messages.
 pub(crate) fn run(args: RunArgs, name: &'static str) -> ExitCode {
     if let Some(shell) = &args.print_completion {
         return print_completion(shell, name);

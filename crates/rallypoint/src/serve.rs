@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
-    // First, because it may restart this process, and the default limits depend on it.
+    // This comes first: it may execute this program again, and the default limits depend on the settings that it makes.
     let as_it_is = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {

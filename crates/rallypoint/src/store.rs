@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use rallypoint_core::Quantity;
+use rallypoint_core::{Quantity, counted};
+use rallypoint_rendezvous::Connecting;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::waiting::Waiting;
@@ -170,9 +171,6 @@ enum Operation {
     Ping,
 }
 
-/// How long a log need not mention that the server can't be reached.
-const LOG_GRACE: Duration = Duration::from_secs(1);
-
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
     let StoreArgs { endpoint, timeout, json, operation } = args;
     let Some(endpoint) = endpoint else {
@@ -226,7 +224,8 @@ fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError>
     let mut logged = None;
     TcpStore::open_reporting(options, &mut |fault| {
         let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
-        if !waiting.is_shown() && budget.started.elapsed() >= LOG_GRACE && logged.as_ref() != Some(fault) {
+        let is_due = budget.started.elapsed() >= Connecting::LOG_GRACE;
+        if !waiting.is_shown() && is_due && logged.as_ref() != Some(fault) {
             tracing::info!("{text}");
             logged = Some(fault.clone());
         }
@@ -294,10 +293,8 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             for key in &keys {
                 store.set_timeout(budget.left());
                 gone += u64::from(store.delete_key(key).inspect_err(|_| {
-                    output::complain(&format!(
-                        "rallypoint store: deleted {gone} of {} keys, then failed",
-                        keys.len()
-                    ));
+                    let all = counted(keys.len(), "key");
+                    output::complain(&format!("rallypoint store: deleted {gone} of {all}, then failed"));
                 })?);
             }
             Answer::Cleared { gone }

@@ -10,7 +10,7 @@ use crate::live_line;
 /// Shows what is being waited for, from the first second on until it is dropped.
 pub(crate) struct Waiting(Option<(Sender<String>, JoinHandle<()>)>);
 
-/// How long nothing need be shown.
+/// How long a wait lasts before it is shown.
 const SHOW_GRACE: Duration = Duration::from_secs(1);
 /// How often the live line is drawn.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,12 +41,12 @@ impl Waiting {
         Waiting(Some((updates, thread)))
     }
 
-    /// Whether there is a terminal to show it on.
+    /// Whether there is a terminal to show the wait on.
     pub(crate) fn is_shown(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Shows this from now on.
+    /// Replaces the text that is shown.
     pub(crate) fn update(&self, what: String) {
         if let Some((updates, _)) = &self.0 {
             // The thread ends only after the sender is dropped.

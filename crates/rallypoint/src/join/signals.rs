@@ -51,7 +51,7 @@ impl Listener {
         Ok(Listener { stage, signalled })
     }
 
-    /// From now on this is to be interrupted.
+    /// Sets the handler that a signal interrupts.
     pub(super) fn set_handler(&self, handler: Arc<dyn RendezvousHandler>) {
         let _ = self.stage.handler.set(handler);
     }

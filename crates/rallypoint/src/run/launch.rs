@@ -87,7 +87,7 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
         let was_there = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
-            // The agent runs without an event log then, and says so.
+            // The agent then runs without an event log, and warns about it.
             if flag == "--event-log" && is_disk_full(&error) {
                 continue;
             }

@@ -31,7 +31,7 @@ impl Onlooker for Screen {
         match world {
             Some(world) if std::io::stderr().is_terminal() => output::complain(&world.to_string()),
             Some(world) => tracing::info!("{world}"),
-            // A thread that still waits must not draw on.
+            // A thread that still waits must not draw the line again.
             None => live_line::end(),
         }
     }

@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use super::Refused;
 use super::python::Defaults;
 
-/// Returns the interpreter of the workers, the first of these that is there: `PYTHON_EXEC`; that of the activated
-/// environment; the one beside this program, which a package manager has put there with it; the first on the `PATH`.
+/// Returns the interpreter of the workers, the first of these that exists: `PYTHON_EXEC`; that of the activated
+/// environment; the one beside this program, which a package manager has installed with it; the first on the `PATH`.
 ///
-/// `invoked_as` is this program's name as it was typed. A link is not followed: a link in a folder of programs to a tool
-/// in an environment of its own does not mean that environment.
+/// `invoked_as` is this program's name as it was typed. Links are not followed: a user who links to a tool in some
+/// environment does not choose that environment for the workers.
 pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result<OsString, Refused> {
     let variable = |name| (defaults.0)(name).filter(|value| !value.is_empty());
     let path = variable("PATH").unwrap_or_default();
@@ -23,8 +23,8 @@ pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result
             None => Err(Refused::value(format!("PYTHON_EXEC={given:?}: there is no such program"))),
         };
     }
-    // Conda's base environment is active in every shell of most who have it, so it is no choice for this job. If nothing
-    // else is found, it is on the PATH.
+    // Conda activates its base environment in every shell by default, so an active base is not a choice for this job. It is
+    // on the PATH, and found there if nothing else is.
     let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
@@ -37,10 +37,8 @@ pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result
         .find(|file| is_program(file));
     // A relative path would change its meaning if a worker changed its folder.
     found.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
-        Refused::value(
-            "there is no python3 or python on the PATH; name one in PYTHON_EXEC, or run a program with --no-python"
-                .into(),
-        )
+        let hint = Some("name an interpreter in PYTHON_EXEC, or run a program with --no-python".into());
+        Refused { hint, ..Refused::value("there is no python3 or python on the PATH".into()) }
     })
 }
 
@@ -70,17 +68,18 @@ pub(super) fn check_script(name: &OsStr) -> Result<(), Refused> {
     }
 }
 
-/// Prints those of its arguments that are no modules. `find_spec` of a name without dots imports nothing.
+/// A Python program that prints those of its arguments that are not modules. `find_spec` of a name without dots imports
+/// nothing.
 const FIND_MODULES: &str = "\
 import sys
 print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(name, None) for finder in sys.meta_path)])
 ";
 
-/// Fails if the interpreter knows no such module. Of a name with dots only the first part is looked for, because the
-/// interpreter would have to import that to look further.
+/// Fails if the interpreter does not find one of the modules. Of a name with dots only the first part is looked up, because
+/// the interpreter would have to import that to look further.
 ///
-/// A module in this folder is found without the interpreter, which takes 12 ms or more to start. An interpreter that gives
-/// no answer, such as a wrapper around one, is not taken for a no.
+/// A module in this folder is found without the interpreter, which takes 12 ms or more to start. If the interpreter gives no
+/// answer, because it is a wrapper for example, the check passes.
 pub(super) fn check_modules(
     modules: &[OsString],
     interpreter: &OsStr,
