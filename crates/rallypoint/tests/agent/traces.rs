@@ -90,23 +90,18 @@ fn assert_steady(what: &str, out: &str, restarts: usize) {
     assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
 }
 
+/// Arguments for workers that run `script` in a shell and are restarted up to `restarts` times without a pause.
+fn restarting<'a>(restarts: &'a str, script: &'a str) -> [&'a str; 8] {
+    ["--max-restart-backoff", "0", "--max-restarts", restarts, "--no-python", "sh", "-c", script]
+}
+
 #[test]
 fn an_agent_does_not_grow_however_often_it_starts_its_workers() {
     let dir = tempfile::tempdir().unwrap();
     let (early, last) = (20, rounds(100, 1000));
     let restarts = last.to_string();
     let script = format!("{} exit 1", look(early, last));
-    let arguments = [
-        "--standalone",
-        "--max-restart-backoff",
-        "0",
-        "--max-restarts",
-        &restarts,
-        "--no-python",
-        "sh",
-        "-c",
-        &script,
-    ];
+    let arguments = [&["--standalone"][..], &restarting(&restarts, &script)].concat();
     let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
     let ended = Agent::start_with(&arguments, &quiet).ended_within(LONG);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
@@ -129,16 +124,7 @@ fn two_nodes_do_not_grow_however_often_they_start_over() {
         let nodes = ["0", "1"].map(|rank| {
             let first = ["--nnodes", "2", "--node-rank", rank, "--rdzv-backend", backend, "--rdzv-id", "job"];
             let more = ["--rdzv-endpoint", &endpoint, "--local-addr", "127.0.0.1", "--log-dir", "/dev/null"];
-            let last = [
-                "--max-restart-backoff",
-                "0",
-                "--max-restarts",
-                &restarts,
-                "--no-python",
-                "sh",
-                "-c",
-                &script,
-            ];
+            let last = restarting(&restarts, &script);
             let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
             Agent::start_with(&[&first[..], &more, &last].concat(), &quiet)
         });
