@@ -23,8 +23,8 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     detached_watching(py, is_signalled, call)
 }
 
-/// As [`detached`], on any thread. `should_stop` is called 20 times per second while a store waits; it ends the call by
-/// returning `true`, and may raise by way of [`raises`].
+/// As [`detached`], on any thread. `should_stop` is called 20 times per second while a store waits. It ends the call by
+/// returning `true`, and raises an exception with [`raises`].
 pub(crate) fn detached_watching<T: Send>(
     py: Python<'_>,
     should_stop: fn() -> bool,
@@ -50,7 +50,7 @@ pub(crate) fn is_signalled() -> bool {
     raises(|py| py.check_signals())
 }
 
-/// Runs something with the interpreter. If that raises, returns `true` and keeps the exception for the call under way.
+/// Runs `body` with the interpreter. If `body` raises, returns `true` and keeps the exception for the call under way.
 pub(crate) fn raises(body: impl FnOnce(Python<'_>) -> PyResult<()>) -> bool {
     // No interpreter any more: nobody to raise, and nobody to raise to.
     let Some(outcome) = Python::try_attach(body) else { return false };

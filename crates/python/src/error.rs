@@ -37,7 +37,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     }
 }
 
-/// The text of an error with a line that says what the user can check, where the error is that there was no connection.
+/// Adds a hint on a line of its own to the text of an error, if the error says why there was no connection.
 pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     match error.connection_fault() {
         Some(fault) => format!("{text}\nhint: {}", fault.hint()),

@@ -140,8 +140,8 @@ impl PyTcpStore {
     }
 }
 
-/// A TCP store that was made elsewhere, as a Python object. `host` is what the user called the server's, and `libuv` what
-/// `libuvBackend` is.
+/// Wraps a TCP store in a Python object. `host` is the name that the user gave to the server's host, and `libuv` the value
+/// of `libuvBackend`.
 pub(crate) fn adopt(
     py: Python<'_>,
     store: TcpStore,
@@ -171,7 +171,7 @@ impl Plan {
         let host = if self.is_master { listening_host(&self.host) } else { &self.host };
         let (timeout, start) = (self.timeout.or_at_once(), Instant::now());
         if self.is_master {
-            // A server whose name leads nowhere is found by no client. Torch connects to itself by that name.
+            // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
             Endpoint::new(&self.host, self.port).await_name(timeout)?;
         }
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_nanos(1));

@@ -327,7 +327,7 @@ def create_handler(
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
             | `reform_last_call_timeout` (for a round that re-forms with no more nodes than before) | 3 |
-            | `store_outage_timeout` (how long the store may be silent) | 600 |
+            | `store_outage_timeout` (how long the node goes on while the store does not answer) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
             | `keep_alive_interval` | 5 |
@@ -369,7 +369,7 @@ def create_handler(
 
 
 def _positive(params: RendezvousParameters, name: str) -> Optional[timedelta]:
-    """The option `NAME_timeout` in seconds, if it is given."""
+    """Returns the option `NAME_timeout`, or None if it is not given. Raises `ValueError` if it is not positive."""
     seconds = params.get_as_int(name + "_timeout")
     if seconds is not None and seconds <= 0:
         raise ValueError(f"The {name} timeout ({timedelta(seconds=seconds)}) must be positive.")

@@ -1,7 +1,7 @@
-"""Meeting at a store whose `wait` takes keys and no timeout, such as the stand-ins of tests.
+"""`get_all`, `synchronize` and `barrier` for a store whose `wait` takes keys and no timeout, such as a mock in a test.
 
-Such a store waits as long as its own timeout, so these functions set that for the meeting. They make the calls that torch's
-functions make, in the same order.
+Such a store waits for its own timeout, so these functions set that timeout for the duration of the call. They make the same
+calls as torch's functions, in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_keys_only(store: Any) -> bool:
     except TypeError:
         return True
     except (AttributeError, ValueError):
-        # No `wait` at all, or a method of an extension module that doesn't tell its arguments.
+        # The class has no `wait`, or its `wait` is a method of an extension module without a signature.
         return False
     return False
 
@@ -53,7 +53,7 @@ def barrier(
     rank: Optional[int],
     name: Callable[[int], str],
 ) -> List[str]:
-    """Returns the names of missing ranks after a timeout, if this rank can tell; empty once all have come."""
+    """Returns the names of missing ranks after a timeout, if this rank knows them; empty once all ranks have arrived."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     last = _arrive(store, world_size, key_prefix)
@@ -87,7 +87,7 @@ def _came(store: Any, key: str) -> bool:
 
 
 def _arrive(store: Any, world_size: int, prefix: str) -> str:
-    """Counts this caller in, and returns the key that appears once all have come."""
+    """Adds this caller to the count, and returns the key that exists once all have arrived."""
     last = f"{prefix}/last_member"
     if store.add(f"{prefix}/num_members", 1) == world_size:
         store.set(last, _VALUE)
