@@ -65,18 +65,21 @@ impl State {
     }
 
     /// Whether this state is older than `round`, a complete round that a node has returned from: the store lost that one.
+    /// If other nodes have completed a round since then, they have gone on without the node.
     pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round
+        !self.closed && !self.complete && self.round <= round.round && self.world_text().is_none()
     }
 
-    /// This state with all nodes of `other` that are not in it on the wait list.
-    pub(super) fn with_waiting(mut self, other: &State) -> State {
-        for (node, heartbeat) in &other.last_heartbeats {
+    /// This state, restored, with the nodes of `other`, which was there in its place, on the wait list. All nodes get a new
+    /// heartbeat, because the store has lost the ones they sent.
+    pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
+        for node in other.last_heartbeats.keys() {
             if !self.has(node) {
                 self.wait_list.insert(node.clone());
-                self.last_heartbeats.insert(node.clone(), *heartbeat);
+                self.last_heartbeats.insert(node.clone(), heartbeat);
             }
         }
+        self.last_heartbeats.values_mut().for_each(|last| *last = heartbeat);
         self
     }
 

@@ -185,11 +185,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
-        StoreError::Refused { op: Op::ListKeys, .. } => (
-            1,
-            "refused",
-            "older torch servers do not support list_keys; delete keys by name with `rallypoint store delete`",
-        ),
+        StoreError::UnsupportedByServer { .. } => (1, "unsupported", ""),
         StoreError::ReplyTooLarge { .. } => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")
         }
@@ -206,7 +202,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         let failure = json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()});
         let _ = output::say(line(&failure));
     }
-    output::complain(&format!("rallypoint store: {error}"));
+    output::complain_lines(&format!("rallypoint store: {error}"));
     if !hint.is_empty() {
         output::complain(&format!("hint: {hint}"));
     }
