@@ -401,7 +401,8 @@ fn a_server_without_list_keys_is_an_error_with_a_hint() {
         let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", error(&output));
         assert!(
-            error(&output).contains("\nhint: torch's servers support it from 2.10 on"),
+            error(&output).contains("list_keys is not supported by the server")
+                && error(&output).contains("\nhint: torch's servers support it from 2.10 on"),
             "{}",
             error(&output)
         );

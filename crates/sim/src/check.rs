@@ -41,13 +41,20 @@ pub(crate) struct Writer<'a> {
     pub(crate) is_torch: bool,
 }
 
+/// The nodes of a round, with their ranks.
+type Members = BTreeMap<NodeDesc, i64>;
+
 /// What has been seen of one rendezvous so far.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) settings: Settings,
     /// With whom each round was completed, and whether one of ours has written down with how many.
-    completed: BTreeMap<u64, (BTreeMap<NodeDesc, i64>, bool)>,
+    completed: BTreeMap<u64, (Members, bool)>,
     closed: bool,
+    /// The rounds that were completed before the store lost them, and the last of them may come back as it was.
+    lost: Vec<(u64, Members)>,
+    /// No round was complete since then.
+    pub(crate) is_lost: bool,
     /// When each node's heartbeat last changed in the register.
     pub(crate) changed: BTreeMap<NodeDesc, Duration>,
     /// Since when each node has been on the wait list.
@@ -66,12 +73,34 @@ impl Checks {
             settings,
             completed: BTreeMap::new(),
             closed: false,
+            lost: Vec::new(),
+            is_lost: false,
             changed: BTreeMap::new(),
             waiting: BTreeMap::new(),
             waiting_since: None,
             last_round: None,
             asked: BTreeMap::new(),
         }
+    }
+
+    /// The store has lost the state.
+    pub(crate) fn lose_state(&mut self) {
+        (self.closed, self.is_lost) = (false, true);
+        let completed = self.completed.iter().map(|(round, (members, _))| (*round, members.clone()));
+        self.lost.extend(completed);
+        (self.waiting_since, self.waiting) = (None, BTreeMap::new());
+    }
+
+    /// Whether a write brings back a complete round that the store had lost: with the ranks it had, new heartbeats, and all
+    /// nodes that have come since on the wait list. Returns with whom the round was completed.
+    pub(crate) fn restored(&self, before: &State, after: &State, writer: &NodeDesc) -> Option<&Members> {
+        let newest = before.last_heartbeats.values().max();
+        let are_new = after.last_heartbeats.values().all(|heartbeat| newest < Some(heartbeat));
+        let was =
+            |members: &Members| after.participants.iter().all(|(node, rank)| members.get(node) == Some(rank));
+        let is_candidate = !before.has(writer) && !before.complete && after.complete && are_new;
+        let found = self.lost.iter().find(|(round, members)| *round == after.round && was(members));
+        found.map(|(_, members)| members).filter(|_| is_candidate)
     }
 
     /// How long a node may be silent, reckoned here: the core's own reckoning is what is checked.
@@ -88,6 +117,14 @@ impl Checks {
         at: Duration,
     ) -> Result<(), Violation> {
         self.check_lists(after, at)?;
+        if let Some(members) = self.restored(before, after, writer.node).cloned() {
+            let kept = before.last_heartbeats.keys().all(|node| after.has(node));
+            hold!(at, "R8", kept, "{} restored a round and dropped a node", writer.node);
+            self.completed.insert(after.round, (members, true));
+            (self.is_lost, self.last_round) = (false, Some(at));
+            self.note(before, after, at);
+            return Ok(());
+        }
         self.check_round(before, after, at)?;
         if !writer.is_torch {
             self.check_silent(before, after, writer.node, at)?;
@@ -205,6 +242,7 @@ impl Checks {
     /// Takes note of a round that was completed.
     pub(crate) fn completed(&mut self, after: &State, writer: Writer<'_>, at: Duration) {
         self.last_round = Some(at);
+        self.is_lost = false;
         self.completed.insert(after.round, (after.participants.clone(), !writer.is_torch));
         self.asked.retain(|round, _| *round > after.round);
     }

@@ -33,6 +33,8 @@ pub struct Config {
     pub skew: u64,
     /// Whether somebody closes the rendezvous.
     pub closes: bool,
+    /// Whether a store that was away comes back empty.
+    pub empties: bool,
     /// One node in so many does as torch's do; 0 for none. They bear neither lost messages nor clocks far apart.
     pub torch: u64,
     /// How many rendezvous there are on the store, each with its own nodes.
@@ -74,6 +76,7 @@ impl Config {
             churn: false,
             skew: [0, 20, 3_600][random.between(0, 3) as usize],
             closes: random.one_in(10),
+            empties: false,
             torch: 0,
             jobs: if random.one_in(10) { 2 } else { 1 },
             codec: random.one_in(4),
@@ -88,7 +91,7 @@ impl Config {
             true => Config { torch: random.between(2, 5), lost: 0, skew: 4, ..config },
             false => config,
         };
-        match random.one_in(16) {
+        let config = match random.one_in(16) {
             true => {
                 let trouble = Duration::from_secs(random.between(2, 20));
                 let (min_nodes, max_nodes) =
@@ -97,7 +100,8 @@ impl Config {
                 Config { churn: true, min_nodes, max_nodes, trouble, fault_every, late, lost: 0, ..config }
             }
             false => config,
-        }
+        };
+        Config { empties: random.one_in(2), ..config }
     }
 
     /// A quiet run in which so many nodes come at once, all of whom are needed.
@@ -116,6 +120,7 @@ impl Config {
             churn: false,
             skew: 3_600,
             closes: false,
+            empties: false,
             torch: 0,
             jobs: 1,
             codec: false,

@@ -165,6 +165,9 @@ impl World {
             node.trouble = node.trouble.max(end + AFTER);
         }
         self.peace = self.peace.max(end + AFTER);
+        if self.config.empties {
+            self.plan(end - self.now, Event::StoreEmptied);
+        }
     }
 
     fn kill(&mut self, node: usize) {

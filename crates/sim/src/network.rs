@@ -52,6 +52,13 @@ impl Store {
         Store { codec, helped, ..Store::default() }
     }
 
+    /// Loses everything, as a server does that is restarted.
+    pub(crate) fn lose_everything(&mut self) {
+        self.registers.clear();
+        self.announced.clear();
+        self.retracted.clear();
+    }
+
     pub(crate) fn state(&self, key: &Name) -> Option<&Arc<State>> {
         self.registers.get(key).and_then(|cell| cell.state.as_ref())
     }

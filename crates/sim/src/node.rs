@@ -105,6 +105,9 @@ pub(crate) trait Mind: fmt::Debug {
     /// No answer came in time.
     fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next;
     /// A pause is over.
+    /// The store has lost everything, and the node's client has noticed.
+    fn handle_store_emptied(&mut self) {}
+
     fn handle_timer(&mut self, life: &mut Life, now: Duration) -> Next;
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Reason, Run, Settings, State, Step, keys,
+    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Reason, Run, Settings, State, Step, Watch,
+    keys,
 };
 
 use crate::network::{Name, Reply, Request};
@@ -166,8 +167,9 @@ impl Ours {
         wanted.observe(cell.state.as_ref(), mono);
         // What the winner wrote may be the round that it wants to be in.
         wanted.round.clone_from(&self.member.round);
+        wanted.is_ahead = self.member.is_ahead;
         // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
-        wanted.announcement = wanted.announcement.max(self.member.announcement);
+        wanted.announcement = self.member.announcement.or(wanted.announcement);
         if cell.state.as_ref().is_some_and(|state| state.has(&wanted.me)) {
             wanted.beat = wanted.beat.max(self.member.beat);
         }
@@ -245,9 +247,9 @@ impl Mind for Ours {
             (Pending::Reading, Reply::Cell(cell)) => {
                 self.run.as_mut().expect("it asked").handle_cell(&mut self.member, cell, mono, wall)
             }
-            (Pending::Monitoring, Reply::Cell(cell @ Cell { state: Some(_), .. })) => {
+            (Pending::Monitoring, Reply::Cell(cell)) => {
                 let state = cell.state.clone().unwrap_or_default();
-                self.member.observe(Some(&state), mono);
+                self.member.observe(cell.state.as_ref(), mono);
                 match self.member.has_duty(mono) {
                     // The real driver has a thread for this, which reads when it is due: once, as here.
                     true => {
@@ -258,7 +260,6 @@ impl Mind for Ours {
                     false => return self.look(life, &state, now),
                 }
             }
-            (Pending::Monitoring, Reply::Cell(_)) => return idle(),
             (pending, reply) => unreachable!("{pending:?} was answered {reply:?}"),
         };
         self.take_step(life, step, now)
@@ -272,6 +273,10 @@ impl Mind for Ours {
                 self.take_step(life, step, now)
             }
         }
+    }
+
+    fn handle_store_emptied(&mut self) {
+        self.member.watch = Watch::default();
     }
 
     fn handle_timer(&mut self, life: &mut Life, now: Duration) -> Next {

@@ -57,7 +57,9 @@ impl Checks {
                     before.round
                 );
             } else if taken_in {
-                let asked = self.asked.get(&after.round).is_some_and(|asked| asked.contains(node));
+                // What it asked before the store was emptied is forgotten.
+                let asked =
+                    self.is_lost || self.asked.get(&after.round).is_some_and(|asked| asked.contains(node));
                 hold!(at, "R8", asked, "{writer} let {node} into round {}, which did not ask", after.round);
             } else {
                 // Ranks are given out when the round is completed.

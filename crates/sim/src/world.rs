@@ -27,6 +27,8 @@ pub(crate) enum Event {
     PhaseOver { job: usize, phase: Phase },
     /// Something happens to a node.
     Fault,
+    /// The store comes back, and has lost everything.
+    StoreEmptied,
     /// A node that was paused goes on.
     Resume { node: usize },
     /// A node starts.
@@ -237,6 +239,12 @@ impl World {
                 self.nodes[node].resumed = Some(self.now);
                 Ok(())
             }
+            Event::StoreEmptied => {
+                self.store.lose_everything();
+                self.jobs.iter_mut().for_each(|job| job.checks.lose_state());
+                self.nodes.iter_mut().for_each(|node| node.mind.handle_store_emptied());
+                Ok(())
+            }
             Event::Fault => self.fault(),
             Event::LookForDead { node, died } => self.look_for_dead(node, died),
             Event::LookForWaiting { job, since } => self.look_for_waiting(job, since),
@@ -276,9 +284,10 @@ impl World {
             let waited = self.jobs[job].checks.waiting_since;
             let me = self.nodes[node].me.clone();
             let writer = Writer { node: &me, is_torch };
+            let restored = self.jobs[job].checks.restored(before, &after, &me).is_some();
             self.check_written(job, &key, before, &after, writer)?;
             let checks = &mut self.jobs[job].checks;
-            if after.complete && (!before.complete || after.round > before.round) {
+            if !restored && after.complete && (!before.complete || after.round > before.round) {
                 checks.completed(&after, writer, self.now);
                 self.summary.rounds += 1;
                 self.summary.first_round.get_or_insert(self.now);

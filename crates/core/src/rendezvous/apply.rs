@@ -21,7 +21,7 @@ pub fn apply(
     announced: &[NodeDesc],
 ) -> State {
     let (me, settings) = (view.me, view.settings);
-    let stamp = stamp(state, view);
+    let stamp = stamp(state.newest().max(view.round.and_then(State::newest)), view);
     let mut next = state.without(dead, settings.min_nodes);
     match change {
         Change::KeepAlive => {}
@@ -68,7 +68,7 @@ pub fn apply(
         Change::MarkClosed => next.close_by(me, view.wall),
         Change::Restore => {
             if let Some(round) = view.round {
-                next = round.without(dead, settings.min_nodes).with_waiting(&next);
+                next = round.without(dead, settings.min_nodes).restored(&next, stamp);
             }
         }
     }
@@ -76,7 +76,7 @@ pub fn apply(
         next.last_heartbeats.insert(me.clone(), stamp);
         next.publish_terms(state, me, settings);
     }
-    next.keep_newest(state.newest());
+    next.keep_newest(state.newest().max(next.newest()));
     next.keep_world(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
@@ -88,8 +88,8 @@ pub fn apply(
 
 /// The time to write: after everything that was ever there, so that a node whose clock is ahead does not take this one for
 /// dead, and so that no time comes twice: it is the change that shows that a node is alive.
-fn stamp(state: &State, view: &View<'_>) -> WallTime {
-    let after = state.newest().and_then(|newest| newest.checked_add(Duration::from_micros(1)));
+fn stamp(newest: Option<WallTime>, view: &View<'_>) -> WallTime {
+    let after = newest.and_then(|newest| newest.checked_add(Duration::from_micros(1)));
     after.map_or(view.wall, |after| view.wall.max(after))
 }
 

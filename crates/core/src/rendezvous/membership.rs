@@ -65,19 +65,21 @@ impl State {
     }
 
     /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
-    /// that round.
+    /// that round. If other nodes have completed a round since then, they have gone on without the node.
     pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round
+        !self.closed && !self.complete && self.round <= round.round && self.world_text().is_none()
     }
 
-    /// Adds the nodes of `other` that are not in this state to its wait list.
-    pub(super) fn with_waiting(mut self, other: &State) -> State {
-        for (node, heartbeat) in &other.last_heartbeats {
+    /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
+    /// new heartbeat, because the store has lost the ones they sent.
+    pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
+        for node in other.last_heartbeats.keys() {
             if !self.has(node) {
                 self.wait_list.insert(node.clone());
-                self.last_heartbeats.insert(node.clone(), *heartbeat);
+                self.last_heartbeats.insert(node.clone(), heartbeat);
             }
         }
+        self.last_heartbeats.values_mut().for_each(|last| *last = heartbeat);
         self
     }
 

@@ -185,6 +185,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
+        StoreError::UnsupportedByServer { .. } => (1, "unsupported", ""),
         StoreError::ReplyTooLarge { .. } => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")
         }
@@ -201,7 +202,6 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         let failure = json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()});
         let _ = output::say(line(&failure));
     }
-    // An error may bring a hint on a line of its own.
     output::complain_lines(&format!("rallypoint store: {error}"));
     if !hint.is_empty() {
         output::complain(&format!("hint: {hint}"));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
     Cell, End, Goal, Member, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings, State, StateError,
-    Step, Tolerance, WallTime, keys, pickle,
+    Step, Tolerance, WallTime, Watch, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, TcpStore};
 
@@ -50,6 +50,8 @@ pub(super) struct Driver {
     hosted: Mutex<Option<TcpStore>>,
     /// How long the last call to the store took, in microseconds.
     round_trip: AtomicU64,
+    /// The generation of the store that the state was last read from.
+    generation: AtomicU64,
     limits: Limits,
     start: Instant,
 }
@@ -92,6 +94,7 @@ impl Driver {
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             limits: Limits::default(),
             start: Instant::now(),
         }
@@ -512,7 +515,13 @@ impl Driver {
     }
 
     fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
-        self.decode(backend.state()?)
+        let read = backend.state()?;
+        // A store that was restarted has lost heartbeats, so what was seen of them proves no silence.
+        let generation = self.store.generation();
+        if self.generation.swap(generation, Ordering::Relaxed) != generation {
+            self.member().watch = Watch::default();
+        }
+        self.decode(read)
     }
 
     fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {
