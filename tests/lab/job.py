@@ -80,21 +80,6 @@ class Server:
         self._process.kill()
         self._process.ended()
 
-    def state(self):
-        """Returns the pickled state of the job's rendezvous, or nothing while there is none."""
-        ended = self.host.run([binary(), "store", "--endpoint", self.endpoint, "get", f"torch.rendezvous.{RUN_ID}"])
-        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
-
-    def wait_for_nodes(self, agents, within):
-        """Waits until the state has the addresses of these nodes."""
-
-        def complete():
-            expect_running(agents)
-            state = self.state()
-            return all(agent.host.address.encode() in state for agent in agents)
-
-        until("the nodes in the state", complete, within)
-
 
 class Job:
     """Agents with the same arguments."""
@@ -115,6 +100,22 @@ class Job:
         agent = Agent(host, [*rendezvous, *self._options, *options, *command])
         self.agents.append(agent)
         return agent
+
+    def state(self):
+        """Returns the pickled state of the rendezvous, or nothing while there is none."""
+        command = [binary(), "store", "--endpoint", self._endpoint, "get", f"torch.rendezvous.{RUN_ID}"]
+        ended = self._lab.hosts[0].run(command)
+        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
+
+    def wait_for_nodes(self, agents, within):
+        """Waits until the state has the addresses of these nodes."""
+
+        def complete():
+            expect_running(agents)
+            state = self.state()
+            return all(agent.host.address.encode() in state for agent in agents)
+
+        until("the nodes in the state", complete, within)
 
     def wait_for_workers(self, world, within, agents=None, since=0.0, restart=None):
         """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.

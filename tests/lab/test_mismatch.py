@@ -23,6 +23,8 @@ def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, ph
             members = [job.start(first), job.start(second)]
             if phase == "running":
                 job.wait_for_workers(2, within=60)
+            else:
+                job.wait_for_nodes(members, within=60)
             begin = time.monotonic()
             refused = job.start(third, "--nnodes", {"forming": "4", "running": "2:4"}[phase])
             code = refused.process.ended(30)

@@ -59,7 +59,7 @@ def test_workers_run_on_through_an_outage_of_90_s_and_a_node_can_join_afterwards
             for _ in OUTAGES[outage](server, 90):
                 assert run_undisturbed(members), "an agent ended or restarted its worker during the outage"
             back = time.monotonic()
-            server.wait_for_nodes(members, within=60)
+            job.wait_for_nodes(members, within=60)
             record("the state is there again", time.monotonic() - back)
             # Longer than the 15 s without a heartbeat after which a node counts as lost.
             stays("no agent ended or restarted its worker after the outage", lambda: run_undisturbed(members), 20)
@@ -79,7 +79,7 @@ def test_a_member_that_dies_after_an_outage_is_missed(tries, outage):
             job.wait_for_workers(3, within=60)
             for _ in OUTAGES[outage](server, 5):
                 assert run_undisturbed(members), "an agent ended or restarted its worker during the outage"
-            server.wait_for_nodes(members, within=60)
+            job.wait_for_nodes(members, within=60)
             begin = kill(*members[2].chain(), members[2].worker())
             seconds = job.wait_for_workers(2, within=60, agents=members[:2], since=begin) - begin
             record("survivors run again", seconds)
@@ -114,7 +114,7 @@ def test_nodes_of_an_incomplete_round_join_again_after_an_outage(tries, outage):
     def attempt(seed, record):
         with nodes(3, nnodes=3, seed=seed) as (server, job, hosts):
             waiting = [job.start(host) for host in hosts[:2]]
-            server.wait_for_nodes(waiting, within=30)
+            job.wait_for_nodes(waiting, within=30)
             for _ in OUTAGES[outage](server, 5):
                 expect_running(waiting)
             back = time.monotonic()
@@ -132,10 +132,10 @@ def test_a_spare_waits_on_through_an_outage_and_takes_the_place_of_a_lost_node(t
             members = [job.start(host) for host in hosts[:2]]
             job.wait_for_workers(2, within=60)
             spare = job.start(hosts[2])
-            server.wait_for_nodes([*members, spare], within=30)
+            job.wait_for_nodes([*members, spare], within=30)
             for _ in OUTAGES[outage](server, 5):
                 assert run_undisturbed(members) and spare.process.poll() is None, "an agent was disturbed by the outage"
-            server.wait_for_nodes([*members, spare], within=60)
+            job.wait_for_nodes([*members, spare], within=60)
             begin = kill(*members[1].chain(), members[1].worker())
             remaining = [members[0], spare]
             record("the spare is in", job.wait_for_workers(2, within=60, agents=remaining, since=begin) - begin)

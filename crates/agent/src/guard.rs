@@ -161,14 +161,19 @@ pub(crate) fn prepare_departure(departure: &Departure) {
 /// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All processes below the agent must
 /// have ended.
 fn depart(folder: &Path) {
+    // Two threads of the keeper get here when the outer process is killed. The process ends with the first that returns, so the
+    // second waits. The file stays until the node has left, because this process may be killed meanwhile by the outer one, which
+    // then takes the node out.
+    static DEPARTING: Mutex<()> = Mutex::new(());
     let path = departure_beside(folder);
+    let _departing = DEPARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(text) = std::fs::read_to_string(&path) else { return };
-    let _ = std::fs::remove_file(&path);
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
         // The store may be gone with the agent, and this process has no log. The other nodes then drop the node when they
         // miss its heartbeats.
         let _ = departure.leave();
     }
+    let _ = std::fs::remove_file(&path);
 }
 
 /// The pipe for timers that goes with this agent, however it ends.
