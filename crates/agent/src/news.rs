@@ -6,8 +6,7 @@
 //! | `rallypoint.agent/news` | there is something to read |
 //! | `rallypoint.agent/restart` | the failure that all start over for |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
-//! | `rallypoint.agent/failing` | a worker failed and no restart is left; every live node adds 1 to `alive` |
-//! | `rallypoint.agent/alive` | the number of nodes that have done so |
+//! | `rallypoint.agent/alive` | how many nodes have reported that they are alive; news without a restart or a failure ask for it |
 //! | `rallypoint.agent/listening` | how many nodes listen |
 //! | `rallypoint.agent/heard` | how many have heard of the failure |
 //! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
@@ -22,7 +21,6 @@ use crate::report::Failure;
 const NEWS: &str = "rallypoint.agent/news";
 const RESTART: &str = "rallypoint.agent/restart";
 const FAILURE: &str = "rallypoint.agent/failure";
-const FAILING: &str = "rallypoint.agent/failing";
 const ALIVE: &str = "rallypoint.agent/alive";
 const LISTENING: &str = "rallypoint.agent/listening";
 const HEARD: &str = "rallypoint.agent/heard";
@@ -63,8 +61,7 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(TELL);
-    let asked = store.set(FAILING, b"1").and_then(|()| store.set(NEWS, b"1"));
-    if let Err(error) = asked {
+    if let Err(error) = store.set(NEWS, b"1") {
         return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
     }
     let count = |key| store.add(key, 0).map_or(0, |count| count.max(0) as u64);
