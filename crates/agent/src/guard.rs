@@ -158,14 +158,16 @@ pub(crate) fn prepare_departure(departure: &Departure) {
 }
 
 /// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All that is below the agent is gone.
+///
+/// The file is removed last: this process may be killed while it leaves, and then the process above it leaves instead.
 fn depart(folder: &Path) {
     let path = departure_beside(folder);
     let Ok(text) = std::fs::read_to_string(&path) else { return };
-    let _ = std::fs::remove_file(&path);
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
         // The store may be gone with the agent; there is nobody to tell.
         let _ = departure.leave();
     }
+    let _ = std::fs::remove_file(&path);
 }
 
 /// The pipe for timers that goes with this agent, however it ends.
