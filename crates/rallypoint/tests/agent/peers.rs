@@ -41,6 +41,30 @@ fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
     }
 }
 
+/// Two processes of the node see the third one's end at the same time; one of them used to cut off the other's departure.
+#[test]
+fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
+    for process in ["outer", "keeper", "outer", "keeper", "outer", "keeper"] {
+        let port = Port::free();
+        let join = || node_with(&port, "3", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
+        let host = join();
+        has_host(&port);
+        let victim = join();
+        until("it waits", || victim.err().contains("2 of at least 3"));
+        let killed = if process == "outer" { victim.pid() } else { victim.keeper().unwrap() };
+        let start = Instant::now();
+        kill_process(killed, Signal::KILL).unwrap();
+        let others = [join(), join()];
+        [&host, &others[0], &others[1]].into_iter().for_each(|node| node.says("/3 ", 1));
+        assert!(
+            start.elapsed() < Duration::from_secs(12),
+            "{process}: {:?}\n{}",
+            start.elapsed(),
+            host.err()
+        );
+    }
+}
+
 /// Training processes fail at once when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {
