@@ -160,8 +160,6 @@ pub(crate) fn prepare_departure(departure: &Departure) {
 
 /// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All processes below the agent must
 /// have ended.
-///
-/// The file is removed last: this process may be killed while it leaves, and then the process above it leaves instead.
 fn depart(folder: &Path) {
     // Two threads of the keeper get here when the outer process is killed. The process ends with the first that returns, so the
     // second waits. The file stays until the node has left, because this process may be killed meanwhile by the outer one, which

@@ -52,14 +52,10 @@ pub(super) fn run(next: Command, letters: &str) -> ExitCode {
             if !kill_all(PATIENCE, &others) {
                 complain("some processes of the workers could not be killed");
             }
-            {
-                // The thread that watches the process above may be leaving the rendezvous; it ends this process then.
-                let _leaving = starting();
-                if status.is_none_or(|status| status.signaled()) {
-                    depart(&folder(letters));
-                }
-                clear_up(&folder(letters));
+            if status.is_none_or(|status| status.signaled()) {
+                depart(&folder(letters));
             }
+            clear_up(&folder(letters));
             status.map_or(ExitCode::FAILURE, end_as)
         }
         Err(error) => {
