@@ -61,7 +61,7 @@ class Tries:
                 failed.append(seed)
                 print(f"the try with RALLYPOINT_LAB_SEED={seed} failed\n{traceback.format_exc()}")
         for name, durations in self._durations.items():
-            self._item.user_properties.append(("lab", (name, count, durations)))
+            self._item.user_properties.append(("lab", (name, count, len(failed), durations)))
         assert len(failed) <= count * allowed_to_fail, f"{len(failed)} of {count} tries failed; their seeds: {failed}"
 
     def _record(self, name, seconds):
@@ -74,7 +74,10 @@ def tries(request):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Prints the figures of all cases, also of those that ran in other processes."""
+    """Prints the figures of all cases, also of those that ran in other processes.
+
+    A try that fails before it gets to a figure is not in that figure's n. A try that is too late is in n and among the failed.
+    """
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     rows = []
     for report in reports:
@@ -82,6 +85,6 @@ def pytest_terminal_summary(terminalreporter):
             rows += [(report.nodeid.rpartition("::")[2], *figure) for name, figure in report.user_properties if name == "lab"]
     if rows:
         terminalreporter.section("lab figures, in seconds")
-    for case, name, count, durations in sorted(rows):
+    for case, name, count, failed, durations in sorted(rows):
         spread = f"median {statistics.median(durations):.2f}, {min(durations):.2f}–{max(durations):.2f}"
-        terminalreporter.write_line(f"{case}: {name}: {len(durations)} of {count} tries, {spread}")
+        terminalreporter.write_line(f"{case}: {failed} of {count} tries failed; {name}, n={len(durations)}: {spread}")
