@@ -226,7 +226,7 @@ impl Agent {
         self.is_backing_off = pause.is_some();
         if let (Some(pause), true) = (pause, is_new) {
             tracing::warn!(
-                "workers ended within {} s of their start again; the next start waits for {:.1} s",
+                "the workers ran for less than {} s again; the next start waits for {:.1} s",
                 Policy::SHORT_RUN.as_secs(),
                 pause.as_secs_f64()
             );

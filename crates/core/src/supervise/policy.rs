@@ -27,12 +27,15 @@ impl Policy {
     /// Workers that end sooner than this after their start are not restarted at once, unless it is the first time.
     pub const SHORT_RUN: Duration = Duration::from_secs(10);
 
-    /// The pause before a restart, after so many short runs in a row: none at first, then 0.1 s, doubling up to the
-    /// longest.
-    pub fn restart_backoff(&self, short_runs: u32) -> Duration {
+    /// The longest pause before a restart if nodes came or went and no worker failed. Short, because the other nodes wait for
+    /// this one, and not zero, because a node that can't be let in must not restart the job many times a second.
+    pub const MAX_REFORM_BACKOFF: Duration = Duration::from_secs(1);
+
+    /// The pause before a restart after this many short runs in a row: none at first, then 0.1 s, doubling up to `longest`.
+    pub fn restart_backoff(short_runs: u32, longest: Duration) -> Duration {
         match short_runs.checked_sub(2) {
             None => Duration::ZERO,
-            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(self.max_restart_backoff),
+            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(longest),
         }
     }
 }
