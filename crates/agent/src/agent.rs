@@ -225,7 +225,7 @@ impl Agent {
         let was_backing_off = std::mem::replace(&mut self.is_backing_off, pause.is_some());
         if let (Some(pause), false) = (pause, was_backing_off) {
             tracing::warn!(
-                "workers ended within {} s of their start again; the next start is delayed by {:.1} s",
+                "the workers ran for less than {} s again; the next start is delayed by {:.1} s",
                 Policy::SHORT_RUN_INTERVAL.as_secs(),
                 pause.as_secs_f64()
             );

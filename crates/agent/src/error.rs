@@ -34,7 +34,8 @@ pub enum AgentError {
     },
     /// The store was lost while this node, whose workers had finished, waited for the others.
     #[error(
-        "the node that hosts the store was lost before it was known that all nodes had finished; this node's workers had"
+        "the store of the rendezvous was lost before it was known that all nodes had finished; this node's workers had\n\
+         hint: the output of the other nodes says whether their workers have finished, too"
     )]
     Unfinished,
     /// A worker could not be started.

@@ -22,7 +22,8 @@ pub(crate) fn finish(
     is_wanted: impl Fn() -> bool,
 ) -> RoundEnd {
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".to_owned()));
-    ExitBarrier::of(round).finish(handler, most, handler.hosts_store(), give_up)
+    // Workers outlive an outage of the store, so their node outlives it, too.
+    ExitBarrier::of(round).with_outage_timeout(most).finish(handler, most, handler.hosts_store(), give_up)
 }
 
 /// This node has not finished after all. In the background, because the store may be gone.

@@ -144,11 +144,11 @@ fn is_dropped(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result
 }
 
 fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
-    let finished = || finished(round).unwrap_or(0);
     // Ours say so when they have failed.
     let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
     if handler.is_closed()? {
-        return Ok(Some(Sight::Closed(finished())));
+        // A store that does not say how many have finished is asked again at the next look.
+        return Ok(finished(round).ok().map(Sight::Closed));
     }
     match handler.num_nodes_waiting()? {
         0 => {}

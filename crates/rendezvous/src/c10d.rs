@@ -4,6 +4,7 @@
 mod announcements;
 mod hosting;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,15 @@ pub struct C10dBackend {
     limits: Limits,
     /// What was seen last: to put it back if it vanishes.
     last: Arc<Mutex<Token>>,
+    /// How long the last read of the state took, in microseconds.
+    read_time: Arc<AtomicU64>,
 }
 
-/// The key is there from the start; if it isn't, it was deleted, and waiting longer helps nobody.
-const PRESENT: Duration = Duration::from_secs(1);
+/// How long a read waits for the state before it asks whether there is one. The key is there from the start, so it is absent
+/// only if it was deleted.
+const PRESENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for a store that is far away: several times as long as the last read took, up to this.
+const MAX_PRESENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl C10dBackend {
     /// A backend over this store. Plants the mark of an empty state, as torch does.
@@ -42,6 +48,7 @@ impl C10dBackend {
             key: keys::state(run_id),
             limits: Limits::default(),
             last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
+            read_time: Arc::default(),
         };
         backend.plant()?;
         Ok(backend)
@@ -62,6 +69,7 @@ impl C10dBackend {
             key: self.key.clone(),
             limits: self.limits.clone(),
             last: Arc::clone(&self.last),
+            read_time: Arc::clone(&self.read_time),
         }
     }
 
@@ -156,8 +164,12 @@ impl RendezvousBackend for C10dBackend {
 
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
         let (start, timeout) = (Instant::now(), self.store.timeout());
-        let soon = if timeout.is_zero() { PRESENT } else { PRESENT.min(timeout) };
-        if let Ok(value) = self.store.with_timeout(soon).get(&self.key) {
+        let read_time = Duration::from_micros(self.read_time.load(Ordering::Relaxed));
+        let soon = (8 * read_time).clamp(PRESENT_TIMEOUT, MAX_PRESENT_TIMEOUT);
+        let soon = if timeout.is_zero() { soon } else { soon.min(timeout) };
+        let value = self.store.with_timeout(soon).get(&self.key);
+        self.read_time.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        if let Ok(value) = value {
             return self.decode(value);
         }
         // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{Result, Store};
+use rallypoint_store::{Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::patience::PatientWait;
@@ -49,18 +49,27 @@ pub struct ExitBarrier {
     store: Arc<dyn Store>,
     rank: u64,
     world_size: i64,
+    outage_timeout: Duration,
 }
 
 impl ExitBarrier {
     /// That of this round.
     pub fn of(round: &RendezvousInfo) -> ExitBarrier {
-        let world_size = round.world_size as i64;
-        ExitBarrier { store: Arc::clone(&round.store), rank: round.rank, world_size }
+        let (store, world_size) = (Arc::clone(&round.store), round.world_size as i64);
+        let outage_timeout = store.timeout();
+        ExitBarrier { store, rank: round.rank, world_size, outage_timeout }
     }
 
     /// The same, whose store has only so long for each answer.
     pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
-        ExitBarrier { store: Arc::from(self.store.with_timeout(timeout)), ..*self }
+        let store = Arc::from(self.store.with_timeout(timeout));
+        ExitBarrier { store, outage_timeout: timeout, ..*self }
+    }
+
+    /// The same with a limit for how long the store may be away while a node waits. It is the timeout of the store's calls
+    /// unless this says otherwise.
+    pub fn with_outage_timeout(self, outage_timeout: Duration) -> ExitBarrier {
+        ExitBarrier { outage_timeout, ..self }
     }
 
     /// How many nodes have ended so far, or never had anything to do.
@@ -90,10 +99,22 @@ impl ExitBarrier {
         handler: &dyn RendezvousHandler,
         most: Duration,
         stays: bool,
-        give_up: impl FnMut() -> Result<Option<String>>,
+        mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> RoundEnd {
-        let come = |last| if last { Ok(None) } else { self.wait(most, give_up) };
-        match self.come(handler).and_then(come) {
+        let start = Instant::now();
+        let end = loop {
+            match self.come(handler) {
+                Ok(true) => break Ok(None),
+                Ok(false) => break self.wait(most.saturating_sub(start.elapsed()), &mut give_up),
+                Err(error) if is_unsent(&error) && start.elapsed() < self.outage_timeout => {}
+                Err(error) => break Err(error),
+            }
+            match give_up() {
+                Ok(None) => {}
+                reason => break reason,
+            }
+        };
+        match end {
             Ok(None) => {
                 let failed = self.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
@@ -150,7 +171,8 @@ impl ExitBarrier {
             match wait.poll(left) {
                 Ok(true) => return Ok(None),
                 Ok(false) => answered = Instant::now(),
-                Err(error) if error.is_outage() && answered.elapsed() < self.store.timeout() => {}
+                Err(error)
+                    if error.is_outage() && answered.elapsed() < self.outage_timeout && !left.is_zero() => {}
                 Err(error) => return Err(error),
             }
             if left.is_zero() {
@@ -182,6 +204,11 @@ impl ExitBarrier {
             false => Ok(()),
         }
     }
+}
+
+/// Whether a call surely had no effect because there was no connection, so that even a count may be sent again.
+fn is_unsent(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
 }
 
 /// This node, one of ours, has ended and is about to be counted as such.

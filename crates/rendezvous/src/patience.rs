@@ -36,7 +36,6 @@ impl<'a> PatientWait<'a> {
         match self.store.wait_for(self.keys, self.slice.min(most).max(Duration::from_millis(1))) {
             Ok(()) => return Ok(true),
             Err(StoreError::Timeout { keys, .. }) if keys.present.is_some() => return Ok(false),
-            Err(StoreError::Timeout { .. }) => {}
             Err(error) if error.is_outage() => {}
             Err(error) => return Err(error),
         }

@@ -403,15 +403,14 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
     pub fn is_outage(&self) -> bool {
-        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Unreachable, Unresolvable};
-        matches!(
-            self,
-            Unreachable { .. }
-                | Unresolvable { .. }
-                | ConnectionLost { .. }
-                | NoAnswer { .. }
-                | Indeterminate { .. }
-        )
+        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Timeout, Unreachable, Unresolvable};
+        match self {
+            Unreachable { .. } | Unresolvable { .. } | ConnectionLost { .. } => true,
+            NoAnswer { .. } | Indeterminate { .. } => true,
+            // A server that answers in time says which keys are there.
+            Timeout { keys, .. } => keys.present.is_none(),
+            _ => false,
+        }
     }
 
     /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most

@@ -27,12 +27,16 @@ impl Policy {
     /// A run of the workers that is shorter than this counts as a short run. Short runs in a row delay the next restart.
     pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// Returns the pause before a restart after this many short runs in a row: none after the first, 0.1 s after the
-    /// second, then doubling up to `max_restart_backoff`.
-    pub fn restart_backoff(&self, short_runs: u32) -> Duration {
+    /// The longest pause before a restart if nodes came or went and no worker failed. Short, because the other nodes wait for
+    /// this one, and not zero, because a node that can't be let in must not restart the job many times a second.
+    pub const MAX_REFORM_BACKOFF: Duration = Duration::from_secs(1);
+
+    /// Returns the pause before a restart after this many short runs in a row: none after the first, 0.1 s after the second,
+    /// then doubling up to `longest`.
+    pub fn restart_backoff(short_runs: u32, longest: Duration) -> Duration {
         match short_runs.checked_sub(2) {
             None => Duration::ZERO,
-            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(self.max_restart_backoff),
+            Some(doublings) => Duration::from_millis(100 << doublings.min(16)).min(longest),
         }
     }
 }

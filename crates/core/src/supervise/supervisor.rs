@@ -23,8 +23,10 @@ pub struct Supervisor {
     has_peers: bool,
     /// When the workers were last started.
     started_at: MonoTime,
-    /// The number of runs in a row that were shorter than [`Policy::SHORT_RUN_INTERVAL`].
-    short_runs: u32,
+    /// How many runs in a row ended within [`Policy::SHORT_RUN_INTERVAL`] because a worker failed, here or on another node.
+    short_failures: u32,
+    /// How many runs in a row ended as early because nodes came or went.
+    short_rounds: u32,
     phase: Phase,
     workers: Vec<Ladder>,
     /// What the workers have left behind, once that is cleared away.
@@ -81,7 +83,8 @@ impl Supervisor {
             has_new_restart: false,
             has_peers: false,
             started_at: MonoTime::default(),
-            short_runs: 0,
+            short_failures: 0,
+            short_rounds: 0,
             phase: Phase::Joining(None),
             workers: vec![Ladder::Gone; policy.workers as usize],
             strays: None,
@@ -410,8 +413,17 @@ impl Supervisor {
     /// Joins again, immediately or after a pause.
     fn back_off(&mut self, reason: Reason, now: MonoTime) {
         let is_short = now.since(self.started_at) < Policy::SHORT_RUN_INTERVAL;
-        self.short_runs = if is_short { self.short_runs + 1 } else { 0 };
-        let pause = self.policy.restart_backoff(self.short_runs);
+        if !is_short {
+            (self.short_failures, self.short_rounds) = (0, 0);
+        }
+        let (short_runs, longest) = match reason {
+            Reason::WorkerFailed { .. } | Reason::PeerRestarts => {
+                (&mut self.short_failures, self.policy.max_restart_backoff)
+            }
+            _ => (&mut self.short_rounds, self.policy.max_restart_backoff.min(Policy::MAX_REFORM_BACKOFF)),
+        };
+        *short_runs += u32::from(is_short);
+        let pause = Policy::restart_backoff(*short_runs, longest);
         self.strays = None;
         match pause.is_zero() {
             true => self.join(reason),

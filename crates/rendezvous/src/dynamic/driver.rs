@@ -139,7 +139,7 @@ impl Driver {
 
     /// Reads the state once.
     pub(super) fn look(&self) -> Result<Arc<State>> {
-        let limited = self.backend.within(CALL_TIMEOUT);
+        let limited = self.backend.within(self.call_timeout());
         let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
         let mut member = self.member();
         member.observe(state.as_ref(), self.now());
@@ -148,6 +148,12 @@ impl Driver {
             Some(round) => Ok(Arc::clone(round)),
             None => Ok(state.unwrap_or_default()),
         }
+    }
+
+    /// Returns how long one call may take, so that an outage lasts no longer than it may.
+    fn call_timeout(&self) -> Duration {
+        let left = self.settings.store_outage_timeout.saturating_sub(self.outage().lasted(self.now()));
+        left.clamp(Duration::from_millis(100), CALL_TIMEOUT)
     }
 
     /// Returns how long until the next silent node counts as dead.
@@ -289,7 +295,7 @@ impl Driver {
             let joining = match waits && !run.is_spare(&self.me) {
                 true => {
                     let left = run.deadline().since(self.now()) + ROLLBACK;
-                    self.backend.within(left.min(CALL_TIMEOUT))
+                    self.backend.within(left.min(self.call_timeout()))
                 }
                 false => None,
             };

@@ -1,9 +1,9 @@
 //! The store goes away and comes back, as it was or empty.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{DynamicRendezvousHandler, RendezvousHandler};
+use rallypoint_rendezvous::{DynamicRendezvousHandler, ExitBarrier, RendezvousHandler, RoundEnd};
 use rallypoint_store::{Endpoint, OnReset, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 use crate::faults::quick;
@@ -52,6 +52,44 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
     for node in &nodes {
         assert_eq!((node.num_nodes_waiting().unwrap(), node.num_nodes_gone().unwrap()), (0, 0));
         assert!(!node.is_closed().unwrap());
+    }
+}
+
+/// The outage is longer than the timeout of a call, and begins before a node is counted or after.
+#[test]
+fn nodes_that_finish_during_an_outage_wait_for_the_store_to_come_back() {
+    for is_counted in [true, false] {
+        let mut job = quick(2, 2);
+        let nodes = [node(&job), node(&job)];
+        let first = join(&nodes[0]);
+        let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
+        let port = job.server.port();
+        let away = || TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        if !is_counted {
+            job.server = away();
+        }
+        let mut since = None;
+        let job = &mut job;
+        std::thread::scope(|scope| {
+            let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(SOON);
+            // The nodes are asked whether they still wait. This one also ends the store and starts it again.
+            let (wait, leave) = (finish(0), finish(1));
+            let (node, other) = (&nodes[1], &nodes[0]);
+            let waiting = scope.spawn(move || {
+                wait.finish(&**node, SOON, true, || {
+                    let since: Instant = *since.get_or_insert_with(|| {
+                        job.server = away();
+                        Instant::now()
+                    });
+                    if since.elapsed() > Duration::from_secs(5) && job.server.port() != port {
+                        job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
+                    }
+                    Ok(None)
+                })
+            });
+            assert_eq!(leave.finish(&**other, SOON, true, || Ok(None)), RoundEnd::Finished);
+            assert_eq!(waiting.join().unwrap(), RoundEnd::Finished, "counted before: {is_counted}");
+        });
     }
 }
 

@@ -372,6 +372,25 @@ fn restarts_back_off_while_workers_end_soon_after_their_start() {
     assert_eq!(scene.0.backoff(at(now + 11)), None, "they ran for long enough");
 }
 
+/// The survivors of a lost node are to run again within 5 s, of which the last call takes 3 s.
+#[test]
+fn nodes_that_come_and_go_delay_a_restart_by_at_most_1_s_and_are_no_failures() {
+    let mut scene = Scene::running(1, 100);
+    let mut pauses = Vec::new();
+    for now in (0..30).step_by(3) {
+        scene.tell_at(now, [Event::NodesLeft(1), Event::Exited(rank(0), BAD), Event::Alone]);
+        pauses.push(scene.0.backoff(at(now)).unwrap_or_default().as_millis());
+        scene.orders(now + 2);
+        scene.tell_at(now + 2, [formed(0)]);
+    }
+    assert_eq!(pauses, [0, 100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000]);
+    let orders = scene.tell_at(30, [Event::Exited(rank(0), BAD), Event::Alone]);
+    assert!(
+        matches!(orders[..], [.., Order::Join(Reason::WorkerFailed { .. })]),
+        "the first is immediate: {orders:?}"
+    );
+}
+
 #[test]
 fn a_node_that_was_dropped_starts_over_and_says_so() {
     let mut scene = Scene::running(1, 0);
