@@ -110,12 +110,13 @@ fn uploads_that_stop_make_room_for_one_that_goes_on() {
 #[test]
 fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
     let server = server("20s");
-    // A little over half of the room is taken by two who were read to where they are, and whose ends are still to come.
+    // Two uploads hold a little over half of the room. The server has read what has come of them, and waits for their ends.
+    let size = 2 * MIB + 100_000;
     let mut others: Vec<_> = (0..2).map(|_| connect(&server)).collect();
-    others[0].write_all(&upload_of(5 * MIB / 2, 0)[..2 * MIB - 50_000]).unwrap();
-    others[1].write_all(&upload_of(5 * MIB / 2, 1)[..2 * MIB]).unwrap();
+    others[0].write_all(&upload_of(size, 0)[..2 * MIB - 50_000]).unwrap();
+    others[1].write_all(&upload_of(size, 1)[..2 * MIB]).unwrap();
     let_it_read(&server);
-    others[0].write_all(&upload_of(5 * MIB / 2, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
+    others[0].write_all(&upload_of(size, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
     let_it_read(&server);
     let mut streamer = connect(&server);
     let mut replies = streamer.try_clone().unwrap();
@@ -142,7 +143,7 @@ fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
             std::thread::yield_now();
         }
         for (who, stream) in others.iter_mut().enumerate() {
-            let bytes = upload_of(5 * MIB / 2, who as u8);
+            let bytes = upload_of(size, who as u8);
             stream.write_all(&bytes[2 * MIB + [10_000, 0][who]..]).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         }
