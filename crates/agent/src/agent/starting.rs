@@ -116,8 +116,12 @@ impl Agent {
                 self.supervisor.handle_event(Event::NotStarted(LocalRank(rank)));
             }
         }
-        // Where there is nobody else, and nobody else can come, there is nothing to see.
-        if round.world_size > 1 || self.config.rendezvous.max_nodes > 1 {
+        // A node that is alone can still be dropped, and a spare then takes its place. Only a store that no other node knows of,
+        // or a rendezvous whose nodes are fixed, makes that impossible.
+        let rendezvous = &self.config.rendezvous;
+        let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
+        let has_spares = rendezvous.backend != "static" && !is_private;
+        if round.world_size > 1 || rendezvous.max_nodes > 1 || has_spares {
             let (post, start) = (self.post.clone(), self.starts);
             let hand_on = move |sight| post.send(Letter::Saw(start, sight));
             let interval = self.config.monitor_interval;

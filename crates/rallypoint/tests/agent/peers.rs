@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use rallypoint_store::TcpStoreServer;
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, kill_at_once, until};
+use crate::bed::{Agent, Port, children, kill_at_once, until};
 use crate::nodes::{TELL, has_host, kill_all_of, node, node_of, node_with, worker_of};
 
 /// Torch's heartbeats, so that only a departure can be quick.
@@ -161,6 +162,25 @@ fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
         "{}",
         spare.err
     );
+}
+
+/// Both would train, and write the same checkpoints.
+#[test]
+fn a_job_of_one_node_that_was_stuck_ends_its_workers_when_a_spare_has_taken_its_place() {
+    let port = Port::free();
+    let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
+    let script = format!("{TELL} exec sleep 600");
+    let stuck = node(&port, "1", &[], &script);
+    stuck.says("told", 1);
+    let spare = node(&port, "1", &[], &script);
+    until("it stands by", || spare.err().contains("is a spare of the rendezvous"));
+    let agent = stuck.inner().unwrap();
+    kill_process(agent, Signal::STOP).unwrap();
+    spare.says("told", 1);
+    kill_process(agent, Signal::CONT).unwrap();
+    until("its workers have ended", || children(agent).is_empty());
+    until("it stands by", || stuck.err().contains("is a spare of the rendezvous"));
+    drop(server);
 }
 
 #[test]
