@@ -34,7 +34,8 @@ def form_again(job, chance, within):
     victim = chance.choice(job.agents)
     begin = time.monotonic()
     victim.host.run(["kill", "-KILL", victim.starts()[-1].pid])
-    return job.wait_for_workers(NODES, within, since=begin, restart=1) - begin
+    # The restart may not be counted: a node whose heartbeats were lost with other packets makes all nodes start over, too.
+    return job.wait_for_workers(NODES, within, since=begin) - begin
 
 
 @pytest.mark.parametrize("name", BAD_LINKS)
