@@ -117,7 +117,7 @@ class Job:
 
         until("the nodes in the state", complete, within)
 
-    def wait_for_workers(self, world, within, agents=None, since=0.0, restart=None):
+    def wait_for_workers(self, world, within, agents=None, since=0.0):
         """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
 
         Returns the moment of the last start. Fails at once if an agent has ended, and after `within` seconds.
@@ -127,7 +127,7 @@ class Job:
         def running():
             expect_running(agents)
             last = [starts[-1] for agent in agents if (starts := agent.starts())]
-            fits = [each for each in last if each.world == world and each.when > since and restart in (None, each.restart)]
+            fits = [each for each in last if each.world == world and each.when > since]
             return len(fits) == len(agents) and fits
 
         starts = until(f"{len(agents)} workers in a world of {world}", running, within)
