@@ -363,7 +363,7 @@ UNREACHABLE = """
 @pytest.mark.parametrize(
     ("host", "why", "hint"),
     [
-        ("127.0.0.1", "connection refused (nothing listens there)", "is the node or server that hosts the store up"),
+        ("127.0.0.1", "connection refused (nothing listens there)", "check that the node or server that hosts the store is up"),
         ("no-such-host.invalid", "could not resolve host", "check the spelling of the host name"),
     ],
 )
