@@ -455,7 +455,7 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
-    // The other has a connection, and what is of no job is nobody's to delete.
+    // The other job has a connection, and a key outside of every job never expires.
     let mut left = watcher.list_keys().unwrap();
     left.sort();
     assert_eq!(left, [plain, stays]);

@@ -254,7 +254,7 @@ fn output_whose_file_can_not_be_made_is_passed_through() {
     std::fs::write(&own, "").unwrap();
     assert!(attempt.worker(0).unwrap().stdout.is_none(), "it has the agent's");
     assert!(attempt.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
-    assert!(attempt.worker(1).unwrap().stdout.is_some(), "output that nobody wanted is not shown");
+    assert!(attempt.worker(1).unwrap().stdout.is_some(), "output that was not asked for is not shown");
     let told = logs.error().unwrap();
     assert!(told.starts_with("cannot create") && told.contains("0/stdout.log"), "{told}");
 }

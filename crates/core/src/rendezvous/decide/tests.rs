@@ -292,4 +292,8 @@ fn a_node_restores_its_round_when_the_store_has_lost_it() {
     let mut next = open(&["a"]);
     next.round = 5;
     assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
+    // After the store lost the round, they have completed another one, and start over.
+    let mut since = open(&["a"]);
+    (since.round, since.extra) = (1, complete(&["a"]).extra);
+    assert_eq!(keep_alive(&since), (Decision::Finish, Reason::Dropped));
 }

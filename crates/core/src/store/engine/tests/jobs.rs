@@ -56,7 +56,11 @@ fn the_keys_of_an_idle_job_are_deleted_and_no_others() {
     assert_eq!(expired(&mut store, 61), [("old".into(), 4, 61)]);
     assert_eq!(expired(&mut store, 89), []);
     assert_eq!(expired(&mut store, 1_000), [("new".into(), 1, 970)]);
-    assert_eq!(store.reply(3, Request::NumKeys), Reply::Number(1), "a key of no job stays for ever");
+    assert_eq!(
+        store.reply(3, Request::NumKeys),
+        Reply::Number(1),
+        "a key outside of every job never expires"
+    );
     let shot = store.0.snapshot();
     assert_eq!((shot.keys, shot.queue_items), (1, 0));
     assert!(!store.0.has_jobs());
