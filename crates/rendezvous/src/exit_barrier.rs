@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rallypoint_store::{ConnectionFault, Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::patience::PatientWait;
+use crate::patience::{CALL_TIMEOUT, PatientWait};
 
 /// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
 const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
@@ -24,7 +24,8 @@ const OURS: &str = "rallypoint.end/came";
 const HEARD: &str = "rallypoint.end/heard";
 const ALL_HEARD: &str = "rallypoint.end/all_heard";
 
-/// How long a node stays for those who have not heard. Torch's agents don't say that they have.
+/// How long a node stays for those who have not heard. Torch's agents don't say that they have. Also the timeout of calls
+/// after all nodes have finished: the store's host may be gone by then.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a node stays if all nodes of the round are ours, because ours say that they have heard.
 const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,9 +120,10 @@ impl ExitBarrier {
         };
         match end {
             Ok(None) => {
-                let failed = self.store.check(&[FAILED]).unwrap_or(false);
+                let quick = self.with_timeout(LINGER);
+                let failed = quick.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
-                let _ = self.with_timeout(OURS_LINGER_TIMEOUT).say_goodbye(stays);
+                let _ = quick.say_goodbye(stays);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
             Ok(Some(why)) => {
@@ -147,7 +149,7 @@ impl ExitBarrier {
             tracing::warn!("could not close the rendezvous: {error}");
         }
         // A host that wakes up may be gone before this is answered; that all have come is known here without it.
-        let _ = self.open();
+        let _ = self.with_timeout(CALL_TIMEOUT).open();
         Ok(true)
     }
 
