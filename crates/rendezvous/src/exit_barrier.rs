@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the port of the store may refuse connections before a waiting node concludes that the store's host has
 /// finished. Torch's host ends its store as soon as it knows that all nodes have finished.
-const HOST_GONE_TIMEOUT: Duration = Duration::from_secs(10);
+const HOST_GONE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a node that waits asks whether it still should.
 const LOOK: Duration = Duration::from_millis(500);
 
