@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::{ConnectionFault, Result, Store, StoreError};
+use rallypoint_store::{Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::patience::{CALL_TIMEOUT, PatientWait};
@@ -24,14 +24,11 @@ const OURS: &str = "rallypoint.end/came";
 const HEARD: &str = "rallypoint.end/heard";
 const ALL_HEARD: &str = "rallypoint.end/all_heard";
 
-/// How long a node stays for those who have not heard. Torch's agents don't say that they have. Also the timeout of calls
-/// after all nodes have finished: the store's host may be gone by then.
+/// How long the store's host stays for nodes that have not read that all have finished; torch's agents don't report that they
+/// have. Also the timeout of calls that a node makes after it has read it: the store's host may be gone by then.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a node stays if all nodes of the round are ours, because ours say that they have heard.
 const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the port of the store may refuse connections before a waiting node concludes that the store's host has
-/// finished. Torch's host ends its store as soon as it knows that all nodes have finished.
-const HOST_GONE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a node that waits asks whether it still should.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -176,15 +173,9 @@ impl ExitBarrier {
             match wait.poll(left) {
                 Ok(true) => return Ok(None),
                 Ok(false) => answered = Instant::now(),
-                Err(error) => {
-                    let tolerated = match error.connection_fault() {
-                        Some(ConnectionFault::Refused) => self.outage_timeout.min(HOST_GONE_TIMEOUT),
-                        _ => self.outage_timeout,
-                    };
-                    if !error.is_outage() || answered.elapsed() >= tolerated || left.is_zero() {
-                        return Err(error);
-                    }
-                }
+                Err(error)
+                    if error.is_outage() && answered.elapsed() < self.outage_timeout && !left.is_zero() => {}
+                Err(error) => return Err(error),
             }
             if left.is_zero() {
                 return Ok(Some(format!("this node has waited for {} s", most.as_secs())));

@@ -1,8 +1,9 @@
 //! Nodes meet when their work is done.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RoundEnd};
+use rallypoint_rendezvous::{ExitBarrier, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd};
 
 use crate::nodes::{Job, join_all};
 
@@ -80,4 +81,45 @@ fn who_loses_the_store_has_not_heard() {
     };
     let barrier = ExitBarrier::of(&rounds[0]).with_timeout(Duration::from_secs(2));
     assert_eq!(barrier.finish(&*nodes[0], MOST, true, go), RoundEnd::Unheard);
+}
+
+/// A handler whose job loses its store when the last node closes the rendezvous.
+struct HostThatLeaves(Mutex<Option<Job>>);
+
+impl RendezvousHandler for HostThatLeaves {
+    fn backend(&self) -> &str {
+        "test"
+    }
+    fn run_id(&self) -> &str {
+        "job"
+    }
+    fn next_rendezvous(&self) -> Result<RendezvousInfo, RendezvousError> {
+        unreachable!("the node has finished")
+    }
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        Ok(false)
+    }
+    fn set_closed(&self) -> Result<(), RendezvousError> {
+        drop(self.0.lock().unwrap().take());
+        Ok(())
+    }
+    fn num_nodes_waiting(&self) -> Result<u64, RendezvousError> {
+        Ok(0)
+    }
+    fn shutdown(&self) -> bool {
+        true
+    }
+}
+
+/// Torch's host leaves as soon as it knows that all nodes have finished.
+#[test]
+fn the_last_node_ends_soon_although_the_stores_host_is_gone() {
+    let job = Job::new(1, 1);
+    let mut round = join_all(&job.nodes(1)).remove(0);
+    round.store = Arc::from(round.store.with_timeout(5 * MOST));
+    let started = Instant::now();
+    let end =
+        ExitBarrier::of(&round).finish(&HostThatLeaves(Mutex::new(Some(job))), MOST, false, || Ok(None));
+    assert_eq!(end, RoundEnd::Finished);
+    assert!(started.elapsed() < MOST, "{:?}", started.elapsed());
 }
