@@ -184,7 +184,7 @@ impl Joining {
             {
                 return Ok(None);
             }
-            if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+            if store.timeout().is_some_and(|timeout| start.elapsed() >= timeout) {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }

@@ -118,7 +118,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
             output::complain(match error {
-                StoreError::Unresolvable { .. } => {
+                StoreError::Unreachable { .. } => {
                     "hint: check the spelling, or use an IP address of this machine"
                 }
                 _ => "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{NodeDesc, Settings};
-use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{
+    Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+};
 
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
@@ -190,7 +192,9 @@ impl StaticRendezvousHandler {
         }
         let store = match self.open(start) {
             Ok(store) => store,
-            Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
+            Err(StoreError::Listen { fault: ListenFault::InUse, .. }) if self.rank == 0 => {
+                self.open_beside()?
+            }
             Err(source) => return Err(self.failed(source)),
         };
         let addr = self.local_addr.clone().or_else(|| {
@@ -254,12 +258,10 @@ impl StaticRendezvousHandler {
             0 => String::new(),
             _ => self.endpoint.host.clone(),
         };
-        let options = TcpStoreOptions {
-            is_master: self.rank == 0,
-            multi_tenant: true,
-            timeout: self.timeout,
-            ..TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
-        };
+        let options = TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
+            .is_master(self.rank == 0)
+            .multi_tenant(true)
+            .timeout(self.timeout);
         if self.rank == 0 {
             return TcpStore::open(options);
         }
@@ -279,12 +281,17 @@ impl StaticRendezvousHandler {
     /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
     /// taken.
     fn open_beside(&self) -> Result<TcpStore> {
-        let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
+        let options = TcpStoreOptions::new(self.endpoint.clone()).timeout(BESIDE);
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
         // It may have opened its store a moment ago, and not have said yet who it is.
-        match TcpStore::open(options).and_then(|store| store.wait_for(&[&rank_0], BESIDE).map(|()| store)) {
+        match TcpStore::open(options)
+            .and_then(|store| store.wait_for(&[&rank_0], Some(BESIDE)).map(|()| store))
+        {
             Ok(store) => Ok(store),
-            _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
+            _ => Err(self.failed(StoreError::Listen {
+                address: self.endpoint.to_string(),
+                fault: ListenFault::InUse,
+            })),
         }
     }
 
@@ -416,7 +423,7 @@ impl RendezvousHandler for StaticRendezvousHandler {
         if checked.at.is_some_and(|at| at.elapsed() < CHECK) {
             return Ok(0);
         }
-        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(LOST)));
+        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(Some(LOST))));
         match nodes_that_finished(&round) {
             Ok(nodes) => checked.finished = nodes > 0,
             Err(_) if checked.finished => {}

@@ -107,7 +107,7 @@ fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
     let host = job.join(0, 2);
     // Once the first one has written down who it is.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/rank/0"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
     let said = another_rank_0(&job);
     assert!(said.contains("node rank 0 was given twice"), "{said}");
     assert!(joined(host).unwrap_err().to_string().contains("given twice"));
@@ -153,7 +153,7 @@ fn a_node_that_was_restarted_after_all_have_met_takes_its_place_again() {
     joined(job.join(1, 2)).unwrap();
     joined(host).unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
     // As if by another process.
     client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
     assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
@@ -165,7 +165,7 @@ fn who_comes_after_all_have_met_with_another_number_of_nodes_is_told_and_nobody_
     let host = job.node(0, 1);
     host.next_rendezvous().unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
     for _ in 0..2 {
         let error = joined(job.join(1, 2)).err().unwrap().to_string();
         let me = format!("(pid {})", std::process::id());

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tcp_store};
-use rallypoint_store::{C10dStoreOptions, StoreError};
+use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
 use super::raising::raised;
 use super::telling::{listen, tell};
@@ -76,18 +76,15 @@ pub(super) fn create_c10d_store<'py>(
     let server_port = server_port
         .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
         .transpose()?;
-    let options = C10dStoreOptions {
-        is_server,
-        world_size: u64::try_from(world_size).unwrap_or(0),
-        // Zero is without end below; here it is over at once.
-        timeout: timeout.max(Duration::from_millis(1)),
-        wait_for_workers,
-        retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
-        ..C10dStoreOptions::new(server_addr.clone(), server_port)
-    };
+    let options = C10dStoreOptions::new(server_addr.clone(), server_port)
+        .is_server(is_server)
+        .world_size(u64::try_from(world_size).unwrap_or(0))
+        .timeout(timeout)
+        .wait_for_workers(wait_for_workers)
+        .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
-        Err(StoreError::AddressInUse { .. }) => {
+        Err(StoreError::Listen { fault: ListenFault::InUse, .. }) => {
             let port = server_port.unwrap_or_default();
             Err(error::raise(
                 py,

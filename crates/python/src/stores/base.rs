@@ -68,9 +68,9 @@ impl PyStore {
         self.native.get().map_or(Zero::Forever, |native| native.zero)
     }
 
-    fn duration(&self, timeout: Timeout) -> Duration {
+    fn duration(&self, timeout: Timeout) -> Option<Duration> {
         match self.zero() {
-            Zero::AtOnce => timeout.or_at_once(),
+            Zero::AtOnce => Some(timeout.or_at_once()),
             Zero::Forever => timeout.or_forever(),
         }
     }

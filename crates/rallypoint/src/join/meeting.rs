@@ -23,7 +23,7 @@ pub(super) fn come_without_workers(store: &dyn Store, rank: u64) -> Result<()> {
 
 /// The command has failed here. The others need not wait for it; whether the job goes on is not theirs to say.
 pub(super) fn fail(round: &RendezvousInfo) {
-    let said = say_that_it_ended(&*round.store.with_timeout(SAY), round.rank);
+    let said = say_that_it_ended(&*round.store.with_timeout(Some(SAY)), round.rank);
     if let Err(error) = said.and_then(|()| ExitBarrier::of(round).with_timeout(SAY).fail()) {
         tracing::debug!("could not tell the others that the command has failed: {error}");
     }

@@ -108,7 +108,7 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
     let mut job = quick(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(2);
     let store = job.store();
-    store.set_timeout(Duration::from_millis(500));
+    store.set_timeout(Some(Duration::from_millis(500)));
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     let port = job.server.port();
@@ -148,7 +148,7 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     let endpoint = Endpoint::new("127.0.0.1", proxy.port);
     let timeout = Duration::from_secs(2);
     let with_room = Duration::from_secs(4);
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     proxy.freeze();
@@ -319,7 +319,7 @@ fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_
     let proxy = Frozen::before(&job);
     let endpoint = Endpoint::new("127.0.0.1", proxy.port);
     let timeout = Duration::from_secs(60);
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     let start = Instant::now();
     let joining = join(&node);

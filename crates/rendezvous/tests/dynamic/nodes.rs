@@ -107,8 +107,7 @@ impl Job {
     /// A client of the job's store.
     pub(crate) fn store(&self) -> TcpStore {
         let endpoint = Endpoint::new("127.0.0.1", self.server.port());
-        TcpStore::open(TcpStoreOptions { timeout: Duration::from_secs(20), ..TcpStoreOptions::new(endpoint) })
-            .unwrap()
+        TcpStore::open(TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(20))).unwrap()
     }
 
     pub(crate) fn node(&self) -> Arc<DynamicRendezvousHandler> {
