@@ -59,30 +59,26 @@ fn name(pid: Pid) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
+/// Kills all processes of a job that are chosen by id and command line, the agent not being among them.
+fn kill_chosen(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
+    let agent = start("2", &format!(": a_word_of_the_script; {FAMILY}"));
+    agent.says("ready", 2);
+    let relatives = relatives(&agent.mark()).into_iter();
+    let victims: Vec<Pid> =
+        relatives.filter(|(pid, line)| is_victim(*pid, line)).map(|(pid, _)| pid).collect();
+    let [outer, inner] = both(&agent);
+    assert!(victims.contains(&outer), "{what}: {:#?}", family(&agent.mark()));
+    assert!(!victims.contains(&inner), "{what}: {:#?}", family(&agent.mark()));
+    kill_at_once(&victims);
+    assert_gone(&agent.mark(), what);
+}
+
 /// What `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint` do.
 #[test]
 fn killing_all_processes_with_a_word_in_their_command_lines_or_names_leaves_nothing() {
-    let word_of_script = |_, line: &str| line.contains("a_word_of_the_script");
-    let program_in_line = |_, line: &str| line.contains("rallypoint");
-    let program_as_name = |pid, _: &str| name(pid).contains("rallypoint");
-    let kinds: [(&str, &dyn Fn(Pid, &str) -> bool); 3] = [
-        ("the script in their command lines", &word_of_script),
-        ("the program in their command lines", &program_in_line),
-        ("the program's name", &program_as_name),
-    ];
-    for (what, is_victim) in kinds {
-        let agent = start("2", &format!(": a_word_of_the_script; {FAMILY}"));
-        agent.says("ready", 2);
-        let victims: Vec<Pid> = relatives(&agent.mark())
-            .into_iter()
-            .filter_map(|(pid, line)| is_victim(pid, &line).then_some(pid))
-            .collect();
-        let [outer, inner] = both(&agent);
-        assert!(victims.contains(&outer), "{what}: {:#?}", family(&agent.mark()));
-        assert!(!victims.contains(&inner), "{what}: {:#?}", family(&agent.mark()));
-        kill_at_once(&victims);
-        assert_gone(&agent.mark(), &format!("all with {what} were killed"));
-    }
+    kill_chosen("the script in the command line", |_, line| line.contains("a_word_of_the_script"));
+    kill_chosen("the program in the command line", |_, line| line.contains("rallypoint"));
+    kill_chosen("the program's name", |pid, _| name(pid).contains("rallypoint"));
 }
 
 #[test]
