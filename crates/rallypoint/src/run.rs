@@ -11,7 +11,7 @@ mod said;
 mod script;
 mod streams;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
     AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, ended_elsewhere, entry_point_name,
-    failure_report, invoked_as, tell_error, tell_failure,
+    failure_report, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -66,10 +66,10 @@ pub(crate) fn is_torchrun(program: &OsStr) -> bool {
 }
 
 /// Runs the command under the name `torchrun`, without a subcommand before its flags.
-pub(crate) fn run_as_torchrun() -> ExitCode {
-    let matches = torchrun_command().get_matches();
+pub(crate) fn run_as_torchrun(line: &[OsString]) -> ExitCode {
+    let matches = torchrun_command().get_matches_from(line);
     match RunArgs::from_arg_matches(&matches) {
-        Ok(args) => run(args, TORCHRUN),
+        Ok(args) => run(args, TORCHRUN, line),
         Err(error) => error.exit(),
     }
 }
@@ -86,13 +86,13 @@ fn torchrun_command() -> clap::Command {
         .after_help(examples.unwrap_or_default())
 }
 
-/// Runs the command. `name` is its name in messages.
-pub(crate) fn run(args: RunArgs, name: &'static str) -> ExitCode {
+/// Runs the command. `name` is its name in messages, `line` the command line.
+pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitCode {
     if let Some(shell) = &args.print_completion {
         return print_completion(shell, name);
     }
-    // From here on this is the agent, and another process sees to it that nobody is left behind.
-    let guard = match rallypoint_agent::stand() {
+    // From here on this process is the agent, and the outer process watches over it.
+    let guard = match rallypoint_agent::start_agent() {
         Ok(guard) => Some(guard),
         Err(code) => return code,
     };
@@ -110,8 +110,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str) -> ExitCode {
     };
     let form = if args.log_format == "json" { Form::Log } else { Form::Plain };
     let voice = Voice { form, name };
-    let line: Vec<_> = [invoked_as()].into_iter().chain(std::env::args_os().skip(1)).collect();
-    let code = match launch(&args, &line, &defaults) {
+    let code = match launch(&args, line, &defaults) {
         Err(refused) => refuse(&refused, voice),
         Ok(Launch { config, warnings }) => {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
