@@ -8,18 +8,18 @@ use rallypoint_core::wire::{MAGIC, Reply, Request};
 
 /// Some requests, sent together, and the replies to them.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     /// What they are, for messages.
-    pub(super) name: &'static str,
-    pub(super) request: Vec<u8>,
-    pub(super) reply: Expected,
+    pub(crate) name: &'static str,
+    pub(crate) request: Vec<u8>,
+    pub(crate) reply: Expected,
     /// How many requests it counts as. A PING that only acknowledges others counts as none.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
 }
 
 /// What must come back.
 #[derive(Debug)]
-pub(super) enum Expected {
+pub(crate) enum Expected {
     /// Exactly these bytes; none: it is over once it is sent.
     Exactly(Vec<u8>),
     /// So many numbers, whatever they are.
@@ -28,7 +28,7 @@ pub(super) enum Expected {
 
 impl Expected {
     /// Its length in bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Expected::Exactly(bytes) => bytes.len(),
             Expected::Numbers(count) => count * 8,
@@ -38,26 +38,26 @@ impl Expected {
 
 impl Exchange {
     /// Nothing yet.
-    pub(super) fn named(name: &'static str) -> Exchange {
+    pub(crate) fn named(name: &'static str) -> Exchange {
         Exchange { name, request: Vec::new(), reply: Expected::Exactly(Vec::new()), requests: 0 }
     }
 
     /// The first words of a connection.
-    pub(super) fn handshake() -> Exchange {
+    pub(crate) fn handshake() -> Exchange {
         let mut handshake = Exchange::named("handshake");
         Request::Validate { magic: MAGIC }.encode(&mut handshake.request);
         handshake.ping()
     }
 
     /// With one more request, which gets no reply (or none yet).
-    pub(super) fn unanswered(mut self, request: Request<'_>) -> Exchange {
+    pub(crate) fn unanswered(mut self, request: Request<'_>) -> Exchange {
         request.encode(&mut self.request);
         self.requests += 1;
         self
     }
 
     /// With one more request, which gets this reply.
-    pub(super) fn answered(mut self, request: Request<'_>, reply: &Reply) -> Exchange {
+    pub(crate) fn answered(mut self, request: Request<'_>, reply: &Reply) -> Exchange {
         if let Expected::Exactly(bytes) = &mut self.reply {
             reply.encode(bytes);
         }
@@ -65,13 +65,13 @@ impl Exchange {
     }
 
     /// With one more request, which gets some number. Such a batch has no others in it.
-    pub(super) fn numbered(mut self, request: Request<'_>) -> Exchange {
+    pub(crate) fn numbered(mut self, request: Request<'_>) -> Exchange {
         self.reply = Expected::Numbers(self.reply.len() / 8 + 1);
         self.unanswered(request)
     }
 
     /// With a PING behind it, which tells that all before it are done.
-    pub(super) fn ping(mut self) -> Exchange {
+    pub(crate) fn ping(mut self) -> Exchange {
         const NONCE: u32 = 0x0072_7062;
         let requests = self.requests;
         self = self.answered(Request::Ping { nonce: NONCE }, &Reply::Nonce(NONCE));
@@ -81,7 +81,7 @@ impl Exchange {
 }
 
 /// The reply that carries this value.
-pub(super) fn value_reply(value: &[u8]) -> Reply {
+pub(crate) fn value_reply(value: &[u8]) -> Reply {
     Reply::Value(Value::copied(value))
 }
 

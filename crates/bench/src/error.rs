@@ -8,7 +8,9 @@ use rallypoint_store::StoreError;
 
 /// Why a workload, or the whole run, ended early.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BenchError {
+#[expect(missing_docs, reason = "the message of each variant says what it means")]
+#[non_exhaustive]
+pub enum BenchError {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
@@ -34,7 +36,9 @@ pub(super) enum BenchError {
 
 /// What went wrong on one connection.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+#[expect(missing_docs, reason = "the message of each variant says what it means")]
+#[non_exhaustive]
+pub enum Trouble {
     #[error("the server closed the connection during {during}")]
     Closed { during: &'static str },
     #[error("the connection failed during {during}: {source}")]
@@ -48,8 +52,8 @@ pub(super) enum Trouble {
 }
 
 impl BenchError {
-    /// As the help lists them.
-    pub(super) fn exit_code(&self) -> u8 {
+    /// Returns the exit code of the command, as its help lists them.
+    pub fn exit_code(&self) -> u8 {
         match self {
             BenchError::Usage(_) | BenchError::TooFewFiles { .. } => 2,
             BenchError::TimedOut { .. } => 4,
@@ -64,8 +68,8 @@ impl BenchError {
         }
     }
 
-    /// What to do about it.
-    pub(super) fn hint(&self) -> &'static str {
+    /// Returns what the user can do about the error.
+    pub fn hint(&self) -> &'static str {
         match self {
             BenchError::Usage(_) => "see `rallypoint bench --help`",
             BenchError::Unresolvable(_) => "check the spelling, or use an IP address this machine can reach",
@@ -92,8 +96,8 @@ impl BenchError {
         }
     }
 
-    /// Whether the workloads after this one can be tried.
-    pub(super) fn ends_the_run(&self) -> bool {
+    /// Returns whether no other workload can be tried.
+    pub fn ends_the_run(&self) -> bool {
         matches!(
             self,
             BenchError::Unresolvable(_)
@@ -103,8 +107,8 @@ impl BenchError {
         )
     }
 
-    /// Whether something went wrong; being told to stop is no error of the server's.
-    pub(super) fn is_trouble(&self) -> bool {
+    /// Returns whether something went wrong. An interruption is not an error of the server.
+    pub(crate) fn is_trouble(&self) -> bool {
         !matches!(self, BenchError::Interrupted { .. })
     }
 }

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::BenchArgs;
-use super::control::Control;
-use super::error::{BenchError, Trouble};
-use super::fleet::Fleet;
-use super::gathering::Gathering;
-use super::keys::Keys;
-use super::latencies::Latencies;
-use super::report::Outcome;
-use super::steady::{Batches, Steady};
-use super::watch::Watch;
-use super::workload::{Kind, Sized, Workload};
+use crate::Options;
+use crate::control::Control;
+use crate::error::{BenchError, Trouble};
+use crate::fleet::Fleet;
+use crate::gathering::Gathering;
+use crate::keys::Keys;
+use crate::latencies::Latencies;
+use crate::report::Outcome;
+use crate::steady::{Batches, Steady};
+use crate::watch::Watch;
+use crate::workload::{Kind, Sized, Workload};
 
 /// Connections on their way at a time, where opening them is not what is measured.
 const OPENING: usize = 256;
@@ -24,40 +24,39 @@ const OPENING: usize = 256;
 const OTHER_FILES: usize = 16;
 
 /// A run against one server.
-pub(super) struct Bench<'a> {
-    args: &'a BenchArgs,
+pub struct Bench {
+    options: Options,
     control: Control,
     keys: Keys,
     interrupted: Arc<AtomicBool>,
     files: usize,
 }
 
-impl<'a> Bench<'a> {
-    /// Finds the server.
-    pub(super) fn begin(args: &'a BenchArgs, interrupted: Arc<AtomicBool>) -> Result<Bench<'a>, BenchError> {
+impl Bench {
+    /// Connects to the server. The run ends soon after `interrupted` becomes true.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server can't be reached, or if the peer is not a TCPStore server.
+    pub fn connect(options: Options, interrupted: Arc<AtomicBool>) -> Result<Bench, BenchError> {
+        if options.endpoint.port == 0 {
+            return Err(BenchError::Usage(format!("{}: port 0 is not a server's", options.endpoint)));
+        }
         let files = raise_file_limit();
-        let control = Control::connect(&args.endpoint, args.timeout)?;
+        let control = Control::connect(&options.endpoint, options.timeout)?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let run = std::process::id().rotate_left(16) ^ now.subsec_nanos() ^ now.as_secs() as u32;
-        Ok(Bench { args, control, keys: Keys::of_run(run), interrupted, files })
-    }
-
-    /// With how many requests in flight to run this workload. What is large is sent one at a time.
-    pub(super) fn flights(&self, workload: Workload) -> Vec<usize> {
-        match workload.size {
-            Some(_) => vec![1],
-            None => self.args.in_flight.iter().map(|&n| n as usize).collect(),
-        }
+        Ok(Bench { options, control, keys: Keys::of_run(run), interrupted, files })
     }
 
     /// An outcome with nothing measured yet.
-    pub(super) fn blank(&self, workload: Workload, in_flight: usize) -> Outcome {
+    fn blank(&self, workload: Workload, in_flight: usize) -> Outcome {
         let size = |sized| workload.size.filter(|_| workload.sized() == sized);
         Outcome {
             workload: workload.to_string(),
-            connections: size(Sized::Clients).unwrap_or(self.args.connections as usize),
+            connections: size(Sized::Clients).unwrap_or(self.options.connections),
             in_flight,
-            value_bytes: size(Sized::ValueBytes).unwrap_or(self.args.value_bytes as usize),
+            value_bytes: size(Sized::ValueBytes).unwrap_or(self.options.value_bytes),
             operations: 0,
             seconds: 0.0,
             operations_per_second: 0.0,
@@ -68,8 +67,19 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Runs a workload and writes what it came to into `outcome`, also if it ends early.
-    pub(super) fn measure(
+    /// Runs a workload with this number of requests in flight on each connection. The outcome has what was measured also if
+    /// the workload ended early.
+    pub fn measure(&mut self, workload: Workload, in_flight: usize) -> (Outcome, Result<(), BenchError>) {
+        let mut outcome = self.blank(workload, in_flight);
+        let ended = self.fill(workload, in_flight, &mut outcome);
+        if let Err(error) = &ended {
+            outcome.errors = outcome.errors.max(u64::from(error.is_trouble()));
+            outcome.error = Some(error.to_string());
+        }
+        (outcome, ended)
+    }
+
+    fn fill(
         &mut self,
         workload: Workload,
         in_flight: usize,
@@ -101,7 +111,7 @@ impl<'a> Bench<'a> {
             1 => outcome.workload.clone(),
             n => format!("{} ({n} in flight)", outcome.workload),
         };
-        Watch::start(name, self.args.timeout, Arc::clone(&self.interrupted))
+        Watch::start(name, self.options.timeout, Arc::clone(&self.interrupted))
     }
 
     fn open(&self, outcome: &Outcome, watch: &mut Watch) -> Result<Fleet, BenchError> {
@@ -116,8 +126,8 @@ impl<'a> Bench<'a> {
         outcome: &mut Outcome,
         made: &mut usize,
     ) -> Result<(), BenchError> {
-        let keys = self.args.keys as usize;
-        let batches = Batches::of(workload, in_flight, keys, self.args.value_bytes as usize, &self.keys);
+        let keys = self.options.keys;
+        let batches = Batches::of(workload, in_flight, keys, self.options.value_bytes, &self.keys);
         *made = batches.keys;
         if let Some(value) = &batches.preset {
             let names = self.keys.names(0, batches.keys);
@@ -125,7 +135,7 @@ impl<'a> Bench<'a> {
         }
         let mut watch = self.watch(outcome);
         let mut fleet = self.open(outcome, &mut watch)?;
-        let mut steady = Steady::new(&batches, outcome.connections, self.args.until());
+        let mut steady = Steady::new(&batches, outcome.connections, self.options.until);
         let ended = fleet.run(&mut steady, &mut watch);
         outcome.measured(steady.elapsed(), &steady.latencies);
         outcome.errors = fleet.lost();
@@ -171,14 +181,15 @@ impl<'a> Bench<'a> {
         if made == 0 || self.control.delete(&self.keys, made).is_ok() {
             return Ok(());
         }
-        let deleted = Control::connect(&self.args.endpoint, self.args.timeout.min(Duration::from_secs(10)))
-            .and_then(|control| {
-                self.control = control;
-                self.control.delete(&self.keys, made).map_err(|trouble| self.lost_control(trouble))
-            });
+        let deleted =
+            Control::connect(&self.options.endpoint, self.options.timeout.min(Duration::from_secs(10)))
+                .and_then(|control| {
+                    self.control = control;
+                    self.control.delete(&self.keys, made).map_err(|trouble| self.lost_control(trouble))
+                });
         if deleted.is_err() {
             let prefix = self.keys.prefix();
-            crate::output::complain(&format!("rallypoint bench: keys that begin with {prefix} may be left"));
+            tracing::warn!("keys that begin with {prefix} may be left");
         }
         deleted
     }

@@ -6,12 +6,12 @@ use std::time::Instant;
 use rallypoint_core::Value;
 use rallypoint_core::wire::{KeyList, Reply, Request};
 
-use super::connection::Answer;
-use super::exchange::Exchange;
-use super::fleet::Script;
-use super::keys::Keys;
-use super::latencies::Latencies;
-use super::watch::Done;
+use crate::connection::Answer;
+use crate::exchange::Exchange;
+use crate::fleet::Script;
+use crate::keys::Keys;
+use crate::latencies::Latencies;
+use crate::watch::Done;
 
 /// Keys that each client of `cancel` waits for.
 const AWAITED: usize = 64;
@@ -20,14 +20,14 @@ const AWAITED: usize = 64;
 type Steps = Box<dyn Fn(usize, usize, i64) -> Option<Rc<Exchange>>>;
 
 /// A gathering while it runs.
-pub(super) struct Gathering {
+pub(crate) struct Gathering {
     /// What client `who` does as its step `n`, given the number it got last.
     steps: Steps,
     /// How many steps each has begun, and when its first.
     begun: Vec<(usize, Instant)>,
-    pub(super) started: Instant,
-    pub(super) ended: Instant,
-    pub(super) latencies: Latencies,
+    pub(crate) started: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) latencies: Latencies,
 }
 
 impl Gathering {
@@ -38,7 +38,7 @@ impl Gathering {
     }
 
     /// Each waits for keys of its own that are not there. Nobody is answered.
-    pub(super) fn wait_in_vain(clients: usize, names: &Keys) -> Gathering {
+    pub(crate) fn wait_in_vain(clients: usize, names: &Keys) -> Gathering {
         let prefix = names.prefix().to_owned();
         Gathering::new(
             clients,
@@ -53,13 +53,13 @@ impl Gathering {
     }
 
     /// Each gives up its wait.
-    pub(super) fn cancel(clients: usize) -> Gathering {
+    pub(crate) fn cancel(clients: usize) -> Gathering {
         let cancel = Rc::new(Exchange::named("cancel_wait").answered(Request::CancelWait, &Reply::Canceled));
         Gathering::new(clients, Box::new(move |_, step, _| (step == 0).then(|| Rc::clone(&cancel))))
     }
 
     /// Each sets its key, then gets the keys of all: waits for them, and asks for their values, as torch's client does.
-    pub(super) fn bootstrap(clients: usize, names: &Keys, value: &[u8]) -> Gathering {
+    pub(crate) fn bootstrap(clients: usize, names: &Keys, value: &[u8]) -> Gathering {
         let keys = names.names(0, clients);
         let list: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let all = KeyList::new(&list);
@@ -82,7 +82,7 @@ impl Gathering {
     }
 
     /// Each counts itself; the last one sets a key that all wait for.
-    pub(super) fn barrier(clients: usize, names: &Keys) -> Gathering {
+    pub(crate) fn barrier(clients: usize, names: &Keys) -> Gathering {
         let (count, last) = (names.name(0), names.name(1));
         let add = Rc::new(Exchange::named("add").numbered(Request::Add { key: &count, delta: 1 }));
         let awaited = [last.as_slice()];

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::error::BenchError;
+use crate::error::BenchError;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Ends a workload in time.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     name: String,
     timeout: Duration,
     started: Instant,
@@ -25,15 +25,15 @@ pub(super) struct Watch {
 
 /// How far something has come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Done {
-    pub(super) done: u64,
-    pub(super) total: u64,
-    pub(super) unit: &'static str,
+pub(crate) struct Done {
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+    pub(crate) unit: &'static str,
 }
 
 impl Watch {
     /// Starts the clock of a workload. The bar is for terminals only.
-    pub(super) fn start(name: String, timeout: Duration, interrupted: Arc<AtomicBool>) -> Watch {
+    pub(crate) fn start(name: String, timeout: Duration, interrupted: Arc<AtomicBool>) -> Watch {
         let now = Instant::now();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         if !std::io::stderr().is_terminal() {
@@ -46,17 +46,17 @@ impl Watch {
     }
 
     /// How long to wait for sockets before the next look.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         INTERVAL.min(self.left())
     }
 
     /// Time left.
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
     /// Whether it may go on. `done` is asked for only now and then.
-    pub(super) fn look(&mut self, done: impl FnOnce() -> Done) -> Result<(), BenchError> {
+    pub(crate) fn look(&mut self, done: impl FnOnce() -> Done) -> Result<(), BenchError> {
         let now = Instant::now();
         if now.duration_since(self.looked) < INTERVAL && now.duration_since(self.started) < self.timeout {
             return Ok(());
@@ -77,7 +77,7 @@ impl Watch {
     }
 
     /// The name of what is watched.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 }

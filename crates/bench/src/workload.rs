@@ -3,9 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::BenchError;
+
 /// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Add,
     Get,
     Set,
@@ -22,7 +24,7 @@ pub(super) enum Kind {
 
 /// What the number after a name counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sized {
+pub(crate) enum Sized {
     Nothing,
     ValueBytes,
     Keys,
@@ -31,10 +33,10 @@ pub(super) enum Sized {
 
 /// A load and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Workload {
-    pub(super) kind: Kind,
+pub struct Workload {
+    pub(crate) kind: Kind,
     /// As given after the name; `None`: the plain form.
-    pub(super) size: Option<usize>,
+    pub(crate) size: Option<usize>,
 }
 
 /// Name, kind, what a size means, and the size if none is given.
@@ -53,8 +55,8 @@ const NAMES: [(&str, Kind, Sized, Option<usize>); 12] = [
     ("barrier", Kind::Barrier, Sized::Clients, Some(10_000)),
 ];
 
-/// What is run unless something else is asked for: light enough for a server that others use.
-pub(super) const DEFAULT: &str = "add,get,set,check,wait,compare_set";
+/// The workloads that are run by default. They are light enough for a server that is in use.
+pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
 
 const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
@@ -64,16 +66,26 @@ const MOST_KEYS: usize = 131_072;
 const MOST_BYTES: usize = 8 << 20;
 
 impl Workload {
+    /// Returns whether the workload has a size of its own. A connection sends such requests one at a time.
+    pub fn is_large(self) -> bool {
+        self.size.is_some()
+    }
+
     /// What the number after its name counts.
-    pub(super) fn sized(self) -> Sized {
+    pub(crate) fn sized(self) -> Sized {
         let row = NAMES.iter().find(|row| row.1 == self.kind);
         row.map_or(Sized::Nothing, |row| row.2)
     }
 
-    /// A list of names with commas between them; `all` is all of them.
-    pub(super) fn list(text: &str) -> Result<Vec<Workload>, String> {
+    /// Parses a list of names with commas between them; `all` is all of them.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`BenchError::Usage`] if a name or a size is wrong.
+    pub fn list(text: &str) -> Result<Vec<Workload>, BenchError> {
         let text = text.split(',').map(|name| if name.trim() == "all" { ALL } else { name.trim() });
-        text.flat_map(|names| names.split(',')).map(str::parse).collect()
+        let workloads: Result<_, _> = text.flat_map(|names| names.split(',')).map(str::parse).collect();
+        workloads.map_err(BenchError::Usage)
     }
 }
 

@@ -9,12 +9,12 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-use super::error::Trouble;
-use super::exchange::{Exchange, Expected};
+use crate::error::Trouble;
+use crate::exchange::{Exchange, Expected};
 
 /// A connection, and how far its exchange has come.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     exchange: Rc<Exchange>,
     busy: bool,
@@ -27,17 +27,17 @@ pub(super) struct Connection {
 
 /// An exchange is over.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) requests: u64,
+pub(crate) struct Answer {
+    pub(crate) requests: u64,
     /// The last number, if numbers were expected.
-    pub(super) number: i64,
-    pub(super) took: Duration,
-    pub(super) at: Instant,
+    pub(crate) number: i64,
+    pub(crate) took: Duration,
+    pub(crate) at: Instant,
 }
 
 impl Connection {
     /// Begins to connect, with a first exchange that is sent as soon as that is done.
-    pub(super) fn open(
+    pub(crate) fn open(
         address: SocketAddr,
         registry: &Registry,
         token: Token,
@@ -59,12 +59,12 @@ impl Connection {
     }
 
     /// Whether an exchange is under way.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
     /// Begins the next exchange.
-    pub(super) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
+    pub(crate) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
         debug_assert!(!self.busy, "one exchange at a time");
         self.exchange = exchange;
         self.busy = true;
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// Sends what is to be sent. The answer, if the exchange is over with that.
-    pub(super) fn send(&mut self) -> Result<Option<Answer>, Trouble> {
+    pub(crate) fn send(&mut self) -> Result<Option<Answer>, Trouble> {
         while self.busy && self.sent < self.exchange.request.len() {
             match self.stream.write(&self.exchange.request[self.sent..]) {
                 Ok(len) => self.sent += len,
@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// Takes what has come. The answer, if the exchange is over with that.
-    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Answer>, Trouble> {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Answer>, Trouble> {
         loop {
             let len = match self.stream.read(scratch) {
                 Ok(0) => return Err(Trouble::Closed { during: self.exchange.name }),

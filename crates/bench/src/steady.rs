@@ -6,29 +6,31 @@ use std::time::{Duration, Instant};
 use rallypoint_core::Value;
 use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
 
-use super::connection::Answer;
-use super::exchange::{Exchange, value_reply};
-use super::fleet::Script;
-use super::keys::Keys;
-use super::latencies::Latencies;
-use super::watch::Done;
-use super::workload::{Kind, Sized, Workload};
+use crate::connection::Answer;
+use crate::exchange::{Exchange, value_reply};
+use crate::fleet::Script;
+use crate::keys::Keys;
+use crate::latencies::Latencies;
+use crate::watch::Done;
+use crate::workload::{Kind, Sized, Workload};
 
 /// When a steady load has done enough.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Until {
+pub enum Until {
+    /// After this time.
     After(Duration),
+    /// After this number of requests.
     Requests(u64),
 }
 
 /// The batches of a load, ready to be sent, and the keys that must be there before.
 #[derive(Debug)]
-pub(super) struct Batches {
-    pub(super) batches: Vec<Rc<Exchange>>,
+pub(crate) struct Batches {
+    pub(crate) batches: Vec<Rc<Exchange>>,
     /// Keys it uses.
-    pub(super) keys: usize,
+    pub(crate) keys: usize,
     /// What they must hold at the start.
-    pub(super) preset: Option<Vec<u8>>,
+    pub(crate) preset: Option<Vec<u8>>,
 }
 
 /// Large values are few, so that the batches of all keys together stay small.
@@ -36,7 +38,7 @@ const MOST_BATCHED: usize = 32 << 20;
 
 impl Batches {
     /// Prints the batches of `in_flight` requests each, over so many keys.
-    pub(super) fn of(
+    pub(crate) fn of(
         workload: Workload,
         in_flight: usize,
         keys: usize,
@@ -114,19 +116,19 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
 
 /// A steady load while it runs.
 #[derive(Debug)]
-pub(super) struct Steady {
+pub(crate) struct Steady {
     batches: Vec<Rc<Exchange>>,
     next: Vec<usize>,
     until: Until,
     asked: u64,
     started: Instant,
-    pub(super) ended: Instant,
-    pub(super) latencies: Latencies,
+    pub(crate) ended: Instant,
+    pub(crate) latencies: Latencies,
 }
 
 impl Steady {
     /// Each connection begins with another batch, so that they don't all ask for the same key.
-    pub(super) fn new(batches: &Batches, connections: usize, until: Until) -> Steady {
+    pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> Steady {
         let now = Instant::now();
         Steady {
             batches: batches.batches.clone(),
@@ -140,7 +142,7 @@ impl Steady {
     }
 
     /// Since the load began, up to its last answer.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.ended.duration_since(self.started)
     }
 }

@@ -7,14 +7,14 @@ const STEPS: u64 = 64;
 
 /// Times, counted. It takes a few kilobytes however many there are.
 #[derive(Debug, Default)]
-pub(super) struct Latencies {
+pub(crate) struct Latencies {
     counts: Vec<u64>,
     total: u64,
 }
 
 impl Latencies {
     /// Notes that `times` things took this long each.
-    pub(super) fn note(&mut self, took: Duration, times: u64) {
+    pub(crate) fn note(&mut self, took: Duration, times: u64) {
         let bucket = bucket(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         if bucket >= self.counts.len() {
             self.counts.resize(bucket + 1, 0);
@@ -24,12 +24,12 @@ impl Latencies {
     }
 
     /// How many there are.
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
     /// The time within which this share of them, from 0 to 1, was done.
-    pub(super) fn within(&self, share: f64) -> Option<Duration> {
+    pub(crate) fn within(&self, share: f64) -> Option<Duration> {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
         let bucket = self.counts.iter().position(|count| {

@@ -8,17 +8,17 @@ use std::time::Instant;
 
 use mio::{Events, Poll, Token};
 
-use super::connection::{Answer, Connection};
-use super::error::{BenchError, Trouble};
-use super::exchange::Exchange;
-use super::latencies::Latencies;
-use super::watch::{Done, Watch};
+use crate::connection::{Answer, Connection};
+use crate::error::{BenchError, Trouble};
+use crate::exchange::Exchange;
+use crate::latencies::Latencies;
+use crate::watch::{Done, Watch};
 
 /// Room for replies; one that fills it is read in several goes.
 const SCRATCH: usize = 256 * 1024;
 
 /// What a load consists of.
-pub(super) trait Script {
+pub(crate) trait Script {
     /// What this connection does next; `None`: it is done. `answer` is what it has just got, `None` at the start.
     fn next(&mut self, who: usize, answer: Option<&Answer>) -> Option<Rc<Exchange>>;
 
@@ -27,7 +27,7 @@ pub(super) trait Script {
 }
 
 /// Connections to one server.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     poll: Poll,
     events: Events,
     connections: Vec<Option<Connection>>,
@@ -39,7 +39,7 @@ pub(super) struct Fleet {
 impl Fleet {
     /// Opens so many connections, at most `at_once` of them on their way at a time, and notes how long each took from
     /// the first packet to the answered PING.
-    pub(super) fn open(
+    pub(crate) fn open(
         address: SocketAddr,
         count: usize,
         at_once: usize,
@@ -79,7 +79,7 @@ impl Fleet {
     }
 
     /// Runs a script on all connections until it has nothing more for any of them.
-    pub(super) fn run(&mut self, script: &mut impl Script, watch: &mut Watch) -> Result<(), BenchError> {
+    pub(crate) fn run(&mut self, script: &mut impl Script, watch: &mut Watch) -> Result<(), BenchError> {
         let mut busy = 0;
         for who in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[who] else { continue };
@@ -146,7 +146,7 @@ impl Fleet {
     }
 
     /// Connections lost so far.
-    pub(super) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 

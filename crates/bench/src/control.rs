@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Request;
 use rallypoint_store::Endpoint;
 
-use super::error::{BenchError, Trouble};
-use super::exchange::{Exchange, Expected};
-use super::keys::Keys;
+use crate::error::{BenchError, Trouble};
+use crate::exchange::{Exchange, Expected};
+use crate::keys::Keys;
 
 /// Keys set or deleted before their acknowledgement is awaited.
 const CHUNK: usize = 1000;
@@ -20,7 +20,7 @@ const IDLE_TIMES: usize = 5;
 
 /// A blocking connection.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(crate) struct Control {
     stream: TcpStream,
     address: SocketAddr,
     timeout: Duration,
@@ -28,7 +28,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Connects to the first address of a host that answers as a store does.
-    pub(super) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
+    pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let addresses = endpoint.resolve_within(timeout)?;
         Control::connect_to_one(endpoint, &addresses, timeout, started)
@@ -68,12 +68,12 @@ impl Control {
     }
 
     /// Where it is connected to.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Stores the same value under each of these keys.
-    pub(super) fn set(&mut self, keys: &[Vec<u8>], value: &[u8]) -> Result<(), Trouble> {
+    pub(crate) fn set(&mut self, keys: &[Vec<u8>], value: &[u8]) -> Result<(), Trouble> {
         for keys in keys.chunks(CHUNK) {
             let mut chunk = Exchange::named("set");
             for key in keys {
@@ -85,7 +85,7 @@ impl Control {
     }
 
     /// Deletes these keys, whether they are there or not.
-    pub(super) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), Trouble> {
+    pub(crate) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), Trouble> {
         for keys in keys.names(0, count).chunks(CHUNK) {
             let mut chunk = Exchange::named("delete_key");
             for key in keys {
@@ -97,7 +97,7 @@ impl Control {
     }
 
     /// Waits until the server has worked through what others sent it: until it answers at once.
-    pub(super) fn await_idle(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn await_idle(&mut self) -> Result<(), Trouble> {
         let ping = Exchange::named("ping").ping();
         let started = Instant::now();
         let mut quick = 0;

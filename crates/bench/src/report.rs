@@ -4,37 +4,49 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::latencies::Latencies;
+use crate::latencies::Latencies;
 
 /// One workload, measured. The names are those of the JSON.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Outcome {
-    pub(super) workload: String,
-    pub(super) connections: usize,
-    pub(super) in_flight: usize,
-    pub(super) value_bytes: usize,
-    pub(super) operations: u64,
-    pub(super) seconds: f64,
-    pub(super) operations_per_second: f64,
-    pub(super) p50_microseconds: Option<f64>,
-    pub(super) p99_microseconds: Option<f64>,
-    pub(super) errors: u64,
+pub struct Outcome {
+    /// The name of the workload.
+    pub workload: String,
+    /// Connections that were used.
+    pub connections: usize,
+    /// Requests that a connection sent together.
+    pub in_flight: usize,
+    /// Length of the values.
+    pub value_bytes: usize,
+    /// Requests that were answered.
+    pub operations: u64,
+    /// How long the load lasted.
+    pub seconds: f64,
+    /// The throughput.
+    pub operations_per_second: f64,
+    /// Median latency.
+    pub p50_microseconds: Option<f64>,
+    /// 99th percentile of the latencies.
+    pub p99_microseconds: Option<f64>,
+    /// Connections that were lost, or 1 if the workload failed otherwise.
+    pub errors: u64,
     /// The first thing that went wrong.
-    pub(super) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// A whole run, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Report<'a> {
-    pub(super) endpoint: &'a str,
-    pub(super) results: &'a [Outcome],
+pub struct Report<'a> {
+    /// The server.
+    pub endpoint: &'a str,
+    /// One outcome for each workload and number of requests in flight.
+    pub results: &'a [Outcome],
     /// Why there are none.
-    pub(super) error: Option<String>,
+    pub error: Option<String>,
 }
 
 impl Outcome {
     /// Fills in what was measured.
-    pub(super) fn measured(&mut self, elapsed: Duration, latencies: &Latencies) {
+    pub(crate) fn measured(&mut self, elapsed: Duration, latencies: &Latencies) {
         let micros = |share| latencies.within(share).map(|time| time.as_nanos() as f64 / 1000.0);
         self.operations = latencies.total();
         self.seconds = elapsed.as_secs_f64();
@@ -42,28 +54,28 @@ impl Outcome {
             if self.operations == 0 { 0.0 } else { self.operations as f64 / self.seconds.max(1e-9) };
         (self.p50_microseconds, self.p99_microseconds) = (micros(0.5), micros(0.99));
     }
+
+    /// Returns the row of the table below [`head`].
+    pub fn row(&self) -> String {
+        format!(
+            "{:<18} {:>6} {:>7} {:>9} {:>10} {:>9} {:>9} {:>7}",
+            self.workload,
+            self.connections,
+            self.in_flight,
+            self.operations,
+            rate(self.operations_per_second),
+            self.p50_microseconds.map_or("-".into(), time),
+            self.p99_microseconds.map_or("-".into(), time),
+            self.errors,
+        )
+    }
 }
 
 const COLUMNS: &str = "workload            conns  flight       ops      ops/s       p50       p99  errors";
 
-/// The table's head.
-pub(super) fn head() -> String {
-    COLUMNS.to_owned()
-}
-
-/// A row of the table.
-pub(super) fn row(outcome: &Outcome) -> String {
-    format!(
-        "{:<18} {:>6} {:>7} {:>9} {:>10} {:>9} {:>9} {:>7}",
-        outcome.workload,
-        outcome.connections,
-        outcome.in_flight,
-        outcome.operations,
-        rate(outcome.operations_per_second),
-        outcome.p50_microseconds.map_or("-".into(), time),
-        outcome.p99_microseconds.map_or("-".into(), time),
-        outcome.errors,
-    )
+/// Returns the head of the table.
+pub fn head() -> &'static str {
+    COLUMNS
 }
 
 fn rate(rate: f64) -> String {
@@ -102,11 +114,11 @@ mod tests {
             errors: 0,
             error: None,
         };
-        assert_eq!(row(&outcome).len(), head().len());
+        assert_eq!(outcome.row().len(), head().len());
         let mut latencies = Latencies::default();
         latencies.note(Duration::from_micros(1500), 3_000_000);
         outcome.measured(Duration::from_secs(2), &latencies);
-        assert_eq!(row(&outcome).len(), head().len());
-        assert!(row(&outcome).contains("1.50 M"), "{}", row(&outcome));
+        assert_eq!(outcome.row().len(), head().len());
+        assert!(outcome.row().contains("1.50 M"), "{}", outcome.row());
     }
 }
