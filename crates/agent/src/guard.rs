@@ -62,11 +62,16 @@ pub struct Guard(());
 ///
 /// The agent has the same command line and gets here the same way. Call this while the process has one thread.
 pub fn start_agent() -> Result<Guard, ExitCode> {
-    if FOLDER.get().is_some() {
+    if is_agent() {
         return Ok(Guard(()));
     }
     let letters = random_letters().unwrap_or_default();
     Err(outer::run(this_program(AGENT, &letters), &folder(&letters)))
+}
+
+/// Returns whether this process is the agent that [`start_agent`] has started.
+pub fn is_agent() -> bool {
+    FOLDER.get().is_some()
 }
 
 /// Takes up the part that this process was started for, and returns the command line that the user typed. Returns the exit
