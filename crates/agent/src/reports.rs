@@ -15,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the reports of the nodes of this round. `seen` says which of them are lost.
 pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<Reports> {
-    let store = &*round.store.with_timeout(ANSWER_TIMEOUT);
+    let store = &*round.store.with_timeout(Some(ANSWER_TIMEOUT));
     let lost = seen.lost.as_ref().map_or(&[][..], |lost| &lost.nodes);
     let mut lost_finished = 0;
     for (node, rank) in round.participants.iter().zip(0..) {
@@ -26,7 +26,7 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
     // In this order: a node that finishes between the two reads is taken for one of torch's until the next look. A node that has
     // reported and is not counted yet makes one of torch's seem lost; the supervisor acts on a second look only.
     let ours_finished = ours_that_ended(store)?.max(0) as u64;
-    let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).ended()?.max(0) as u64;
+    let finished = ExitBarrier::of(round).with_timeout(Some(ANSWER_TIMEOUT)).ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished, ours: listening(store)? })
 }
 
