@@ -26,7 +26,7 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
     // In this order: a node that finishes between the two reads is taken for one of torch's until the next look. A node that has
     // reported and is not counted yet makes one of torch's seem lost; the supervisor acts on a second look only.
     let ours_finished = ours_that_ended(store)?.max(0) as u64;
-    let finished = ExitBarrier::of(round).with_timeout(Some(ANSWER_TIMEOUT)).ended()?.max(0) as u64;
+    let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished, ours: listening(store)? })
 }
 

@@ -5,16 +5,10 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-<<<<<<< HEAD
-use pyo3::types::PyDict;
-use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tcp_store};
-use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
-=======
 use rallypoint_rendezvous::{
     Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint, unknown_c10d_options,
 };
-use rallypoint_store::{C10dStoreOptions, StoreError};
->>>>>>> main
+use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
 use super::raising::raised;
 use super::telling::{listen, tell};
