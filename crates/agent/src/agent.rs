@@ -321,13 +321,6 @@ impl Agent {
 
     fn bury(&mut self) {
         let (ended, nothing_is_left) = self.processes.reap();
-        if crate::guard::is_over() {
-            // Workers were killed because the outer process was: that is no failure to tell the others of. They see that this
-            // node is gone, and go on without it.
-            loop {
-                std::thread::park();
-            }
-        }
         for worker in ended {
             let event = self.ended(worker);
             self.supervisor.handle_event(event);

@@ -120,7 +120,10 @@ impl Joining {
                     self.observer.clone(),
                     Some(launch(&self.config)),
                 )?;
-                guard::prepare_departure(&Departure::new(parameters, handler.node()));
+                // The store at a port that the system chose is this process's, and no other node knows of it.
+                if !parameters.endpoint.ends_with(":0") {
+                    guard::prepare_departure(&Departure::new(parameters, handler.node()));
+                }
                 Arc::new(handler)
             }
             "static" => {

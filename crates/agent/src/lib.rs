@@ -44,7 +44,7 @@ pub use disk::is_disk_full;
 pub use entrance::enter;
 pub use error::{AgentError, Result};
 pub use error_file::{Cause, tell_error, tell_failure};
-pub use guard::{Guard, invoked_as, reaches_agent, stand};
+pub use guard::{Guard, is_agent, reaches_agent, start_agent};
 pub use health::{Health, Reply};
 pub use host::{full_name, short_name};
 pub use logs::{Attempt, Folder, Logs, WorkerLogs, remove_unused};

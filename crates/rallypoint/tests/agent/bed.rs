@@ -92,14 +92,9 @@ impl Agent {
         self.child.pid()
     }
 
-    /// The process that stands between the one that was started and the agent proper; once there is one.
-    pub(crate) fn keeper(&self) -> Option<Pid> {
-        children(self.pid()).first().copied()
-    }
-
-    /// The agent proper, which the two others watch over; once there is one.
+    /// The agent, once there is one: the child of the process that was started.
     pub(crate) fn inner(&self) -> Option<Pid> {
-        children(self.keeper()?).first().copied()
+        children(self.pid()).first().copied()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

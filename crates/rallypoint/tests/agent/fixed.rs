@@ -183,7 +183,7 @@ fn when_the_node_of_rank_0_is_killed_the_others_end_because_their_store_is_gone(
     let [first, second] = [0, 1].map(|rank| node(&port, rank, "2", &[], &script));
     first.says("told", 2);
     second.says("told", 2);
-    kill_at_once(&[first.pid(), first.keeper().unwrap(), first.inner().unwrap()]);
+    kill_at_once(&[first.pid(), first.inner().unwrap()]);
     let ended = second.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(ended.err.contains(&port.endpoint()), "{}", ended.err);

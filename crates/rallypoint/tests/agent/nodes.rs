@@ -79,7 +79,7 @@ pub(crate) fn worker_of(agent: &Agent) -> Pid {
 
 /// The node, agent and workers alike, is gone in one moment.
 pub(crate) fn kill_all_of(agent: &Agent) {
-    let agents = [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()];
+    let agents = [agent.pid(), agent.inner().unwrap()];
     kill_at_once(&[&agents[..], &[worker_of(agent)]].concat());
 }
 

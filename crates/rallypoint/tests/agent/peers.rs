@@ -19,8 +19,8 @@ fn starts(node: &Agent) -> Vec<String> {
 
 /// Torch's nodes, and ours before, notice it after 15 s without heartbeats.
 #[test]
-fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
-    for process in ["outer", "keeper", "agent"] {
+fn a_node_of_which_one_process_was_killed_is_taken_out_by_the_other() {
+    for process in ["outer", "agent"] {
         let port = Port::held();
         let script = format!("{TELL} exec sleep 600");
         let join = || node_with(&port, "2:3", SLOW_HEARTBEATS, &[], &script);
@@ -30,7 +30,6 @@ fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
         [&host, &survivor, &victim].into_iter().for_each(|node| node.says("/3 ", 1));
         let killed = match process {
             "outer" => victim.pid(),
-            "keeper" => victim.keeper().unwrap(),
             _ => victim.inner().unwrap(),
         };
         let start = Instant::now();
@@ -43,17 +42,16 @@ fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
     }
 }
 
-/// Two processes of the node see the third one's end at the same time; one of them used to cut off the other's departure.
 #[test]
 fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
-    for process in ["outer", "keeper", "outer", "keeper", "outer", "keeper"] {
+    for process in ["outer", "agent", "outer", "agent"] {
         let port = Port::held();
         let join = || node_with(&port, "3", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
         let host = join();
         has_host(&port);
         let victim = join();
         eventually("it waits", || victim.err().contains("2 of at least 3"));
-        let killed = if process == "outer" { victim.pid() } else { victim.keeper().unwrap() };
+        let killed = if process == "outer" { victim.pid() } else { victim.inner().unwrap() };
         let start = Instant::now();
         kill_process(killed, Signal::KILL).unwrap();
         let others = [join(), join()];

@@ -1,5 +1,4 @@
-//! How the nodes meet: torchrun's rules for which rendezvous is meant, and under which name. What contradicts that is
-//! found in `contradictions.rs`.
+//! The parameters of the rendezvous, by torchrun's rules. `contradictions.rs` finds flags that contradict each other.
 
 mod contradictions;
 
@@ -10,58 +9,58 @@ use rallypoint_rendezvous::{
 
 use super::Refused;
 use super::arguments::RunArgs;
+use super::given::Given;
 use super::python::{self, Defaults};
-use super::said::Said;
 
-/// How long nodes of a static rendezvous wait for each other, as torchrun has it.
+/// How long nodes of a static rendezvous wait for each other, in seconds, as in torchrun.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// What was said about the rendezvous; what was not is missing.
-pub(super) struct Meeting {
-    nnodes: Said<String>,
+/// The flags about the rendezvous.
+pub(super) struct RendezvousFlags {
+    nnodes: Given<String>,
     min_nodes: u64,
     max_nodes: u64,
-    backend: Option<Said<String>>,
-    endpoint: Option<Said<String>>,
+    backend: Option<Given<String>>,
+    endpoint: Option<Given<String>>,
     id: Option<String>,
-    conf: Option<Said<String>>,
+    conf: Option<Given<String>>,
     standalone: bool,
-    node_rank: Option<Said<i64>>,
-    master_addr: Option<Said<String>>,
-    master_port: Option<Said<i64>>,
+    node_rank: Option<Given<i64>>,
+    master_addr: Option<Given<String>>,
+    master_port: Option<Given<i64>>,
     local_addr: Option<String>,
 }
 
-/// Which rendezvous is meant.
+/// The kind of rendezvous that the flags ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One on this machine alone, because that was asked for or because there is but one node.
+    /// On this machine alone, because `--standalone` is given or because there is only one node.
     Alone,
     Static,
-    /// One that gives ranks itself.
+    /// Assigns ranks itself.
     Dynamic,
 }
 
-impl Meeting {
-    pub(super) fn read(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Meeting, Refused> {
-        let nnodes = defaults.said(&args.nnodes, "--nnodes");
-        let nnodes = nnodes.unwrap_or(Said { value: "1:1".into(), flag: "--nnodes", typed: false });
+impl RendezvousFlags {
+    pub(super) fn read(args: &RunArgs, defaults: &Defaults<'_>) -> Result<RendezvousFlags, Refused> {
+        let nnodes = defaults.given(&args.nnodes, "--nnodes");
+        let nnodes = nnodes.unwrap_or(Given { value: "1:1".into(), flag: "--nnodes", typed: false });
         let (min_nodes, max_nodes) = nodes(&nnodes.value)?;
         let given =
-            |text: &Option<String>, flag| defaults.said(text, flag).filter(|said| !said.value.is_empty());
-        Ok(Meeting {
+            |text: &Option<String>, flag| defaults.given(text, flag).filter(|given| !given.value.is_empty());
+        Ok(RendezvousFlags {
             nnodes,
             min_nodes,
             max_nodes,
             // An empty name is none that could be known.
-            backend: defaults.said(&args.rdzv_backend, "--rdzv-backend"),
+            backend: defaults.given(&args.rdzv_backend, "--rdzv-backend"),
             endpoint: given(&args.rdzv_endpoint, "--rdzv-endpoint"),
             id: defaults.text(&args.rdzv_id, "--rdzv-id"),
             conf: given(&args.rdzv_conf, "--rdzv-conf"),
             standalone: defaults.switch(args.standalone, "--standalone")?,
-            node_rank: defaults.said_number(args.node_rank, "--node-rank", python::int)?,
-            master_addr: defaults.said(&args.master_addr, "--master-addr"),
-            master_port: defaults.said_number(args.master_port, "--master-port", python::int)?,
+            node_rank: defaults.given_number(args.node_rank, "--node-rank", python::int)?,
+            master_addr: defaults.given(&args.master_addr, "--master-addr"),
+            master_port: defaults.given_number(args.master_port, "--master-port", python::int)?,
             local_addr: defaults.text(&args.local_addr, "--local-addr"),
         })
     }
@@ -85,7 +84,7 @@ impl Meeting {
         self.node_rank.as_ref().map_or(0, |rank| rank.value)
     }
 
-    /// The parameters of the rendezvous.
+    /// Returns the parameters of the rendezvous.
     pub(super) fn parameters(self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refused> {
         let kind = self.kind();
         self.check_contradictions(kind, warnings)?;

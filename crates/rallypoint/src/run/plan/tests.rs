@@ -27,7 +27,7 @@ fn folder() -> tempfile::TempDir {
     dir
 }
 
-fn with(line: &str, environment: &[(&str, &str)]) -> Result<Launch, Refused> {
+fn with(line: &str, environment: &[(&str, &str)]) -> Result<Plan, Refused> {
     let dir = folder();
     let here = dir.path().to_str().unwrap();
     let words: Vec<String> = line.split_whitespace().map(|word| word.replace("DIR", here)).collect();
@@ -37,7 +37,9 @@ fn with(line: &str, environment: &[(&str, &str)]) -> Result<Launch, Refused> {
         Some((_, value)) => Some(value.into()),
         None => (name == "PATH").then(|| dir.path().as_os_str().to_owned()),
     };
-    launch(&args, &line, &Defaults(&lookup))
+    let defaults = Defaults(&lookup);
+    let plan = plan(&args, &line, &defaults)?;
+    crate::run::script::check(&plan.config, &defaults).map(|()| plan)
 }
 
 fn config(line: &str) -> LaunchConfig {
@@ -221,9 +223,9 @@ fn config_of(environment: &[(&str, &str)]) -> LaunchConfig {
 
 #[test]
 fn several_workers_get_one_thread_each_unless_told() {
-    let launch = with("--nproc-per-node 2 DIR/s.py", &[]).unwrap();
-    assert_eq!(variable(&launch.config, "OMP_NUM_THREADS").unwrap(), "1");
-    assert!(launch.warnings[0].contains("OMP_NUM_THREADS"));
+    let plan = with("--nproc-per-node 2 DIR/s.py", &[]).unwrap();
+    assert_eq!(variable(&plan.config, "OMP_NUM_THREADS").unwrap(), "1");
+    assert!(plan.warnings[0].contains("OMP_NUM_THREADS"));
 }
 
 #[test]

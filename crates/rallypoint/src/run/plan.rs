@@ -1,5 +1,5 @@
-//! From flags, variables and defaults to what the agent is to do. Everything that is wrong is found here, before anything
-//! is started. The order and the rules are torchrun's; where it would go on with what can't work, this stops.
+//! From flags, variables and defaults to what the agent is to do. Order and rules are torchrun's, except that flags without
+//! effect are refused.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use rallypoint_agent::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
-    check_workers, count_devices, is_disk_full, reaches_agent, signal_number,
+    count_devices, reaches_agent, signal_number,
 };
 
 use super::arguments::RunArgs;
-use super::meeting::Meeting;
 use super::python::{self, Defaults};
+use super::rendezvous::RendezvousFlags;
 use super::{Refused, script, streams};
 
 /// More workers on one machine were not meant.
@@ -21,24 +21,26 @@ const MOST_WORKERS: i64 = 65_536;
 /// Longer than this is for ever.
 const LONGEST: f64 = 1e9;
 
-/// What the agent is to do, and what the user should know of it beforehand.
+/// What the agent is to do, and warnings for the user.
 #[derive(Debug)]
-pub(super) struct Launch {
+pub(super) struct Plan {
     pub(super) config: LaunchConfig,
     pub(super) warnings: Vec<String>,
 }
 
-/// What these flags ask for. `line` is the command line they came from, with the name that was typed for this program.
-pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Launch, Refused> {
+/// Returns what these flags ask for. `line` is the command line they came from.
+///
+/// It starts nothing and writes nothing: the outer process and the agent both call it, with the same result.
+pub(super) fn plan(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Plan, Refused> {
     let mut warnings = Vec::new();
     let (target, worker_args) = args.script(line).ok_or_else(|| {
         Refused::usage("the following arguments are required: SCRIPT (what the workers are to run)".into())
     })?;
-    let meeting = Meeting::read(args, defaults)?;
+    let rendezvous = RendezvousFlags::read(args, defaults)?;
     let max_restarts = defaults.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
     let max_restarts = u32::try_from(max_restarts)
         .map_err(|_| Refused::value(format!("max_restarts must be >= 0 (--max-restarts {max_restarts})")))?;
-    let rendezvous = meeting.parameters(&mut warnings)?;
+    let rendezvous = rendezvous.parameters(&mut warnings)?;
     let nproc_per_node = workers(args, defaults)?;
     let mut extra_environment = Vec::new();
     if nproc_per_node > 1 && defaults.variable("OMP_NUM_THREADS").is_none() {
@@ -76,27 +78,7 @@ pub(super) fn launch(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>)
         progress: true,
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
-    check_command(&config, defaults)?;
-    // Last, so that a run that is refused leaves nothing.
-    let events = match &config.events {
-        EventLog::File(file) => Some(("--event-log", file)),
-        EventLog::None | EventLog::Console => None,
-    };
-    let report = config.report.as_ref().filter(|file| file.as_os_str() != "-");
-    let mut made = Vec::new();
-    for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
-        let was_there = file.exists();
-        if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
-            // The agent then runs without an event log, and warns about it.
-            if flag == "--event-log" && is_disk_full(&error) {
-                continue;
-            }
-            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
-            return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
-        }
-        made.extend((!was_there).then_some(file));
-    }
-    Ok(Launch { config, warnings })
+    Ok(Plan { config, warnings })
 }
 
 fn workers(args: &RunArgs, defaults: &Defaults<'_>) -> Result<u32, Refused> {
@@ -179,13 +161,14 @@ fn mode(
 ) -> Result<CommandMode, Refused> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
-            .map(|(given, flag)| defaults.said_switch(given, flag));
+            .map(|(given, flag)| defaults.given_switch(given, flag));
     let (module, no_python, run_path) = (module?, no_python?, run_path?);
-    let method = defaults.said(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
+    let method =
+        defaults.given(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
     let python = || script::interpreter(invoked_as, defaults);
     if run_path.is_some() {
         for other in [&module, &no_python].into_iter().flatten() {
-            other.idle("--run-path runs a script inside of Python; leave one of them out", warnings)?;
+            other.refuse("--run-path runs a script inside of Python; leave one of them out", warnings)?;
         }
         return match method {
             None => Ok(CommandMode::RunPath { interpreter: python()? }),
@@ -195,7 +178,7 @@ fn mode(
         };
     }
     if let Some(method) = method {
-        method.idle("it is for --run-path; other workers are programs of their own", warnings)?;
+        method.refuse("it is for --run-path; other workers are programs of their own", warnings)?;
     }
     match (module.is_some(), no_python.is_some()) {
         (true, true) => Err(Refused::value(
@@ -204,20 +187,6 @@ fn mode(
         (false, true) => Ok(CommandMode::Program),
         (true, false) => Ok(CommandMode::Module { interpreter: python()? }),
         (false, false) => Ok(CommandMode::Script { interpreter: python()? }),
-    }
-}
-
-/// That what the workers are to run is there, for each of them.
-fn check_command(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), Refused> {
-    let path = (defaults.0)("PATH").unwrap_or_default();
-    let commands = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
-    match &config.command.mode {
-        CommandMode::Program => script::check_program(&config.command.target, &path),
-        CommandMode::Module { interpreter } => script::check_modules(&commands, interpreter, defaults),
-        // The local rank may be in its name.
-        CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
-            commands.iter().try_for_each(|target| script::check_script(target))
-        }
     }
 }
 
@@ -242,16 +211,15 @@ fn logs(
         Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
     };
     let streams = |given: &Option<String>, flag| {
-        let said = defaults.said(given, flag);
-        let streams = streams::streams(flag, said.as_ref().map_or("0", |said| &said.value))?;
-        // What is wanted, and by whom, if anything is.
-        let wants = |rank: u32| streams.of(rank) != Default::default();
-        let said = said.filter(|_| (0..workers).any(wants));
-        Ok::<_, Refused>((streams, said))
+        let given = defaults.given(given, flag);
+        let streams = streams::streams(flag, given.as_ref().map_or("0", |given| &given.value))?;
+        let is_set = |rank: u32| streams.of(rank) != Default::default();
+        let given = given.filter(|_| (0..workers).any(is_set));
+        Ok::<_, Refused>((streams, given))
     };
     let (redirects, redirected) = streams(&args.redirects, "--redirects")?;
     let (tee, tee_d) = streams(&args.tee, "--tee")?;
-    let filters = |given: &Option<String>, flag: &str| {
+    let filters = |given: &Option<String>, flag| {
         defaults.text(given, flag).map(|text| streams::texts(&text)).unwrap_or_default()
     };
     let stdout_filters = filters(&args.duplicate_stdout_filters, "--duplicate-stdout-filters");
@@ -263,8 +231,8 @@ fn logs(
                     .into(),
             ));
         }
-        for said in [redirected, tee_d].iter().flatten() {
-            said.idle("--log-dir /dev/null means no log files; leave one of them out", warnings)?;
+        for given in [redirected, tee_d].iter().flatten() {
+            given.refuse("--log-dir /dev/null means no log files; leave one of them out", warnings)?;
         }
     }
     for (filters, flag, is_tee_d) in [
