@@ -19,7 +19,7 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{
     Event, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
 };
-use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler, RoundEnd};
+use rallypoint_rendezvous::{Membership, Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::LaunchConfig;
@@ -115,6 +115,8 @@ struct Agent {
     epoch: u64,
     placement: Option<Placement>,
     watching: Option<Watching>,
+    /// The membership of the rendezvous that was seen last in this round, if something had changed.
+    membership: Option<Membership>,
     /// Set while this node waits for the others to finish.
     finishing: Option<Arc<AtomicBool>>,
     /// It was counted among those who have.
@@ -183,6 +185,7 @@ impl Agent {
             epoch: 0,
             placement: None,
             watching: None,
+            membership: None,
             finishing: None,
             counted: false,
             telling: None,
@@ -259,6 +262,7 @@ impl Agent {
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.send(target, signal),
             Order::Tell(news) => self.tell(news),
+            Order::ReportLost => self.report_lost(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
             Order::StopFinishing => self.stop_finishing(),
@@ -365,17 +369,11 @@ impl Agent {
             }
             Letter::PeersAlive(_) => Event::PeersAlive,
             Letter::Saw(_, sight) => match sight {
-                Sight::Waiting(nodes, are_ours) => {
-                    self.supervisor.handle_event(Event::NodesWaiting(nodes));
-                    match are_ours {
-                        true => Event::RoundOver,
-                        false => return,
-                    }
+                Sight::Membership(seen, reports) => {
+                    self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
+                    self.membership = Some(*seen);
+                    return;
                 }
-                Sight::Dropped => Event::Dropped,
-                Sight::Returned => Event::PeerRestarts,
-                Sight::Gone(lost) => Event::NodesLeft(lost.count),
-                Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
                     // Who waits for the others to finish hears it there.
                     if !self.supervisor.is_running() {
@@ -448,6 +446,14 @@ impl Agent {
                     tracing::warn!("the other nodes could not be told: {error}");
                 }
             }));
+        }
+    }
+
+    fn report_lost(&self) {
+        if let Some(seen) = &self.membership
+            && let (Some(round), Some(lost)) = (seen.round, &seen.lost)
+        {
+            tracing::warn!("gone from round {round}: {lost}");
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::counted;
-use rallypoint_core::rendezvous::{NodeDesc, Settings};
+use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
@@ -391,30 +391,20 @@ impl RendezvousHandler for StaticRendezvousHandler {
                 master_addr: self.endpoint.host.clone(),
                 master_port: self.endpoint.port,
             },
+            use_agent_store: true,
             round: 0,
             participants,
         })
     }
 
-    fn is_closed(&self) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn set_closed(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn num_nodes_waiting(&self) -> Result<u64> {
-        Ok(0)
-    }
-
-    /// Nobody is counted here, but rank 0 can be missed: the store goes with it, and then it is an error. Unless nodes have
-    /// finished: then rank 0 may have waited for this one as long as it does.
-    fn num_nodes_gone(&self) -> Result<u64> {
-        let Some(store) = self.store().filter(|_| self.rank != 0) else { return Ok(0) };
+    /// No node comes or goes. Rank 0 can be missed: the store goes with it, and then this fails. Once a node has finished it
+    /// does not, because rank 0 may have waited for this node as long as it does.
+    fn membership(&self) -> Result<Membership> {
+        let Some(store) = self.store() else { return Ok(Membership::default()) };
+        let membership = Membership { round: Some(0), ..Membership::default() };
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        if checked.at.is_some_and(|at| at.elapsed() < CHECK) {
-            return Ok(0);
+        if self.rank == 0 || checked.at.is_some_and(|at| at.elapsed() < CHECK) {
+            return Ok(membership);
         }
         let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(LOST)));
         match nodes_that_finished(&round) {
@@ -423,19 +413,15 @@ impl RendezvousHandler for StaticRendezvousHandler {
             Err(source) => return Err(self.failed(source)),
         }
         checked.at = Some(Instant::now());
-        Ok(0)
+        Ok(membership)
+    }
+
+    fn set_closed(&self) -> Result<()> {
+        Ok(())
     }
 
     fn hosts_store(&self) -> bool {
         self.rank == 0
-    }
-
-    fn use_agent_store(&self) -> bool {
-        true
-    }
-
-    fn shutdown(&self) -> bool {
-        true
     }
 
     fn interrupt(&self) {

@@ -17,8 +17,8 @@
 //! let handler = rendezvous_handler_registry().create_handler(&parameters)?;
 //! let round = handler.next_rendezvous()?;
 //! assert_eq!((round.rank, round.world_size), (0, 1));
-//! assert_eq!(handler.num_nodes_waiting()?, 0);
-//! handler.shutdown();
+//! assert!(handler.membership()?.is_intact());
+//! handler.set_closed()?;
 //! # Ok::<(), rallypoint_rendezvous::RendezvousError>(())
 //! ```
 //!
@@ -63,7 +63,7 @@ pub use parameters::{
 };
 pub use patience::PatientWait;
 pub use rallypoint_core::rendezvous::{
-    Launch, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
+    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
 };
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

@@ -86,7 +86,7 @@ impl Agent {
         self.events.took("ASSIGN_WORKER_RANKS", ranked);
         let before = self.formation.as_ref().map(|before| before.round.round);
         self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
-        self.watching = None;
+        (self.watching, self.membership) = (None, None);
         self.formation = Some(formation);
     }
 
@@ -104,7 +104,7 @@ impl Agent {
             ranks,
             master: round.bootstrap_store_info.clone(),
             restart_count: restarts,
-            use_agent_store: handler.use_agent_store(),
+            use_agent_store: round.use_agent_store,
         };
         self.tell_world(&formation, restarts);
         (self.events.placement, self.events.restarts) = (Some(placement.clone()), restarts);

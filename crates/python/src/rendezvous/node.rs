@@ -138,7 +138,7 @@ impl RendezvousNode {
 
     /// Whether the rendezvous has ended for good.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.call(py, |handler| handler.is_closed())
+        self.call(py, |handler| Ok(handler.membership()?.is_closed))
     }
 
     /// Ends the rendezvous for everybody.
@@ -148,7 +148,7 @@ impl RendezvousNode {
 
     /// How many nodes wait for the next round.
     fn num_nodes_waiting(&self, py: Python<'_>) -> PyResult<u64> {
-        self.call(py, |handler| handler.num_nodes_waiting())
+        self.call(py, |handler| Ok(handler.membership()?.num_nodes_waiting()))
     }
 
     /// Ends the heartbeats. Does nothing in a process that was forked: there are none.

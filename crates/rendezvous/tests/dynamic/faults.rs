@@ -31,7 +31,9 @@ fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
     let waiting = join(&spare);
     // It is gone without a word: only its heartbeats end.
     drop(nodes.remove(0));
-    eventually("the spare waits", Duration::from_secs(10), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    eventually("the spare waits", Duration::from_secs(10), || {
+        nodes[0].membership().unwrap().num_nodes_waiting() > 0
+    });
     let left = nodes[0].next_rendezvous().unwrap();
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
 }
@@ -54,9 +56,13 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     let value =
         rallypoint_core::rendezvous::cell::write(&state, &rallypoint_store::Limits::default()).unwrap();
     store.set("torch.rendezvous.job", &value).unwrap();
-    eventually("it finds out", Duration::from_secs(5), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    eventually("it finds out", Duration::from_secs(5), || {
+        nodes[0].membership().unwrap().num_nodes_waiting() > 0
+    });
     let first = join(&nodes[0]);
-    eventually("the other hears of it", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    eventually("the other hears of it", Duration::from_secs(5), || {
+        nodes[1].membership().unwrap().num_nodes_waiting() > 0
+    });
     let second = nodes[1].next_rendezvous().unwrap();
     let after = [first.join().unwrap().unwrap(), second];
     assert_agree(&after);
@@ -92,10 +98,12 @@ fn a_state_that_was_deleted_is_put_back() {
     let nodes = job.nodes(2);
     join_all(&nodes);
     job.store().delete_key("torch.rendezvous.job").unwrap();
-    assert_eq!(nodes[0].num_nodes_waiting().unwrap(), 0);
-    assert!(!nodes[1].is_closed().unwrap());
+    assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
+    assert!(!nodes[1].membership().unwrap().is_closed);
     let first = join(&nodes[0]);
-    eventually("it is heard", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    eventually("it is heard", Duration::from_secs(5), || {
+        nodes[1].membership().unwrap().num_nodes_waiting() > 0
+    });
     let second = nodes[1].next_rendezvous().unwrap();
     let after = [first.join().unwrap().unwrap(), second];
     assert_agree(&after);
@@ -112,13 +120,13 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
     node.next_rendezvous().unwrap();
     let port = job.server.port();
     drop(job);
-    assert_eq!(node.num_nodes_waiting().unwrap(), 0, "an outage changes nothing at first");
-    eventually("it is noticed", SOON, || node.num_nodes_waiting().is_err());
-    let error = node.num_nodes_waiting().unwrap_err();
+    assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0, "an outage changes nothing at first");
+    eventually("it is noticed", SOON, || node.membership().is_err());
+    let error = node.membership().unwrap_err();
     assert!(matches!(error, RendezvousError::Outage { .. }), "{error}");
     assert!(error.to_string().contains("store_outage_timeout"), "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
-    assert!(!node.shutdown());
+    node.set_closed().unwrap_err();
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     proxy.block();
     eventually("the outage has lasted too long", Duration::from_secs(20), || {
         let start = Instant::now();
-        let failed = node.num_nodes_waiting().is_err();
+        let failed = node.membership().is_err();
         assert!(start.elapsed() < with_room, "{:?}", start.elapsed());
         failed
     });
