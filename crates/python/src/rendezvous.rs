@@ -12,6 +12,15 @@ mod raising;
 mod telling;
 
 use pyo3::prelude::*;
+use rallypoint_rendezvous::RendezvousInfo;
+
+/// A round for Python: store, rank, world size, and the address and port of the workers' store.
+type Round<'py> = (Bound<'py, PyAny>, u64, u64, (String, u16));
+
+fn to_round(info: RendezvousInfo, store: Bound<'_, PyAny>) -> Round<'_> {
+    let workers = info.bootstrap_store_info;
+    (store, info.rank, info.world_size, (workers.master_addr, workers.master_port))
+}
 
 /// Adds its classes and functions to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

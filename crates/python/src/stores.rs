@@ -10,6 +10,7 @@ mod tcp;
 use pyo3::prelude::*;
 
 pub(crate) use base::{PyStore, has_native, overrides, to_delta, to_rust};
+pub(crate) use prefix::{adopt_part, part_of};
 pub(crate) use tcp::adopt;
 
 /// Adds the classes to the module.

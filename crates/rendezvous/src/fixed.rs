@@ -13,7 +13,7 @@ use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
 use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
+use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
@@ -71,7 +71,7 @@ pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dy
 impl StaticRendezvousHandler {
     /// A handler as `parameters` ask for.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
-        let mut wrong = unknown_options(&parameters.config, &["rank", "timeout"]);
+        let mut wrong = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
         wrong.extend(parameters.check_names());
         let mut take = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {
@@ -112,22 +112,21 @@ impl StaticRendezvousHandler {
                     .to_owned(),
             );
         }
-        // No port can be missed by accident: it is looked for twice, with two defaults.
-        let endpoints = [1, 2].map(|port| parse_rendezvous_endpoint(text, port));
-        let endpoint = match endpoints {
-            [Ok(one), Ok(other)] if one == other && !text.is_empty() => {
-                wrong.extend(check_reachable(&one));
-                Some(one)
+        let endpoint = match split_rendezvous_endpoint(text) {
+            Ok((host, Some(port))) => {
+                let endpoint = Endpoint { host, port };
+                wrong.extend(check_reachable(&endpoint));
+                Some(endpoint)
             }
-            [Ok(_), Ok(_)] if !text.is_empty() => {
+            Ok(_) if text.is_empty() => None,
+            Ok(_) => {
                 wrong.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
                 None
             }
-            [Err(error), _] => {
+            Err(error) => {
                 wrong.push(error.to_string());
                 None
             }
-            _ => None,
         };
         match (endpoint, rank) {
             (Some(endpoint), Some(rank)) if wrong.is_empty() => Ok(StaticRendezvousHandler {

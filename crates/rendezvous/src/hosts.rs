@@ -53,10 +53,15 @@ impl MissingHosts {
 }
 
 impl ExpectedHosts {
-    /// Those of the option `expected_hosts`, or of Slurm's node list.
+    /// The hosts of the option `expected_hosts`, or of Slurm's node list.
     pub(crate) fn of(parameters: &RendezvousParameters) -> Result<ExpectedHosts> {
-        if let Some(list) = parameters.get("expected_hosts") {
-            let hosts = expand(&list.to_string()).ok_or_else(|| {
+        ExpectedHosts::parse(parameters.get("expected_hosts").map(ToString::to_string).as_deref())
+    }
+
+    /// The hosts of this list, or of Slurm's node list.
+    pub(crate) fn parse(list: Option<&str>) -> Result<ExpectedHosts> {
+        if let Some(list) = list {
+            let hosts = expand(list).ok_or_else(|| {
                 RendezvousError::parameter(format!(
                     "expected_hosts={list} is no list of hosts; write host1;host2 or host[1-8]"
                 ))
