@@ -1,6 +1,5 @@
 //! The static rendezvous: ranks as given, and contradictions told instead of waited out.
 
-use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use rallypoint_rendezvous::{
     StaticRendezvousHandler, parse_rendezvous_config,
 };
 use rallypoint_store::{Listen, Store, TcpStoreServer};
+use rallypoint_testkit::held_port;
 
 /// Nodes of one job.
 struct Job {
@@ -17,13 +17,7 @@ struct Job {
 
 impl Job {
     fn new() -> Job {
-        // Held by a connection for as long as the tests run: rank 0 can listen there all the same, but the system gives
-        // the port to nobody who asks for any.
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let ends = (TcpStream::connect(("127.0.0.1", port)).unwrap(), listener.accept().unwrap());
-        std::mem::forget(ends);
-        Job { port }
+        Job { port: held_port() }
     }
 
     fn parameters(&self, rank: &str, nodes: u64) -> RendezvousParameters {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rallypoint_store::{
     C10dStoreOptions, Result, Store, StoreError, TcpStore, create_c10d_store, reserve_port,
 };
+use rallypoint_testkit::Port;
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
-use crate::place::Place;
 use crate::timing::fails_in_time;
 
 fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
@@ -22,8 +22,8 @@ fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
 
 #[test]
 fn a_world_of_four_finds_each_other_at_a_given_port() {
-    let place = Place::new();
-    let options = options(Some(place.port()), 4);
+    let place = Port::held();
+    let options = options(Some(place.number), 4);
     std::thread::scope(|scope| {
         // The server comes last: those who come early wait for it.
         let ranks: Vec<_> = (0..4)
@@ -100,8 +100,8 @@ fn a_port_that_becomes_free_in_time_is_had() {
 fn a_server_whose_workers_do_not_come_says_how_many_did() {
     let timeout = Duration::from_millis(700);
     let error = times_out_after(timeout, || {
-        let place = Place::new();
-        let options = C10dStoreOptions { timeout, ..options(Some(place.port()), 4) };
+        let place = Port::held();
+        let options = C10dStoreOptions { timeout, ..options(Some(place.number), 4) };
         std::thread::scope(|scope| {
             let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
             worker.join().unwrap().expect_err("two of four are not enough");
@@ -145,8 +145,8 @@ fn a_worker_without_a_server_gives_up_in_time() {
 
 #[test]
 fn nobody_is_waited_for_where_that_is_not_asked() {
-    let place = Place::new();
-    let options = C10dStoreOptions { wait_for_workers: false, ..options(Some(place.port()), 4) };
+    let place = Port::held();
+    let options = C10dStoreOptions { wait_for_workers: false, ..options(Some(place.number), 4) };
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();
     assert_eq!(server.num_keys().unwrap(), 0, "nobody was counted");

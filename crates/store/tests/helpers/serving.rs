@@ -8,9 +8,9 @@ use rallypoint_store::{
     Endpoint, LimitMismatch, Limits, Listen, ServerMismatch, ServerOptions, Store, StoreError, TcpStore,
     TcpStoreOptions, TcpStoreServer,
 };
+use rallypoint_testkit::Port;
 
 use crate::clock::{SOON, eventually};
-use crate::place::Place;
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() })
@@ -115,17 +115,17 @@ fn nowhere_to_listen_is_refused() {
 #[test]
 fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = Place::new();
-    let places = [place.port(), taken.local_addr().unwrap().port()];
+    let place = Port::held();
+    let places = [place.number, taken.local_addr().unwrap().port()];
     let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
-    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
+    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
 fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set_timeout(Duration::from_secs(2));
@@ -141,7 +141,7 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
         );
     });
     eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
-    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
+    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn try_tenant(port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let first = tenant(port, SOON);
     let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
     first.set("k", b"v").unwrap();
@@ -188,14 +188,14 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
     drop(tenants);
-    let again = place.taken_over(|port| try_tenant(port, SOON));
+    let again = place.listen(|port| try_tenant(port, SOON));
     assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
 }
 
 #[test]
 fn tenants_that_come_at_once_start_one_server() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let tenants: Vec<_> = std::thread::scope(|scope| {
         let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
         coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
