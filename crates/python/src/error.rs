@@ -7,7 +7,7 @@ use pyo3::types::PyType;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, StoreError, StoreKind};
 
-use crate::argument::Timeout;
+use crate::arguments::Timeout;
 
 /// The exception for an error of a call that was given no time-out of its own.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {

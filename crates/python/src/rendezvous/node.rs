@@ -12,10 +12,10 @@ use rallypoint_rendezvous::{
 };
 
 use super::backend::PythonBackend;
-use super::calling::{Maker, interruptible};
+use super::calls::{Maker, interruptible};
 use super::cell::RendezvousCell;
-use super::raising::raised;
-use super::telling::listen;
+use super::exceptions::raised;
+use super::logging::listen;
 use super::{Round, to_round};
 use crate::stores;
 

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
-use super::base::{PyStore, Zero, native_of};
-use crate::argument::{FilePath, Whole};
-use crate::blocking::run;
+use super::store::{PyStore, Zero, native_of};
+use crate::arguments::{FilePath, Whole};
+use crate::calls::run;
 use crate::process::{Native, Original};
 
 /// A store in one file that many processes share, torch's FileStore among them.

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{PrefixStore, Store};
 
-use super::base::{Below, PyStore, Zero, below, native_of};
-use crate::argument::Key;
-use crate::foreign::Foreign;
+use super::store::{Below, PyStore, Zero, below, native_of};
+use crate::arguments::Key;
+use crate::python_store::Foreign;
 
 /// A part of another store: every key gets prefix and a slash before it. Prefixes may be nested.
 #[pyclass(name = "PrefixStore", module = "rallypoint", extends = PyStore, subclass, frozen)]

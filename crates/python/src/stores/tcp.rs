@@ -11,10 +11,10 @@ use rallypoint_store::{
     Awaited, DEFAULT_TIMEOUT, Endpoint, Listen, ListenFault, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
-use super::base::{PyStore, Zero, native_of};
-use super::listen::take_over;
-use crate::argument::{Key, Timeout, Truth, Whole};
-use crate::blocking::{detached, run};
+use super::listener::take_over;
+use super::store::{PyStore, Zero, native_of};
+use crate::arguments::{Key, Timeout, Truth, Whole};
+use crate::calls::{detached, run};
 use crate::error::{raise, to_python, with_hint};
 use crate::process::{Native, Original};
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Dict, Optional, Tuple
 
 from ... import _rallypoint
 from ..._rallypoint import Store
-from . import _leaving
+from . import _shutdown
 from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo, _host_name
 from .errors import is_rendezvous_error
 
@@ -196,7 +196,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reform_last_call=reform_last_call,
             store_outage=store_outage,
         )
-        _leaving.watch(self._node)
+        _shutdown.watch(self._node)
 
     @classmethod
     def from_backend(

@@ -8,9 +8,9 @@ use rallypoint_rendezvous::{
     Config, RendezvousError, RendezvousHandler, RendezvousParameters, StaticRendezvousHandler,
 };
 
-use super::calling::{Maker, interruptible};
-use super::raising::{raised, raised_by_static};
-use super::telling::listen;
+use super::calls::{Maker, interruptible};
+use super::exceptions::{raised, raised_by_static};
+use super::logging::listen;
 use super::{Round, to_round};
 use crate::stores;
 

@@ -7,8 +7,8 @@ use pyo3::types::PyBytes;
 use rallypoint_rendezvous::RendezvousStoreInfo;
 use rallypoint_store::{Awaited, Barrier, Result, Store, StoreError};
 
-use crate::argument::Value;
-use crate::blocking::run;
+use crate::arguments::Value;
+use crate::calls::run;
 use crate::stores;
 
 /// Uses a store without holding the interpreter.

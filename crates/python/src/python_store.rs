@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyList};
 use rallypoint_core::counted;
 use rallypoint_store::{Result, Store, StoreError, StoreKind};
 
-use crate::argument::Timeout;
-use crate::ending::{attached, watch_end};
+use crate::arguments::Timeout;
+use crate::shutdown::{attached, watch_end};
 use crate::stores::{PyStore, has_native, overrides};
 
 /// A Python object with a store's methods.

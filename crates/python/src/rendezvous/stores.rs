@@ -10,9 +10,9 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
-use super::raising::raised;
-use super::telling::{listen, tell};
-use crate::blocking::{detached, detached_watching, raises};
+use super::exceptions::raised;
+use super::logging::{listen, tell};
+use crate::calls::{detached, detached_watching, raises};
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
