@@ -180,6 +180,7 @@ fn the_end_report_says_what_happened() {
         end: End::Failed,
         failures: vec![failure(0, Exit::Signal(11))],
         first_failure: Some(failure(0, Exit::Signal(11))),
+        last_exit: None,
         suspects: vec![],
         restarts: 2,
         starts: 3,
