@@ -24,7 +24,7 @@ pub(crate) fn finish(
 
 /// Reports that the work of this node has failed. The other nodes don't wait for it, and go on with the job.
 pub(crate) fn fail(round: &RendezvousInfo) {
-    let reported = say_that_it_ended(&*round.store.with_timeout(FAIL_TIMEOUT), round.rank);
+    let reported = say_that_it_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
     let barrier = ExitBarrier::of(round).with_timeout(FAIL_TIMEOUT);
     if let Err(error) = reported.and_then(|()| barrier.fail()) {
         tracing::debug!("could not report to the other nodes that the work of this node has failed: {error}");

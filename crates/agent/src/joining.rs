@@ -204,7 +204,7 @@ impl Joining {
             if !handler.membership()?.is_intact() || store.generation() != generation {
                 return Ok(None);
             }
-            if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+            if store.timeout().is_some_and(|timeout| start.elapsed() >= timeout) {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }

@@ -15,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the reports of the nodes of this round. `seen` says which of them are lost.
 pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<Reports> {
-    let store = &*round.store.with_timeout(ANSWER_TIMEOUT);
+    let store = &*round.store.with_timeout(Some(ANSWER_TIMEOUT));
     let lost = seen.lost.as_ref().map_or(&[][..], |lost| &lost.nodes);
     let mut lost_finished = 0;
     for (node, rank) in round.participants.iter().zip(0..) {

@@ -152,9 +152,8 @@ fn complain(error: &AgentError) -> u8 {
 
 /// Returns what the user can check if the store of a rendezvous can't be used.
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
-    use StoreError::{File, FileTimeout, UntrustedFile};
     match (error, error.connection_fault()) {
-        (File { .. } | FileTimeout { .. } | UntrustedFile { .. }, _) => {
+        (StoreError::File { .. }, _) => {
             "check that all nodes name the same file, and can read, write and lock it"
         }
         (_, Some(fault)) => fault.hint(),

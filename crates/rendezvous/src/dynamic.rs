@@ -138,11 +138,11 @@ impl DynamicRendezvousHandler {
         self
     }
 
-    /// The same, knowing by name who is expected: by the option `expected_hosts`, or by the scheduler's list. It makes messages
-    /// better and nothing else.
-    pub fn expecting(mut self, parameters: &RendezvousParameters) -> Result<DynamicRendezvousHandler> {
+    /// Names the hosts of the job in messages: those of `hosts` (`host1;host2` or `host[1-8]`), or those of Slurm's node
+    /// list. Fails with [`RendezvousError::Parameters`] if `hosts` is not such a list.
+    pub fn expecting(mut self, hosts: Option<&str>) -> Result<DynamicRendezvousHandler> {
         let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
-        driver.expected = ExpectedHosts::of(parameters)?;
+        driver.expected = ExpectedHosts::parse(hosts)?;
         Ok(self)
     }
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rallypoint_testkit::{eventually_or, scaled};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds, until_within};
+use crate::bed::{Agent, family, kill_at_once, random, relatives};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
@@ -19,7 +20,7 @@ fn start(workers: &str, script: &str) -> Agent {
 }
 
 pub(crate) fn assert_gone(mark: &str, what: &str) {
-    until_within(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
+    eventually_or(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
 }
 
 /// The outer process and the agent; both are there.
@@ -29,7 +30,7 @@ fn both(agent: &Agent) -> [Pid; 2] {
 
 #[test]
 fn whichever_of_the_two_processes_is_killed_and_whenever_nothing_is_left() {
-    for round in 0..rounds(24, 200) {
+    for round in 0..scaled(24, 200) {
         let mut agent = start("2", FAMILY);
         let pause = match round % 4 {
             // When all are there.

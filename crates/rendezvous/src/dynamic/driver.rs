@@ -508,7 +508,7 @@ impl Driver {
             return false;
         }
         let prefix = keys::round_prefix(&self.settings.run_id, before.round);
-        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(WHY)));
+        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(WHY))));
         nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 

@@ -112,7 +112,7 @@ impl RendezvousHandler for HostThatLeaves {
 fn the_last_node_ends_soon_although_the_stores_host_is_gone() {
     let job = Job::new(1, 1);
     let mut round = join_all(&job.nodes(1)).remove(0);
-    round.store = Arc::from(round.store.with_timeout(5 * MOST));
+    round.store = Arc::from(round.store.with_timeout(Some(5 * MOST)));
     let started = Instant::now();
     let end =
         ExitBarrier::of(&round).finish(&HostThatLeaves(Mutex::new(Some(job))), MOST, false, || Ok(None));

@@ -17,7 +17,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
     let endpoint = Endpoint::new("127.0.0.1", job.server.port());
     let timeout = Duration::from_secs(2);
-    let options = TcpStoreOptions { timeout, on_reset: OnReset::Continue, ..TcpStoreOptions::new(endpoint) };
+    let options = TcpStoreOptions::new(endpoint).timeout(timeout).on_reset(OnReset::Continue);
     job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
 }
 

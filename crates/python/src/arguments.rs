@@ -198,16 +198,13 @@ pub(crate) struct Timeout(i64);
 
 impl Timeout {
     /// For calls to which zero is without end: what is negative is over at once.
-    pub(crate) fn or_forever(self) -> Duration {
-        if self.0 == 0 { Duration::ZERO } else { self.or_at_once() }
+    pub(crate) fn or_forever(self) -> Option<Duration> {
+        (self.0 != 0).then(|| self.or_at_once())
     }
 
     /// For calls to which zero is at once.
     pub(crate) fn or_at_once(self) -> Duration {
-        match u64::try_from(self.0) {
-            Ok(millis @ 1..) => Duration::from_millis(millis),
-            _ => Duration::from_nanos(1),
-        }
+        Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
 
     pub(crate) fn of_millis(millis: i64) -> Timeout {
@@ -216,6 +213,12 @@ impl Timeout {
 
     pub(crate) fn millis(self) -> i64 {
         self.0
+    }
+}
+
+impl From<Option<Duration>> for Timeout {
+    fn from(timeout: Option<Duration>) -> Timeout {
+        timeout.unwrap_or_default().into()
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use super::telling::tell;
-use crate::blocking::is_main_thread;
+use super::logging::tell;
+use crate::calls::is_main_thread;
 
 /// How often to look for signals.
 const LOOK: Duration = Duration::from_millis(20);

@@ -8,9 +8,10 @@ use rallypoint_rendezvous::{
     Config, RendezvousError, RendezvousHandler, RendezvousParameters, StaticRendezvousHandler,
 };
 
-use super::calling::{Maker, interruptible};
-use super::raising::{raised, raised_by_static};
-use super::telling::listen;
+use super::calls::{Maker, interruptible};
+use super::exceptions::{raised, raised_by_static};
+use super::logging::listen;
+use super::{Round, to_round};
 use crate::stores;
 
 /// One node of a static rendezvous.
@@ -57,13 +58,13 @@ impl StaticNode {
         })
     }
 
-    /// Waits until all nodes are here; the store in which they have met.
-    fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    /// Waits until all nodes are here.
+    fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         self.maker.check()?;
         let (joining, turn) = (Arc::clone(&self.handler), Arc::clone(&self.turn));
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
-        interruptible(
+        let round = interruptible(
             py,
             || {
                 // In this order: whoever lets the handler wait again looks at the flag after that.
@@ -76,12 +77,15 @@ impl StaticNode {
                 joining.resume();
                 match stopped.load(Ordering::SeqCst) {
                     true => Err(RendezvousError::Interrupted { run_id: joining.run_id().into() }),
-                    false => joining.next_rendezvous().map(drop),
+                    false => joining.next_rendezvous(),
                 }
             },
         )?
         .map_err(|error| raised_by_static(py, error))?;
         let store = self.handler.store().expect("the nodes have met in it");
-        stores::adopt(py, store, self.master_addr.clone(), true)
+        let store = stores::adopt(py, store, self.master_addr.clone(), true)?;
+        // A prefix over the object, not over what is below it: a forked child must be able to connect anew.
+        let part = stores::part_of(&store, self.handler.run_id())?;
+        Ok(to_round(round, part))
     }
 }

@@ -10,11 +10,11 @@ use pyo3::types::{PyBytes, PyDelta, PyDict, PyList, PyTuple};
 use rallypoint_core::counted;
 use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 
-use crate::argument::{Key, Keys, Timeout, Truth, Value, Values, Whole};
-use crate::blocking::{detached, run};
+use crate::arguments::{Key, Keys, Timeout, Truth, Value, Values, Whole};
+use crate::calls::{detached, run};
 use crate::error::{of_wait, raise};
-use crate::foreign::Foreign;
 use crate::process::watch_forks;
+use crate::python_store::Foreign;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
 ///
@@ -68,9 +68,9 @@ impl PyStore {
         self.native.get().map_or(Zero::Forever, |native| native.zero)
     }
 
-    fn duration(&self, timeout: Timeout) -> Duration {
+    fn duration(&self, timeout: Timeout) -> Option<Duration> {
         match self.zero() {
-            Zero::AtOnce => timeout.or_at_once(),
+            Zero::AtOnce => Some(timeout.or_at_once()),
             Zero::Forever => timeout.or_forever(),
         }
     }

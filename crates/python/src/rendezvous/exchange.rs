@@ -5,10 +5,10 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::RendezvousStoreInfo;
-use rallypoint_store::{Barrier, Result, Store, StoreError};
+use rallypoint_store::{Awaited, Barrier, Result, Store, StoreError};
 
-use crate::argument::Value;
-use crate::blocking::run;
+use crate::arguments::Value;
+use crate::calls::run;
 use crate::stores;
 
 /// Uses a store without holding the interpreter.
@@ -19,11 +19,6 @@ fn with_store<T: Send>(
 ) -> PyResult<T> {
     let store = stores::to_rust(store)?;
     run(py, || body(&*store))
-}
-
-/// A time-out as the stores below take it, where zero is without end: here it is over at once.
-fn at_once(timeout: Duration) -> Duration {
-    timeout.max(Duration::from_millis(1))
 }
 
 fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
@@ -73,7 +68,7 @@ pub(super) fn synchronize<'py>(
     timeout: Duration,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let values = with_store(py, store, |store| {
-        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, at_once(timeout))
+        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
     })?;
     Ok(shown(py, values))
 }
@@ -90,11 +85,11 @@ pub(super) fn barrier(
     trace_timeout: Duration,
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
-        let (timeout, trace_timeout) = (at_once(timeout), at_once(trace_timeout));
-        let meeting = Barrier { timeout, rank, trace_timeout, ..Barrier::new(&key_prefix, world_size) };
+        let meeting =
+            Barrier::new(&key_prefix, world_size).rank(rank).timeout(timeout).trace_timeout(trace_timeout);
         match rallypoint_store::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),
-            Err(StoreError::RanksMissing { missing, .. }) => Ok(missing),
+            Err(StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. }) => Ok(missing),
             Err(error) => Err(error),
         }
     })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::blocking::is_main_thread;
+use crate::calls::is_main_thread;
 
 /// The program is about to end.
 static ENDING: AtomicBool = AtomicBool::new(false);

@@ -8,17 +8,17 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use rallypoint_core::counted;
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_store::{Result, Store, StoreError, StoreKind};
 
-use crate::argument::Timeout;
-use crate::ending::{attached, watch_end};
+use crate::arguments::Timeout;
+use crate::shutdown::{attached, watch_end};
 use crate::stores::{PyStore, has_native, overrides};
 
 /// A Python object with a store's methods.
 pub(crate) struct Foreign {
     object: Py<PyAny>,
-    /// Its own, unless this one is for a few calls that have less time, or more.
-    timeout: Option<Duration>,
+    /// The object's own timeout, unless this handle is for a few calls that have less time, or more.
+    timeout: Option<Timeout>,
     /// Whether methods that have a fall-back are the object's own where it has them, or the fall-back always.
     fall_back: bool,
 }
@@ -62,16 +62,16 @@ impl Foreign {
     /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
     fn within(&self, key: &str) -> Result<()> {
         match self.timeout {
-            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout),
+            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.or_forever()),
             _ => Ok(()),
         }
     }
 
     /// Waits as a store does that can only get: it takes its own time for each, but no further one is begun after this.
-    fn get_all(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn get_all(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let start = std::time::Instant::now();
         for (n, key) in keys.iter().enumerate() {
-            if start.elapsed() > timeout {
+            if let Some(timeout) = timeout.filter(|timeout| start.elapsed() > *timeout) {
                 let late =
                     format!("get() took longer than {timeout:?} for {n} of {}", counted(keys.len(), "key"));
                 return Err(foreign(PyTimeoutError::new_err(late)));
@@ -98,7 +98,7 @@ fn bytes(answer: Bound<'_, PyAny>, method: &str) -> PyResult<Vec<u8>> {
     }
 }
 
-fn delta(py: Python<'_>, timeout: Duration) -> PyResult<Bound<'_, PyAny>> {
+fn delta(py: Python<'_>, timeout: Option<Duration>) -> PyResult<Bound<'_, PyAny>> {
     crate::stores::to_delta(py, Timeout::from(timeout))
 }
 
@@ -120,7 +120,7 @@ impl Store for Foreign {
         self.call(|store| store.call_method1("check", (keys.to_vec(),))?.is_truthy())
     }
 
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         if !self.can_wait()? {
             return self.get_all(keys, timeout);
         }
@@ -132,8 +132,8 @@ impl Store for Foreign {
 
     fn wait(&self, keys: &[&str]) -> Result<()> {
         match self.timeout {
-            Some(timeout) => self.wait_for(keys, timeout),
-            None if !self.can_wait()? => self.get_all(keys, Duration::MAX),
+            Some(timeout) => self.wait_for(keys, timeout.or_forever()),
+            None if !self.can_wait()? => self.get_all(keys, None),
             None => self.call(|store| store.call_method1("wait", (keys.to_vec(),)).map(drop)),
         }
     }
@@ -216,23 +216,23 @@ impl Store for Foreign {
         self.call(|store| store.call_method0("list_keys")?.extract())
     }
 
-    fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Option<Duration> {
         let own = || {
             let timeout = self.call(|store| store.getattr("timeout")?.extract::<Timeout>());
-            timeout.map_or(rallypoint_store::DEFAULT_TIMEOUT, Timeout::or_forever)
+            timeout.unwrap_or_else(|_| rallypoint_store::DEFAULT_TIMEOUT.into())
         };
-        self.timeout.unwrap_or_else(own)
+        self.timeout.unwrap_or_else(own).or_forever()
     }
 
-    fn set_timeout(&self, timeout: Duration) {
+    fn set_timeout(&self, timeout: Option<Duration>) {
         // Nobody could be told here of a store that doesn't take it; it goes on with the one it has.
         let _ =
             self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         let object = Python::attach(|py| self.object.clone_ref(py));
-        Box::new(Foreign { object, timeout: Some(timeout), fall_back: self.fall_back })
+        Box::new(Foreign { object, timeout: Some(timeout.into()), fall_back: self.fall_back })
     }
 
     fn has_extended_api(&self) -> bool {
@@ -252,7 +252,7 @@ impl Store for Foreign {
         })
     }
 
-    fn kind(&self) -> &'static str {
-        "a store written in Python"
+    fn kind(&self) -> StoreKind {
+        StoreKind::Other("a store written in Python")
     }
 }

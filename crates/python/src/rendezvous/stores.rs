@@ -5,34 +5,26 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use rallypoint_rendezvous::{Config, ConfigValue, RendezvousParameters, create_tcp_store};
-use rallypoint_store::{C10dStoreOptions, StoreError};
+use rallypoint_rendezvous::{
+    Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint, unknown_c10d_options,
+};
+use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
-use super::raising::raised;
-use super::telling::{listen, tell};
-use crate::blocking::{detached, detached_watching, raises};
+use super::exceptions::raised;
+use super::logging::{listen, tell};
+use crate::calls::{detached, detached_watching, raises};
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
 #[pyfunction]
 pub(super) fn parse_rendezvous_endpoint(py: Python<'_>, endpoint: &str) -> PyResult<(String, Option<u16>)> {
-    // A port that is named is the same whatever the default is.
-    let read = |default| rallypoint_rendezvous::parse_rendezvous_endpoint(endpoint, default);
-    let [one, other] = [read(1), read(2)];
-    let one = one.map_err(|error| raised(py, error))?;
-    let is_named = other.is_ok_and(|other| other.port == one.port);
-    Ok((one.host, is_named.then_some(one.port)))
+    split_rendezvous_endpoint(endpoint).map_err(|error| raised(py, error))
 }
 
-/// What is wrong with the names of these options, for the `c10d` backend.
+/// Returns a message for each of these options that the `c10d` backend does not know.
 #[pyfunction]
-pub(super) fn check_rendezvous_options(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Vec<String>> {
-    let names = config.keys().iter().map(|key| key.extract::<String>()).collect::<PyResult<Vec<_>>>()?;
-    let config: Config = names.into_iter().map(|name| (name, ConfigValue::None)).collect();
-    let parameters = RendezvousParameters::new("c10d", "", "", 1, 1);
-    let parameters = parameters.and_then(|parameters| parameters.with_config(config));
-    Ok(parameters.map_err(|error| raised(py, error))?.unknown_options())
+pub(super) fn check_rendezvous_options(names: Vec<String>) -> Vec<String> {
+    unknown_c10d_options(&names)
 }
 
 /// Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it.
@@ -41,13 +33,15 @@ pub(super) fn create_rendezvous_store<'py>(
     py: Python<'py>,
     endpoint: &str,
     run_id: &str,
+    min_nodes: u64,
+    max_nodes: u64,
     is_host: Option<bool>,
     read_timeout: i64,
 ) -> PyResult<(Bound<'py, PyAny>, String)> {
     let host = parse_rendezvous_endpoint(py, endpoint)?.0;
     let mut config = Config::from([("read_timeout".into(), read_timeout.into())]);
     config.extend(is_host.map(|is_host| ("is_host".to_owned(), is_host.into())));
-    let parameters = RendezvousParameters::new("c10d", endpoint, run_id, 1, 1)
+    let parameters = RendezvousParameters::new("c10d", endpoint, run_id, min_nodes, max_nodes)
         .and_then(|parameters| parameters.with_config(config))
         .map_err(|error| raised(py, error))?;
     listen(py)?;
@@ -76,18 +70,15 @@ pub(super) fn create_c10d_store<'py>(
     let server_port = server_port
         .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
         .transpose()?;
-    let options = C10dStoreOptions {
-        is_server,
-        world_size: u64::try_from(world_size).unwrap_or(0),
-        // Zero is without end below; here it is over at once.
-        timeout: timeout.max(Duration::from_millis(1)),
-        wait_for_workers,
-        retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
-        ..C10dStoreOptions::new(server_addr.clone(), server_port)
-    };
+    let options = C10dStoreOptions::new(server_addr.clone(), server_port)
+        .is_server(is_server)
+        .world_size(u64::try_from(world_size).unwrap_or(0))
+        .timeout(timeout)
+        .wait_for_workers(wait_for_workers)
+        .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
-        Err(StoreError::AddressInUse { .. }) => {
+        Err(StoreError::Listen { fault: ListenFault::InUse, .. }) => {
             let port = server_port.unwrap_or_default();
             Err(error::raise(
                 py,
