@@ -126,7 +126,7 @@ pub use fault::{ConnectionFault, PeerProtocol};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
-pub use interrupt::interruptible;
+pub use interrupt::{interruptible, is_interrupted, sleep};
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
