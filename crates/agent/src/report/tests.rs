@@ -151,6 +151,7 @@ fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() 
             failures: vec![failure(0, Exit::Code(1))],
             first_failure: None,
             suspects,
+            last_exit: None,
             restarts: 0,
             starts: 1,
             group: Some((0, 2)),
