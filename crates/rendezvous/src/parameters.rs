@@ -168,11 +168,6 @@ impl RendezvousParameters {
         self.config.get(key)
     }
 
-    /// Returns whether the nodes meet in a file (`store_type=file`).
-    pub fn uses_file(&self) -> bool {
-        matches!(store_type(self), Ok(StoreType::File))
-    }
-
     /// An option that is a truth value; `None` if it isn't given.
     pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>> {
         let value = match self.get(key) {
