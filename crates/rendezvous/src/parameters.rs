@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use rallypoint_core::Limits;
 
 use crate::error::{RendezvousError, Result};
-use crate::settings::{StoreType, store_type};
 use crate::store_info::is_address;
 
 /// The value of an option.
