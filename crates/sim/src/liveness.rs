@@ -52,15 +52,23 @@ impl World {
             hold!(at, "R13", !back, "{} had left and was let in by {}", node.me, writer.node);
             node.was_spare |= after.redundancy_list.contains(&node.me);
         }
-        self.check_admitted(job, before, after)?;
+        self.check_admitted(job, before, after, writer)?;
         self.check_evicted(job, before, after, writer)?;
         self.jobs[job].checks.written(before, after, writer, at)
     }
 
-    /// R12: who waited for a round is in it, unless it is full.
-    fn check_admitted(&mut self, job: usize, before: &State, after: &State) -> Result<(), Violation> {
+    /// R12: a node that waited for a round is in it, unless the round is full or a torch node whose clock is ahead has ended
+    /// the last call too early.
+    fn check_admitted(
+        &mut self,
+        job: usize,
+        before: &State,
+        after: &State,
+        writer: Writer<'_>,
+    ) -> Result<(), Violation> {
         let full = after.participants.len() as u64 >= self.config.max_nodes;
-        if before.complete || !after.complete || full {
+        let is_early = writer.is_torch && self.config.skew > 0;
+        if before.complete || !after.complete || full || is_early {
             return Ok(());
         }
         let since = self.now.saturating_sub(Duration::from_secs(5));
