@@ -3,9 +3,10 @@
 //! Only the main thread runs signal handlers, so only there is a call looked up from.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
-use rallypoint_store::{Result, interruptible};
+use rallypoint_store::{Cancellation, Result};
 
 use crate::error::to_python;
 
@@ -30,15 +31,52 @@ pub(crate) fn detached_watching<T: Send>(
     should_stop: fn() -> bool,
     call: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
-    let outer = RAISED.take();
-    let outcome = py.detach(|| interruptible(should_stop, call));
-    match RAISED.replace(outer) {
+    let outer = (RAISED.take(), WATCH.replace(Watch { should_stop: Some(should_stop), is_stopped: false }));
+    let outcome = py.detach(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)));
+    WATCH.set(outer.1);
+    let raised = RAISED.replace(outer.0);
+    let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match raised {
         Some(raised) => Err(raised),
         None => Ok(outcome),
     }
 }
 
+/// Ends the calls of every store that Python has, when the call of [`detached_watching`] on this thread must stop.
+#[derive(Debug)]
+struct Signals;
+
+impl Cancellation for Signals {
+    fn is_cancelled(&self) -> bool {
+        WATCH.get().is_stopped
+    }
+
+    fn on_wait(&self) {
+        let watch = WATCH.get();
+        if let Some(should_stop) = watch.should_stop
+            && !watch.is_stopped
+            && should_stop()
+        {
+            WATCH.set(Watch { is_stopped: true, ..watch });
+        }
+    }
+}
+
+/// What a store needs so that its calls end when a signal handler raises.
+pub(crate) fn signals() -> Option<Arc<dyn Cancellation>> {
+    Some(Arc::new(Signals))
+}
+
+#[derive(Clone, Copy)]
+struct Watch {
+    should_stop: Option<fn() -> bool>,
+    /// `should_stop` has returned `true`. It is not called again, because a signal is told only once.
+    is_stopped: bool,
+}
+
 thread_local! {
+    /// The call under way on this thread.
+    static WATCH: Cell<Watch> = const { Cell::new(Watch { should_stop: None, is_stopped: false }) };
     /// What a signal handler raised while this thread was in a call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// A process, and whether this is its main thread: a fork makes one of the thread that forks.

@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use rallypoint_store::{
-    Endpoint, Exchange, FileStore, Result, Store, StoreError, StoreKind, TcpStore, TcpStoreOptions,
+    Cancellation, Endpoint, Exchange, FileStore, Result, Store, StoreError, StoreKind, TcpStore,
+    TcpStoreOptions,
 };
+
+use crate::calls::signals;
 
 /// How often this process was forked, counted from the first store on: another number is another process. Asking the
 /// system who we are would take longer than the rest of a call.
@@ -158,7 +161,7 @@ impl Native {
 /// A connection to the same server that has nothing in common with the copy.
 fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     let endpoint = Endpoint::new(copy.host(), copy.port());
-    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout))
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signals()))
 }
 
 impl Drop for Native {
@@ -228,6 +231,10 @@ impl Store for Native {
                 Err(error) => Box::new(Nowhere(error.to_string())),
             },
         }
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        signals()
     }
 
     fn has_extended_api(&self) -> bool {

@@ -150,7 +150,7 @@ impl StaticRendezvousHandler {
 
     /// Another handle of the store in which the nodes have met; `None` before that.
     pub fn store(&self) -> Option<TcpStore> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(TcpStore::client)
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
 
     /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
@@ -210,7 +210,7 @@ impl StaticRendezvousHandler {
 
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
-        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
+        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
         self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
             format!(
                 "node rank {} at {me} was started for {}, but {by} for {held}; start all with the same --nnodes",

@@ -12,7 +12,7 @@ use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
 use super::exceptions::raised;
 use super::logging::{listen, tell};
-use crate::calls::{detached, detached_watching, raises};
+use crate::calls::{detached, detached_watching, raises, signals};
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
@@ -47,7 +47,7 @@ pub(super) fn create_rendezvous_store<'py>(
     listen(py)?;
     // Why the store can't be reached yet is logged while this waits.
     let tell_and_look = || raises(|py| tell(py).and_then(|()| py.check_signals()));
-    let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None))?;
+    let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None, signals()))?;
     tell(py)?;
     let made = made.map_err(|error| raised(py, error))?;
     Ok((stores::adopt(py, made.store, host, true)?, made.reachable_as))
@@ -75,6 +75,7 @@ pub(super) fn create_c10d_store<'py>(
         .world_size(u64::try_from(world_size).unwrap_or(0))
         .timeout(timeout)
         .wait_for_workers(wait_for_workers)
+        .cancellation(signals())
         .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
