@@ -3,6 +3,7 @@
 
 mod ending;
 mod letter;
+mod snapshot;
 mod starting;
 mod world;
 
@@ -12,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,7 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{
     Event, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
 };
+use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{Membership, Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -26,7 +29,6 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
 use crate::guard::Guard;
-use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
 use crate::news::Tiding;
@@ -132,7 +134,7 @@ struct Agent {
     events: Events,
     stuck: Option<Stuck>,
     timers: Option<Timers>,
-    _health: Option<Health>,
+    _health: Option<HealthServer>,
     host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
     /// Whether the warning about the current backoff was logged.
@@ -155,9 +157,13 @@ impl Agent {
         let processes = Processes::new(surroundings.guard.as_ref()).map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = post.clone();
-        let ask = move |reply| asks.send(Letter::HowAreYou(reply));
+        let ask = move |timeout| {
+            let (reply, replied) = channel();
+            asks.send(Letter::Snapshot(reply));
+            replied.recv_timeout(timeout).ok()
+        };
         let health = config.watch.health_check.map(|at| {
-            let health = TcpListener::bind(at).and_then(|listener| Health::start(listener, ask));
+            let health = TcpListener::bind(at).and_then(|listener| HealthServer::start(listener, ask));
             health.map_err(system(&format!("listen for health checks at {at}")))
         });
         let health = health.transpose()?;
@@ -412,8 +418,9 @@ impl Agent {
                     end => Event::Finished { all: end == RoundEnd::Finished },
                 }
             }
-            Letter::HowAreYou(reply) => {
-                let _ = reply.send(self.health());
+            Letter::Snapshot(reply) => {
+                // The health check may have given up.
+                let _ = reply.send(self.snapshot());
                 return;
             }
         };

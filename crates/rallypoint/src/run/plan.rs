@@ -2,7 +2,7 @@
 //! effect are refused.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use rallypoint_agent::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
     count_devices, reaches_agent, signal_number,
 };
+use rallypoint_http::parse_address;
 
 use super::arguments::RunArgs;
 use super::python::{self, Defaults};
@@ -294,19 +295,16 @@ fn watch(
     let seconds = defaults.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
     let seconds = seconds.and_then(|text| python::float(&text).ok());
     let health_check = match (&args.health_check, defaults.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
-        (Some(text), _) => Some(address(text).ok_or_else(|| {
-            Refused::usage(format!(
-                "--health-check {text:?} is neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)"
-            ))
-        })?),
+        (Some(text), _) => {
+            let address = health_address(text);
+            Some(address.map_err(|why| Refused::usage(format!("--health-check {why}")))?)
+        }
         (None, Some(text)) => {
-            let address = address(&text);
-            if address.is_none() {
-                warnings.push(format!(
-                    "TORCHELASTIC_HEALTH_CHECK_PORT={text:?} is no port; there is no health check"
-                ));
+            let address = health_address(&text);
+            if let Err(why) = &address {
+                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; there is no health check"));
             }
-            address
+            address.ok()
         }
         (None, None) => None,
     };
@@ -318,9 +316,10 @@ fn watch(
     })
 }
 
-fn address(text: &str) -> Option<SocketAddr> {
-    let port = python::int(text).ok().and_then(|port| u16::try_from(port).ok());
-    port.map(|port| (IpAddr::V4(Ipv4Addr::LOCALHOST), port).into()).or_else(|| text.trim().parse().ok())
+/// Parses where health checks are answered. A port may be written as Python's `int` takes it, because torch parses the variable so.
+fn health_address(text: &str) -> Result<SocketAddr, String> {
+    let port = python::int(text).map(|port| port.to_string());
+    parse_address(port.as_deref().unwrap_or(text))
 }
 
 fn numa(text: &str) -> Option<NumaBinding> {

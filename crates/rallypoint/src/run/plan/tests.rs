@@ -210,6 +210,8 @@ fn variables_are_defaults() {
     assert_eq!(variable(&config_of(&environment), "OMP_NUM_THREADS"), None);
     assert!(config.identical_workers);
     assert_eq!(config.watch.health_check, "127.0.0.1:8080".parse().ok());
+    let everywhere = with("--health-check :8081 tool", &environment).unwrap().config;
+    assert_eq!(everywhere.watch.health_check, "[::]:8081".parse().ok());
     assert_eq!(config.error_file, Some("/e.json".into()));
     let config = with("--max-restarts 5 --shutdown-timeout 1 tool", &environment).unwrap().config;
     assert_eq!((config.max_restarts, config.grace.shutdown), (5, Duration::from_secs(1)));
