@@ -11,7 +11,7 @@ use rallypoint_core::rendezvous::{
     Cell, End, Goal, Joined, Member, Membership, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings,
     State, StateError, Step, Tolerance, WallTime, Watch, keys, pickle,
 };
-use rallypoint_store::{PrefixStore, Store, TcpStore};
+use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
 
 use super::{Flag, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
@@ -26,6 +26,8 @@ use crate::patience::CALL_TIMEOUT;
 pub(super) struct Driver {
     pub(super) backend: Arc<dyn RendezvousBackend>,
     store: Arc<dyn Store>,
+    /// Ends the calls of some threads early: the store's.
+    pub(super) cancellation: Option<Arc<dyn Cancellation>>,
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -77,6 +79,7 @@ const WHY: Duration = Duration::from_secs(1);
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
         Driver {
+            cancellation: store.cancellation(),
             backend,
             store,
             me: member.me.clone(),
@@ -186,8 +189,12 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is no outage, and with `RendezvousError::Outage` after `store_outage_timeout`.
+    /// Fails with the same error if it is no outage, with `RendezvousError::Interrupted` if this thread was interrupted, and
+    /// with `RendezvousError::Outage` after `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
+        if self.is_cancelled() {
+            return Err(self.interrupted());
+        }
         let source = match error {
             RendezvousError::Connection { source, .. } if source.is_outage() => source,
             error => return Err(error),
@@ -262,7 +269,7 @@ impl Driver {
     /// Sleeps so long, or until it is interrupted.
     pub(super) fn sleep(&self, most: Duration) {
         self.in_slices(most, |slice| {
-            std::thread::sleep(slice);
+            sleep(slice, self.cancellation.as_ref());
             false
         });
     }
@@ -280,8 +287,18 @@ impl Driver {
         }
     }
 
-    fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst)
+    /// Whether this node, or the thread that calls, was told to stop waiting.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst) || self.is_cancelled()
+    }
+
+    /// Whether the thread that calls was told to stop.
+    fn is_cancelled(&self) -> bool {
+        !sleep(Duration::ZERO, self.cancellation.as_ref())
+    }
+
+    fn interrupted(&self) -> RendezvousError {
+        RendezvousError::Interrupted { run_id: self.settings.run_id.clone() }
     }
 
     /// Pursues a goal to its end.
@@ -305,8 +322,9 @@ impl Driver {
                 false => None,
             };
             let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
-            if waits && self.is_interrupted() {
-                return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
+            // A node that was told to stop waiting still leaves, or closes the rendezvous.
+            if if waits { self.is_interrupted() } else { self.is_cancelled() } {
+                return Err(self.interrupted());
             }
             let began = self.now();
             let asks = !matches!(step, Step::Pause { .. });

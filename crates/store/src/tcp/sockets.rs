@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::deadline::{now, random, sleep};
+use crate::deadline::{now, random, sleep_until};
 use crate::endpoint::Endpoint;
 
 /// The way to the server of one endpoint.
@@ -107,7 +107,7 @@ impl Io for Sockets {
     }
 
     async fn sleep(&self, deadline: &Deadline) {
-        sleep(deadline);
+        sleep_until(deadline);
     }
 
     fn is_quiet(&self, stream: &Stream) -> bool {
