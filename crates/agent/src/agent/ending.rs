@@ -10,9 +10,9 @@ use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
 
 use super::Agent;
+use crate::announcements;
 use crate::error::AgentError;
 use crate::events::OfWorker;
-use crate::news;
 use crate::outcome::{End, Outcome};
 use crate::report::{self, Exit, Failure};
 
@@ -96,7 +96,7 @@ impl Agent {
     /// Who closed the rendezvous may have said why.
     fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
-        news::final_failure(&*watching.board)
+        announcements::final_failure(&*watching.board)
     }
 
     /// Returns the nodes that may have ended the job without reporting why. That is the node that closed the rendezvous if
@@ -112,7 +112,7 @@ impl Agent {
         for (rank, node) in (0..).zip(&round.participants) {
             // If the store is gone with the node that failed, any other node may be torch's.
             let is_ours = store_answers && {
-                let answer = news::is_ours(&*round.store, rank);
+                let answer = announcements::is_ours(&*round.store, rank);
                 store_answers = answer.is_ok();
                 answer.unwrap_or(false)
             };
@@ -173,7 +173,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(board), true) =
                 (verdict, board, handler.hosts_store())
             {
-                news::linger(&*board);
+                announcements::linger(&*board);
             }
             drop(handler);
             drop(done);

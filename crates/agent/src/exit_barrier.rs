@@ -1,5 +1,4 @@
-//! What the agent does at the exit barrier: it waits until all nodes have finished, for as long as it wants to know. When it
-//! no longer does is decided by the supervisor.
+//! The agent at the exit barrier, where it waits until all nodes have finished. The supervisor decides when it waits no longer.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use rallypoint_rendezvous::{
 use crate::agent::LaunchObserver;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
-use crate::{guard, news};
+use crate::{announcements, guard};
 
 /// How long to wait for ranks before looking whether they can still come.
 const SLICE: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ const SLOW: Duration = Duration::from_secs(2);
 const TORCH_NOTICES: Duration = Duration::from_secs(5);
 
 /// This node's way into rounds.
-pub(crate) struct Joining {
+pub(crate) struct Joiner {
     config: Arc<LaunchConfig>,
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
@@ -46,9 +46,9 @@ pub(crate) struct Formation {
     pub(crate) took: (Duration, Duration),
 }
 
-impl Joining {
-    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joining {
-        Joining { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
+impl Joiner {
+    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joiner {
+        Joiner { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
     }
 
     /// The handler, once there is one.
@@ -72,7 +72,7 @@ impl Joining {
     pub(crate) fn wait_for_torch(&self, last: &Formation) {
         let Some(handler) = self.handler.get() else { return };
         let all_are_ours =
-            || news::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
+            || announcements::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
         if last.round.world_size == 1 || all_are_ours() {
             return;
         }
@@ -175,7 +175,7 @@ impl Joining {
         let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
-        news::say_restarts(store, rank, restarts).map_err(failed)?;
+        announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
         // Said first, so that nobody waits for this node while it waits.
         store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
@@ -189,7 +189,7 @@ impl Joining {
             match wait.poll(Duration::MAX) {
                 Ok(true) => {
                     let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
-                    let restarts = news::most_restarts(store, nodes).map_err(failed)?;
+                    let restarts = announcements::max_restarts(store, nodes).map_err(failed)?;
                     return Ok(Some((ranks, restarts)));
                 }
                 Ok(false) => {}
@@ -222,7 +222,7 @@ pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_st
     // This node counts as finished before the others know all ranks, so the last node to finish is one with workers.
     say_that_it_ended(store, rank)?;
     count_as_idle(store)?;
-    news::say_restarts(store, rank, 0)?;
+    announcements::publish_restarts(store, rank, 0)?;
     let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
     assign_ranks(store, &mine, round.world_size)?;
     let nodes = round.participants.iter().zip(role_infos(store, round.world_size)?);
