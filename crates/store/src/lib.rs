@@ -128,6 +128,6 @@ pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use rallypoint_core::client::{Cancellation, ConnectionFault, OnReset, PeerProtocol, Violation};
-pub use server::{Listen, ServerOptions, ServerStats, TcpStoreServer};
+pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
 pub use store::{DEFAULT_TIMEOUT, Exchange, Store};
 pub use tcp::{TcpStore, TcpStoreOptions};
