@@ -320,7 +320,7 @@ impl Driver {
             Some(phase) => return self.wait(Signal::Over(phase), most),
             None if goal.waits() => self.sleep(most),
             // A node that was interrupted and now leaves must still pause.
-            None => sleep(most),
+            None => drop(sleep(most, self.cancellation.as_ref())),
         }
         false
     }
