@@ -23,6 +23,7 @@ use rallypoint_core::Limits;
 use rallypoint_core::store::Engine;
 
 pub use listen::Listen;
+pub use sharing::SharedServers;
 pub use stats::ServerStats;
 
 use crate::endpoint::Endpoint;
