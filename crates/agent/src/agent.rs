@@ -33,6 +33,7 @@ use crate::channel::{Receiver, Sender};
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
+use crate::exit_barrier::EXIT_BARRIER_TIMEOUT;
 use crate::guard::Guard;
 use crate::joiner::{Formation, Joiner};
 use crate::logs::{Attempt, Logs};
@@ -114,8 +115,8 @@ struct Agent {
     attempt: Option<Attempt>,
     /// Those of earlier starts of which something may still be shown.
     retired: Vec<Attempt>,
-    /// How many lines of those that are over were not shown.
-    unshown: u64,
+    /// Whether all lines of those that are over were shown.
+    all_shown: bool,
     /// A signal has come, whatever came of it.
     signalled: bool,
     formation: Option<Formation>,
@@ -197,7 +198,7 @@ impl Agent {
             logs: Logs::create(&config)?,
             attempt: None,
             retired: Vec::new(),
-            unshown: 0,
+            all_shown: true,
             signalled: false,
             formation: None,
             epoch: 0,
@@ -542,17 +543,12 @@ impl Agent {
         }
         tracing::info!(
             "all workers of this node have finished; waiting at most {} s for the other nodes",
-            self.config.exit_barrier.as_secs()
+            EXIT_BARRIER_TIMEOUT.as_secs()
         );
         let wanted = Arc::new(AtomicBool::new(true));
-        let (handler, round, most) = (Arc::clone(handler), formation.round.clone(), self.config.exit_barrier);
-        let is_wanted = Arc::clone(&wanted);
+        let (handler, round, is_wanted) = (Arc::clone(handler), formation.round.clone(), Arc::clone(&wanted));
         std::thread::spawn(move || {
-            let is_wanted = || is_wanted.load(Ordering::SeqCst);
-            if let Err(error) = rallypoint_rendezvous::say_that_it_ended(&*round.store, round.rank) {
-                tracing::debug!("could not say that this node has finished: {error}");
-            }
-            let end = crate::exit_barrier::finish(&*handler, &round, most, is_wanted);
+            let end = crate::exit_barrier::finish(&*handler, &round, || is_wanted.load(Ordering::SeqCst));
             sender.send(Message::Finished(start, end));
         });
         (self.finishing, self.counted) = (Some(wanted), true);

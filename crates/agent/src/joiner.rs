@@ -3,7 +3,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -20,9 +19,6 @@ use crate::{announcements, guard};
 
 /// How long to wait for ranks before looking whether they can still come.
 const SLICE: Duration = Duration::from_millis(200);
-
-/// How long nothing need be said.
-const SLOW: Duration = Duration::from_secs(2);
 
 /// How long torch's nodes may take to see that their workers have failed: Python may need a while to end.
 const TORCH_NOTICES: Duration = Duration::from_secs(5);
@@ -134,8 +130,6 @@ impl Joiner {
 
     fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
-        // While a TCP store can't be reached, the observer reports why.
-        let _made = parameters.uses_file().then(|| tell_if_slow(&parameters.endpoint));
         Ok(match parameters.backend.as_str() {
             "c10d" => {
                 let handler = DynamicRendezvousHandler::create(
@@ -234,16 +228,4 @@ fn launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);
     Launch { max_restarts: config.max_restarts, workers: config.nproc_per_node, command: hasher.finish() }
-}
-
-/// Says what is waited for if the answer takes longer than people like to look at nothing; until it is dropped.
-fn tell_if_slow(endpoint: &str) -> Sender<()> {
-    let (answered, answer) = channel();
-    let what = format!("no answer yet from the store of the rendezvous at {endpoint}");
-    std::thread::spawn(move || {
-        if answer.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("{what}");
-        }
-    });
-    answered
 }

@@ -10,6 +10,7 @@
 //! - [`Session`]: one connection's handshake and order
 //! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others speak of
 
+pub mod client;
 mod counted;
 mod error;
 mod key;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
-use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys, pickle};
+use rallypoint_core::rendezvous::{NodeDesc, Phase, Signal, cell, keys, pickle};
 use rallypoint_store::{Exchange, Store, StoreError};
 
-use crate::backend::{RendezvousBackend, Signal, Token, Written};
+use crate::backend::{RendezvousBackend, Token, Written};
 use crate::error::{RendezvousError, Result};
 
 pub use hosting::{C10dStore, TcpC10dStore, create_store, create_tcp_store};
@@ -248,7 +248,10 @@ impl RendezvousBackend for C10dBackend {
             Ok(()) => true,
             Err(_) => {
                 // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.
-                rallypoint_store::sleep(most.saturating_sub(before.elapsed()));
+                rallypoint_store::sleep(
+                    most.saturating_sub(before.elapsed()),
+                    self.store.cancellation().as_ref(),
+                );
                 false
             }
         }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::counted;
 use rallypoint_core::supervise::{Parting, Verdict};
 use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
@@ -77,19 +76,18 @@ impl Agent {
             _ if self.signalled => SHOW_IN_HASTE,
             _ => SHOW,
         };
-        let (mut told, mut unshown) = (false, self.unshown);
+        let (mut told, mut all_shown) = (false, self.all_shown);
         let retired = std::mem::take(&mut self.retired);
         for attempt in retired.iter().chain(&self.attempt) {
-            unshown += attempt.finish(patience, || {
+            all_shown &= attempt.finish(patience, || {
                 told = told || !self.signals.take(Instant::now()).is_empty();
                 told
             });
         }
-        if unshown > 0 {
+        if !all_shown {
             let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            let lines = counted(unshown, "line");
-            tracing::warn!("up to {lines} of the workers were not shown: nobody read them{folder}");
+            tracing::warn!("some lines of the workers were not shown: nobody read them{folder}");
         }
     }
 

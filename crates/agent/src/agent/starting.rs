@@ -25,8 +25,8 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
         workers: config.nproc_per_node,
         max_restarts: config.max_restarts,
-        shutdown_grace: config.grace.shutdown,
-        restart_grace: config.grace.restart,
+        shutdown_grace: config.shutdown_grace,
+        restart_grace: config.shutdown_grace,
         max_restart_backoff: config.max_restart_backoff,
         is_elastic: config.rendezvous.backend != "static",
         runs_once: config.runs_once,
@@ -50,7 +50,7 @@ impl Agent {
             attempt.finish(SHOW, || false);
             self.retired.push(attempt);
             for done in self.retired.extract_if(.., |attempt| attempt.is_done()) {
-                self.unshown += done.finish(SHOW, || true);
+                self.all_shown &= done.finish(SHOW, || true);
             }
         }
         if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
