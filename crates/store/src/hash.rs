@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
@@ -31,7 +31,6 @@ struct State {
     /// Slots for calls under way, to be used again.
     free: Vec<u32>,
     slots: u32,
-    generation: u32,
     /// Answers to calls that wait.
     answers: HashMap<ClientId, Result<Reply, Refusal>>,
 }
@@ -47,13 +46,12 @@ impl HashStore {
         limits.value_len = usize::MAX / 2;
         limits.awaited_total = usize::MAX / 2;
         limits.awaited_per_client = usize::MAX / 2;
-        // Its callers take turns at the lock.
-        limits.turn_keys = usize::MAX;
+        limits.output_hard = usize::MAX / 2;
+        let options = EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
         let state = State {
-            engine: Engine::new(limits, crate::server::random_number(), None),
+            engine: Engine::new(options, ()),
             free: Vec::new(),
             slots: 0,
-            generation: 0,
             answers: HashMap::new(),
         };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
@@ -193,18 +191,13 @@ impl State {
             self.slots += 1;
             self.slots - 1
         });
-        self.generation = self.generation.wrapping_add(1);
-        ClientId::new(slot, self.generation)
+        ClientId::new(slot)
     }
 
     fn leave(&mut self, client: ClientId) {
         self.engine.handle_disconnect(client);
         self.answers.remove(&client);
         self.free.push(client.index() as u32);
-        // A value may have been replaced while its answer was on its way.
-        if !self.engine.is_tidy() {
-            self.engine.tidy();
-        }
     }
 }
 
@@ -255,7 +248,7 @@ impl Store for HashStore {
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         let key = key.as_bytes();
         let mut state = self.state();
-        let held = state.engine.value_of(key).cloned();
+        let held = state.engine.snapshot().get(key).cloned();
         let stored = held.as_deref().map_or(expected.is_empty(), |held| *held == *expected);
         self.ask(&mut state, Request::CompareSet { key, expected, desired: desired.into() })?;
         Ok(match held {
@@ -306,7 +299,7 @@ impl Store for HashStore {
                 None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
                 // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
                 // ended its wait was a key of that name.
-                Some(_) if self.state().engine.value_of(name).is_some() => {
+                Some(_) if self.state().engine.snapshot().get(name).is_some() => {
                     return Err(StoreError::QueueEmpty { key: key.into() });
                 }
                 Some(_) => {}
