@@ -3,6 +3,7 @@
 
 mod ending;
 mod letter;
+mod snapshot;
 mod starting;
 mod world;
 
@@ -12,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,14 +21,14 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{
     Event, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
 };
-use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousHandler, RoundEnd};
+use rallypoint_http::HealthServer;
+use rallypoint_rendezvous::{Membership, Observer, RendezvousError, RendezvousHandler, RoundEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
 use crate::guard::Guard;
-use crate::health::Health;
 use crate::joining::{Formation, Joining};
 use crate::logs::{Attempt, Logs};
 use crate::news::Tiding;
@@ -115,6 +117,8 @@ struct Agent {
     epoch: u64,
     placement: Option<Placement>,
     watching: Option<Watching>,
+    /// The membership of the rendezvous that was seen last in this round, if something had changed.
+    membership: Option<Membership>,
     /// Set while this node waits for the others to finish.
     finishing: Option<Arc<AtomicBool>>,
     /// It was counted among those who have.
@@ -130,7 +134,7 @@ struct Agent {
     events: Events,
     stuck: Option<Stuck>,
     timers: Option<Timers>,
-    _health: Option<Health>,
+    _health: Option<HealthServer>,
     host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
     /// Whether the warning about the current backoff was logged.
@@ -153,9 +157,13 @@ impl Agent {
         let processes = Processes::new(surroundings.guard.as_ref()).map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = post.clone();
-        let ask = move |reply| asks.send(Letter::HowAreYou(reply));
+        let ask = move |timeout| {
+            let (reply, replied) = channel();
+            asks.send(Letter::Snapshot(reply));
+            replied.recv_timeout(timeout).ok()
+        };
         let health = config.watch.health_check.map(|at| {
-            let health = TcpListener::bind(at).and_then(|listener| Health::start(listener, ask));
+            let health = TcpListener::bind(at).and_then(|listener| HealthServer::start(listener, ask));
             health.map_err(system(&format!("listen for health checks at {at}")))
         });
         let health = health.transpose()?;
@@ -183,6 +191,7 @@ impl Agent {
             epoch: 0,
             placement: None,
             watching: None,
+            membership: None,
             finishing: None,
             counted: false,
             telling: None,
@@ -259,6 +268,7 @@ impl Agent {
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.send(target, signal),
             Order::Tell(news) => self.tell(news),
+            Order::ReportLost => self.report_lost(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
             Order::StopFinishing => self.stop_finishing(),
@@ -321,13 +331,6 @@ impl Agent {
 
     fn bury(&mut self) {
         let (ended, nothing_is_left) = self.processes.reap();
-        if crate::guard::is_over() {
-            // Workers were killed because the outer process was: that is no failure to tell the others of. They see that this
-            // node is gone, and go on without it.
-            loop {
-                std::thread::park();
-            }
-        }
         for worker in ended {
             let event = self.ended(worker);
             self.supervisor.handle_event(event);
@@ -372,17 +375,11 @@ impl Agent {
             }
             Letter::PeersAlive(_) => Event::PeersAlive,
             Letter::Saw(_, sight) => match sight {
-                Sight::Waiting(nodes, are_ours) => {
-                    self.supervisor.handle_event(Event::NodesWaiting(nodes));
-                    match are_ours {
-                        true => Event::RoundOver,
-                        false => return,
-                    }
+                Sight::Membership(seen, reports) => {
+                    self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
+                    self.membership = Some(*seen);
+                    return;
                 }
-                Sight::Dropped => Event::Dropped,
-                Sight::Returned => Event::PeerRestarts,
-                Sight::Gone(lost) => Event::NodesLeft(lost.count),
-                Sight::Closed(finished) => Event::Closed { finished },
                 Sight::Lost(error) => {
                     // Who waits for the others to finish hears it there.
                     if !self.supervisor.is_running() {
@@ -421,8 +418,9 @@ impl Agent {
                     end => Event::Finished { all: end == RoundEnd::Finished },
                 }
             }
-            Letter::HowAreYou(reply) => {
-                let _ = reply.send(self.health());
+            Letter::Snapshot(reply) => {
+                // The health check may have given up.
+                let _ = reply.send(self.snapshot());
                 return;
             }
         };
@@ -455,6 +453,14 @@ impl Agent {
                     tracing::warn!("the other nodes could not be told: {error}");
                 }
             }));
+        }
+    }
+
+    fn report_lost(&self) {
+        if let Some(seen) = &self.membership
+            && let (Some(round), Some(lost)) = (seen.round, &seen.lost)
+        {
+            tracing::warn!("gone from round {round}: {lost}");
         }
     }
 

@@ -17,20 +17,26 @@ const NAME: &str = "rallypoint-worker:";
 /// The exit code of a process that did not become a worker.
 pub(crate) const NOT_A_WORKER: i32 = 127;
 
-/// Becomes a worker, or watches over the agent, if that is what this process was started for. It returns an exit code to end
-/// with if becoming a worker failed, or when the agent is gone. To be called first in `main` by every program whose agent has a
-/// [`Guard`](crate::Guard).
-pub fn enter() -> Option<ExitCode> {
-    if let Some(code) = crate::guard::keep() {
-        return Some(code);
+/// Takes up the part that this process was started for, and returns the command line that the user typed.
+///
+/// A process that was started as a worker becomes it. Every program whose agent has a [`Guard`](crate::Guard) calls this first
+/// in `main`.
+///
+/// # Errors
+///
+/// Returns the exit code to end with if the program of a worker can't be executed, or once an agent whose outer process was
+/// killed has been cleaned up.
+pub fn enter() -> Result<Vec<OsString>, ExitCode> {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let Some((agent, door)) = line.first().and_then(|name| read_name(name)) else {
+        return crate::guard::enter(line);
+    };
+    if let [_, program, args @ ..] = &line[..] {
+        let error = become_worker(agent, program, args);
+        // The agent may be gone; then no process wants to know.
+        let _ = Door::knock(&door, &error);
     }
-    let mut args = std::env::args_os();
-    let (agent, door) = read_name(&args.next()?)?;
-    let program = args.next()?;
-    let error = become_worker(agent, &program, args);
-    // The agent may be gone; then nobody wants to know.
-    let _ = Door::knock(&door, &error);
-    Some(ExitCode::from(NOT_A_WORKER as u8))
+    Err(ExitCode::from(NOT_A_WORKER as u8))
 }
 
 fn read_name(name: &OsStr) -> Option<(Pid, String)> {
@@ -38,7 +44,7 @@ fn read_name(name: &OsStr) -> Option<(Pid, String)> {
     Some((agent.parse().ok().and_then(Pid::from_raw)?, door.to_owned()))
 }
 
-fn become_worker(agent: Pid, program: &OsStr, args: impl Iterator<Item = OsString>) -> io::Error {
+fn become_worker(agent: Pid, program: &OsStr, args: &[OsString]) -> io::Error {
     let prepare = || {
         setsid()?;
         set_parent_process_death_signal(Some(Signal::KILL))

@@ -1,37 +1,33 @@
-//! Nobody is left behind: what the workers have started ends with the agent, however that dies.
+//! The two processes of a node, which make sure that no process of a worker is left behind, however the agent dies.
 //!
 //! | process | what |
 //! |---|---|
-//! | the outer one | what the user started: it hands on signals and the exit code |
-//! | the keeper | the same between the other two, under a name that nobody looks for |
-//! | the agent | all the rest |
+//! | the outer process | the command that the user started: passes on signals and the exit code |
+//! | the agent | everything else |
 //!
-//! All three adopt orphans (`PR_SET_CHILD_SUBREAPER`), so every process that comes of a worker stays below them, whatever
-//! sessions and parents it has on the way. Whoever sees that the process above or below it is gone kills all that is
-//! below itself. So it takes one of the three to clear up, and who kills by name or by command line misses the keeper. If
-//! all three are killed in one moment, the workers still die with the thread that started them (`PR_SET_PDEATHSIG`), and
-//! only what they have started themselves is left to itself: the kernel knows nothing that would end it.
+//! Both processes adopt orphans (`PR_SET_CHILD_SUBREAPER`), so every process that a worker starts stays below them,
+//! whatever sessions and parents it has on the way. If one of the two processes is killed, the other one kills everything
+//! below itself and takes the node out of its rendezvous, so that the other nodes re-form without waiting for missing
+//! heartbeats.
 //!
-//! The process that clears up also takes the node out of its rendezvous, so that the other nodes re-form without waiting
-//! for missing heartbeats.
-//!
-//! The outer one and the keeper decide nothing.
+//! Users end jobs with `pkill -9 rallypoint` or `pkill -9 -f train.py`. The agent survives that: its command line is
+//! `agent-of:PID:…`, which has neither the program's name nor the user's arguments. It reads these from its parent. If both
+//! processes are killed at the same moment, the workers still die with the thread that started them
+//! (`PR_SET_PDEATHSIG`). Only processes that the workers have started are left, because the kernel has no means to end them.
 
 mod descendants;
-mod invocation;
-mod keeper;
 mod outer;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::Departure;
@@ -42,89 +38,111 @@ use rustix::process::{
 
 use descendants::{Process, descendants_but};
 pub(crate) use descendants::{descendants, send};
-pub use invocation::invoked_as;
-pub(crate) use keeper::keep;
 pub use outer::reaches_agent;
 
 use crate::logs::{random_letters, remove_unused};
 
-/// What the agent proper is called, with the number of whoever is above it and the letters of the folder behind it.
-const AGENT: &str = "rallypoint-agent:";
-/// What the keeper is called, likewise. It has neither our name nor the user's arguments.
-const KEEPER: &str = "guard-of:";
-/// What is killed may take so long to be gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before what is left is looked for again.
-const LOOK: Duration = Duration::from_millis(5);
+/// The prefix of the agent's `argv[0]`. The outer process's id and the name of the temporary folder follow.
+const AGENT: &str = "agent-of:";
+/// The prefix of `argv[0]` of an agent whose outer process was killed, in the same form.
+const CLEANUP: &str = "cleanup-of:";
+/// How long killed processes may take to end.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+/// Interval between two searches for processes that are left.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Held while a process is started or a folder is made. Whoever takes it and keeps it is the last to.
-static STARTING: Mutex<()> = Mutex::new(());
-
-/// Whoever is above is gone, and all that is below this process goes with it.
-static OVER: AtomicBool = AtomicBool::new(false);
-
-/// The folder for temporary files that goes with this agent, known to the others as well.
+/// The agent's folder for temporary files, whose name the outer process knows. Set in the agent only.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Shows that this process is the agent proper and that others watch over it.
+/// Shows that this process is the agent and that the outer process watches over it.
 #[derive(Debug)]
 pub struct Guard(());
 
-/// Puts this process under guard: the process the user started becomes the outer one, and gets the exit code to end with;
-/// the agent, which is started with the same arguments, gets the guard. To be called before anything else, while there is
-/// one thread.
-pub fn stand() -> Result<Guard, ExitCode> {
-    let name = std::env::args_os().next().unwrap_or_default();
-    match Above::read(AGENT, &name) {
-        Some(above) => {
-            above.watch();
-            Ok(Guard(()))
-        }
-        None => {
-            let letters = random_letters().unwrap_or_default();
-            Err(outer::run(below(KEEPER, &letters), &letters))
-        }
+/// Starts the agent and returns its exit code once it has ended; in the agent, returns the guard.
+///
+/// The agent has the same command line and gets here the same way. Call this while the process has one thread.
+pub fn start_agent() -> Result<Guard, ExitCode> {
+    if is_agent() {
+        return Ok(Guard(()));
     }
+    let letters = random_letters().unwrap_or_default();
+    Err(outer::run(this_program(AGENT, &letters), &folder(&letters)))
 }
 
-/// This program again, as what watches this process.
-fn below(name: &str, letters: &str) -> Command {
+/// Returns whether this process is the agent that [`start_agent`] has started.
+pub fn is_agent() -> bool {
+    FOLDER.get().is_some()
+}
+
+/// Takes up the part that this process was started for, and returns the command line that the user typed. Returns the exit
+/// code if the part is to clean up.
+pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
+    let name = line.first().map(OsString::as_os_str).unwrap_or_default();
+    if let Some((_, letters)) = parse_name(CLEANUP, name) {
+        clean_up(&folder(&letters));
+        return Err(ExitCode::FAILURE);
+    }
+    let Some((outer, letters)) = parse_name(AGENT, name) else { return Ok(line) };
+    let line = command_line(outer);
+    watch_outer(outer, letters);
+    Ok(line)
+}
+
+/// Returns a command that starts this program again under a name with this process's id.
+fn this_program(name: &str, letters: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(format!("{name}{}:{letters}", getpid().as_raw_nonzero()));
     command
 }
 
-/// Who started this process and is watched by it, as its own name tells.
-struct Above {
-    pid: Pid,
-    /// Of the folder for temporary files.
-    letters: String,
+fn parse_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
+    let (pid, letters) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
+    Some((pid.parse().ok().and_then(Pid::from_raw)?, letters.to_owned()))
 }
 
-impl Above {
-    fn read(kind: &str, name: &OsStr) -> Option<Above> {
-        let (pid, letters) = name.to_str()?.strip_prefix(kind)?.split_once(':')?;
-        Some(Above { pid: pid.parse().ok().and_then(Pid::from_raw)?, letters: letters.to_owned() })
-    }
+/// Returns the command line of a process.
+fn command_line(pid: Pid) -> Vec<OsString> {
+    split(&std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default())
+}
 
-    /// From now on this process ends, with all that is below it, when the one above does.
-    fn watch(&self) {
-        let _ = FOLDER.set(folder(&self.letters));
-        let opened = pidfd_open(self.pid, PidfdFlags::empty());
-        let is_parent = || getppid() == Some(self.pid);
-        // While it is the parent its number is nobody else's, so what was opened is the one above.
-        let (Ok(above), true) = (opened, is_parent()) else { std::process::exit(1) };
-        // Without it only what daemons do to get away from their parents goes unseen.
-        let _ = set_child_subreaper(Some(getpid()));
-        let watch = std::thread::Builder::new().name("guard".into()).spawn(move || end_with(&above));
-        if watch.is_err() {
-            std::process::exit(1);
-        }
+/// Splits a command line, in which each argument ends with a zero byte.
+fn split(line: &[u8]) -> Vec<OsString> {
+    let line = line.strip_suffix(&[0]).unwrap_or(line);
+    line.split(|byte| *byte == 0).map(|argument| OsString::from_vec(argument.to_vec())).collect()
+}
+
+/// Makes this process, the agent, end with everything below it when the outer process ends.
+fn watch_outer(pid: Pid, letters: String) {
+    let _ = FOLDER.set(folder(&letters));
+    let opened = pidfd_open(pid, PidfdFlags::empty());
+    // While the outer process is the parent, its id can't have been reused, so the handle is the outer process's.
+    let (Ok(outer), true) = (opened, getppid() == Some(pid)) else { std::process::exit(1) };
+    // If this fails, only daemons escape, which detach themselves from their parents.
+    let _ = set_child_subreaper(Some(getpid()));
+    let watch = std::thread::Builder::new().name("guard".into());
+    if watch.spawn(move || end_with(&outer, &letters)).is_err() {
+        std::process::exit(1);
     }
 }
 
-/// Removes what an agent with this folder for temporary files may have left.
-fn clear_up(folder: &Path) {
+/// Waits for the end of the outer process and then replaces this process by one that cleans up. That ends all threads of the
+/// agent: none starts a process, renews a heartbeat or reports the killed workers as failures.
+fn end_with(outer: &OwnedFd, letters: &str) -> ! {
+    while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
+    let _ = this_program(CLEANUP, letters).exec();
+    clean_up(&folder(letters));
+    std::process::exit(1)
+}
+
+/// Kills everything below this process, takes the node out of its rendezvous and removes the agent's files.
+fn clean_up(folder: &Path) {
+    kill_all(&[]);
+    depart(folder);
+    remove_files(folder);
+}
+
+/// Removes the files that an agent with this folder for temporary files may have left.
+fn remove_files(folder: &Path) {
     remove_unused(folder);
     let _ = std::fs::remove_file(pipe_beside(folder));
     let _ = std::fs::remove_file(departure_beside(folder));
@@ -144,14 +162,13 @@ fn beside(folder: &Path, prefix: &str) -> PathBuf {
     folder.with_file_name(name.replacen("torchelastic_", prefix, 1))
 }
 
-/// Lets the processes that watch over this agent take the node out of its rendezvous if the agent is killed.
+/// Lets the outer process, or the process that replaces the agent, take the node out of its rendezvous.
 pub(crate) fn prepare_departure(departure: &Departure) {
     let Some(path) = temporary_folder().map(departure_beside) else { return };
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(serde_json::to_string(departure)?.as_bytes())
     };
-    let _starting = starting();
     if let Err(error) = write() {
         // If the agent is killed, the other nodes then wait until they miss its heartbeats.
         tracing::debug!("cannot write {}: {error}", path.display());
@@ -161,22 +178,15 @@ pub(crate) fn prepare_departure(departure: &Departure) {
 /// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All processes below the agent must
 /// have ended.
 fn depart(folder: &Path) {
-    // Two threads of the keeper get here when the outer process is killed. The process ends with the first that returns, so the
-    // second waits. The file stays until the node has left, because this process may be killed meanwhile by the outer one, which
-    // then takes the node out.
-    static DEPARTING: Mutex<()> = Mutex::new(());
-    let path = departure_beside(folder);
-    let _departing = DEPARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(text) = std::fs::read_to_string(&path) else { return };
+    let Ok(text) = std::fs::read_to_string(departure_beside(folder)) else { return };
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
         // The store may be gone with the agent, and this process has no log. The other nodes then drop the node when they
         // miss its heartbeats.
         let _ = departure.leave();
     }
-    let _ = std::fs::remove_file(&path);
 }
 
-/// The pipe for timers that goes with this agent, however it ends.
+/// Returns the path of the agent's pipe for timers, which is removed however the agent ends.
 pub(crate) fn timer_pipe() -> Option<PathBuf> {
     temporary_folder().map(pipe_beside)
 }
@@ -186,43 +196,18 @@ fn folder(letters: &str) -> PathBuf {
     std::env::temp_dir().join(format!("torchelastic_{letters}"))
 }
 
-/// The folder for temporary files that goes with this agent, however it ends, if nothing is in it.
+/// Returns the agent's folder for temporary files. If it is empty, it is removed however the agent ends.
 pub(crate) fn temporary_folder() -> Option<&'static Path> {
     FOLDER.get().map(PathBuf::as_path)
 }
 
-fn end_with(above: &OwnedFd) -> ! {
-    while !matches!(poll(&mut [PollFd::new(above, PollFlags::IN)], None), Ok(1..)) {}
-    // Said before anybody is killed, so that nobody takes that for something that has happened by itself.
-    OVER.store(true, Ordering::SeqCst);
-    let last = starting();
-    kill_all(PATIENCE, &[]);
-    if let Some(folder) = temporary_folder() {
-        depart(folder);
-        clear_up(folder);
-    }
-    std::mem::forget(last);
-    std::process::exit(1)
-}
-
-/// Whether this process is about to end, whatever it does: the workers that end now were killed.
-pub(crate) fn is_over() -> bool {
-    OVER.load(Ordering::SeqCst)
-}
-
-/// To be held while something is made that must not be left behind.
-pub(crate) fn starting() -> MutexGuard<'static, ()> {
-    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Kills all that is below this process but these and what is below them, again and again until nothing is left or the time
-/// is up. Whether nothing is.
-fn kill_all(patience: Duration, others: &[Process]) -> bool {
+/// Kills everything below this process except `others` and their descendants, until nothing is left or `KILL_GRACE` is
+/// over. Returns whether nothing is left.
+fn kill_all(others: &[Process]) -> bool {
     let start = Instant::now();
     let mut was_empty = false;
     loop {
-        // What was adopted is nobody else's to bury.
-        let nobody = loop {
+        let has_no_child = loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break false,
@@ -230,15 +215,38 @@ fn kill_all(patience: Duration, others: &[Process]) -> bool {
             }
         };
         let found = descendants_but(getpid(), others);
-        // If others are there, it is not the kernel that knows that nothing else is; so it is looked twice.
+        // With `others` the kernel can't report that nothing else is left, so two searches must find nothing.
         let is_empty = found.is_empty() && !others.is_empty();
-        if nobody || is_empty && std::mem::replace(&mut was_empty, is_empty) {
+        if has_no_child || is_empty && std::mem::replace(&mut was_empty, is_empty) {
             return true;
         }
-        if start.elapsed() > patience {
+        if start.elapsed() > KILL_GRACE {
             return false;
         }
         found.iter().for_each(|process| send(process, Signal::KILL));
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SEARCH_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_of_a_process_is_read_as_it_is() {
+        let line: Vec<OsString> = std::env::args_os().collect();
+        assert_eq!(command_line(getpid()), line);
+        let expected =
+            ["name".into(), "run".into(), "".into(), "a b\n".into(), OsString::from_vec(vec![0xff])];
+        assert_eq!(split(b"name\0run\0\0a b\n\0\xff\0"), expected);
+    }
+
+    #[test]
+    fn a_process_that_the_user_started_has_its_own_command_line() {
+        let line: Vec<OsString> = ["rallypoint", "run", "agent-of:7:x"].map(OsString::from).into();
+        assert_eq!(enter(line.clone()).unwrap(), line);
+        for name in ["rallypoint", "agent-of:", "agent-of:x:y", "agent-of:0:y"] {
+            assert!(parse_name(AGENT, OsStr::new(name)).is_none(), "{name}");
+        }
     }
 }

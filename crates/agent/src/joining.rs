@@ -77,9 +77,8 @@ impl Joining {
         }
         let start = Instant::now();
         while start.elapsed() < TORCH_NOTICES && !self.gives_up.load(Ordering::SeqCst) {
-            let seen = || Ok::<_, RendezvousError>(handler.num_nodes_waiting()? + handler.num_nodes_gone()?);
-            match seen() {
-                Ok(0) => std::thread::sleep(SLICE),
+            match handler.membership() {
+                Ok(seen) if seen.is_intact() => std::thread::sleep(SLICE),
                 _ => return,
             }
         }
@@ -120,7 +119,10 @@ impl Joining {
                     self.observer.clone(),
                     Some(launch(&self.config)),
                 )?;
-                guard::prepare_departure(&Departure::new(parameters, handler.node()));
+                // The store at a port that the system chose is this process's, and no other node knows of it.
+                if !parameters.endpoint.ends_with(":0") {
+                    guard::prepare_departure(&Departure::new(parameters, handler.node()));
+                }
                 Arc::new(handler)
             }
             "static" => {
@@ -178,13 +180,10 @@ impl Joining {
                 return Err(self.interrupted());
             }
             // A restarted store has lost what the nodes published.
-            if handler.num_nodes_gone()? > 0
-                || handler.num_nodes_waiting()? > 0
-                || store.generation() != generation
-            {
+            if !handler.membership()?.is_intact() || store.generation() != generation {
                 return Ok(None);
             }
-            if start.elapsed() >= store.timeout() && !store.timeout().is_zero() {
+            if store.timeout().is_some_and(|timeout| start.elapsed() >= timeout) {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }

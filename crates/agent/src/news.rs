@@ -48,7 +48,7 @@ pub(crate) enum Tiding {
 
 /// Tells the others that this node starts over, or has failed for good.
 pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Result<()> {
-    let store = store.with_timeout(TELL);
+    let store = store.with_timeout(Some(TELL));
     let json = serde_json::to_vec(failure).unwrap_or_else(|_| b"null".to_vec());
     let key = if is_final { FAILURE } else { RESTART };
     // The first one counts.
@@ -60,7 +60,7 @@ pub(crate) fn tell(store: &dyn Store, failure: &Failure, is_final: bool) -> Resu
 /// is lost meanwhile is noticed by its missing heartbeats.
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
-    let store = store.with_timeout(TELL);
+    let store = store.with_timeout(Some(TELL));
     if let Err(error) = store.set(NEWS, b"1") {
         return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
     }
@@ -77,7 +77,7 @@ pub(crate) fn await_alive(store: &dyn Store, nodes: u64) {
 
 /// How many nodes of the round are ours, as far as they have said so.
 pub(crate) fn listening(store: &dyn Store) -> Result<u64> {
-    Ok(store.with_timeout(TELL).add(LISTENING, 0)?.max(0) as u64)
+    Ok(store.with_timeout(Some(TELL)).add(LISTENING, 0)?.max(0) as u64)
 }
 
 /// Says how many restarts this node has counted. To be said before it says how many workers it has: whoever knows the
@@ -101,7 +101,7 @@ pub(crate) fn most_restarts(store: &dyn Store, nodes: u64) -> Result<u32> {
 
 /// Whether the node of this rank is one of ours: torch's agents never write this key.
 pub(crate) fn is_ours(store: &dyn Store, rank: u64) -> Result<bool> {
-    store.with_timeout(TELL).check(&[&restarts_of(rank)])
+    store.with_timeout(Some(TELL)).check(&[&restarts_of(rank)])
 }
 
 fn restarts_of(rank: u64) -> String {
@@ -115,7 +115,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
     while is_wanted() {
         // A restarted store has lost the count of listening nodes.
         if announced_in != Some(store.generation()) {
-            match store.with_timeout(TELL).add(LISTENING, 1) {
+            match store.with_timeout(Some(TELL)).add(LISTENING, 1) {
                 Ok(_) => announced_in = Some(store.generation()),
                 Err(error) => tracing::debug!("could not say that this node listens: {error}"),
             }
@@ -124,7 +124,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
         match PatientWait::new(store, &[key], SLICE).poll(SLICE) {
             Ok(true) => match read(store) {
                 Ok(None) => {
-                    if let Err(error) = store.with_timeout(TELL).add(ALIVE, 1) {
+                    if let Err(error) = store.with_timeout(Some(TELL)).add(ALIVE, 1) {
                         tracing::debug!("could not report that this node is alive: {error}");
                     }
                     key = FAILURE;
@@ -136,7 +136,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
                 Ok(Some(failure)) => {
                     hand_on(failure);
                     // It is only a courtesy.
-                    let _ = store.with_timeout(TELL).add(HEARD, 1);
+                    let _ = store.with_timeout(Some(TELL)).add(HEARD, 1);
                     return;
                 }
                 Err(error) => tracing::debug!("could not read the news: {error}"),
@@ -153,7 +153,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
 
 /// Reads the news; `None` if nodes are only asked to report that they are alive.
 fn read(store: &dyn Store) -> Result<Option<Tiding>> {
-    let store = store.with_timeout(TELL);
+    let store = store.with_timeout(Some(TELL));
     let failure = |key| store.get(key).map(|json| serde_json::from_slice(&json).ok().flatten());
     if store.check(&[FAILURE])? {
         return Ok(Some(Tiding::Failure(failure(FAILURE)?)));
@@ -166,7 +166,7 @@ fn read(store: &dyn Store) -> Result<Option<Tiding>> {
 
 /// The failure that ended the job, if another node has told of one by now.
 pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
-    let store = store.with_timeout(TELL);
+    let store = store.with_timeout(Some(TELL));
     let json = store.check(&[FAILURE]).ok()?.then(|| store.get(FAILURE).ok())??;
     serde_json::from_slice(&json).ok()
 }
@@ -174,7 +174,7 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
 /// Stays until all who listen have heard that this node has failed: it hosts the store.
 pub(crate) fn linger(store: &dyn Store) {
     let start = Instant::now();
-    let store = store.with_timeout(TELL);
+    let store = store.with_timeout(Some(TELL));
     let number = |key| store.add(key, 0);
     while start.elapsed() < LINGER {
         match number(LISTENING).and_then(|listening| Ok((listening, number(HEARD)?))) {

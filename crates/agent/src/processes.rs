@@ -68,10 +68,7 @@ impl Processes {
         if let Some(file) = plan.stderr {
             command.stderr(Stdio::from(file));
         }
-        let child = {
-            let _starting = guard::starting();
-            command.spawn()?
-        };
+        let child = command.spawn()?;
         let pid = child.id();
         self.running.push(Running {
             local_rank: LocalRank(plan.local_rank),

@@ -3,35 +3,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rallypoint_rendezvous::{RendezvousError, RendezvousHandler, RendezvousInfo};
+use rallypoint_core::supervise::Reports;
+use rallypoint_rendezvous::{Membership, RendezvousError, RendezvousHandler, RendezvousInfo};
 use rallypoint_store::{PrefixStore, Store};
 
-use crate::finishing::finished;
-use crate::lost::{Lost, lost};
-use crate::news::{Tiding, listen, listening};
+use crate::news::{Tiding, listen};
+use crate::reports::read_reports;
 
-/// A state that can't be read need not be looked at more often.
-const LONGEST: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_millis(10);
-/// How long a node that left may take to come back; the state is at most a second old.
-const RETURN: Duration = Duration::from_millis(1200);
+/// The longest and shortest interval between two looks at the membership. A handler reads it at most once per second.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Something that was seen.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// So many nodes wait for the next round; whether there are some among them that were in this one.
-    Waiting(u64, bool),
-    /// The other nodes have dropped this one.
-    Dropped,
-    /// A node of torch's waits for the next one because its workers have failed.
-    Returned,
-    /// These are no longer in this one, and had not finished.
-    Gone(Lost),
-    /// The rendezvous is closed, and so many have finished.
-    Closed(u64),
-    /// The rendezvous can't be looked at.
+    /// The membership of the rendezvous, and what the nodes of the round have reported if the store answered.
+    Membership(Box<Membership>, Option<Reports>),
+    /// The membership can't be read.
     Lost(RendezvousError),
     /// Another node has said something.
     Heard(Tiding),
@@ -77,32 +67,27 @@ impl Watching {
         );
         let looking = Arc::new(AtomicBool::new(true));
         let (is_wanted, handler, round) = (Arc::clone(&looking), Arc::clone(handler), round.clone());
-        let interval = interval.clamp(SHORTEST, LONGEST);
+        let interval = interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL);
         spawn(
             "membership",
             Box::new(move || {
-                let (mut gone_since, mut told) = (None, false);
+                let mut was_calm = true;
                 while is_wanted.load(Ordering::SeqCst) {
                     handler.wait_for_change(interval);
                     if !is_wanted.load(Ordering::SeqCst) {
                         return;
                     }
-                    match look(&*handler, &round) {
-                        Ok(None) => gone_since = None,
-                        // Seen once may be by a hair's breadth: see `lost`.
-                        Ok(Some(Sight::Gone(..))) if gone_since.is_none() => {
-                            gone_since = Some(Instant::now())
-                        }
-                        // Who starts over leaves before it waits: that takes a moment.
-                        Ok(Some(Sight::Gone(..)))
-                            if gone_since.is_some_and(|since| since.elapsed() < RETURN)
-                                && !handler.gone_for_good().unwrap_or(false) => {}
-                        Ok(Some(sight)) => {
-                            told = told || tell_gone(&*handler, &round, &sight);
-                            hand_on(sight);
-                        }
+                    let seen = match handler.membership() {
+                        Ok(seen) => seen,
                         Err(error) => return hand_on(Sight::Lost(error)),
+                    };
+                    let is_calm = seen.is_intact() && !seen.is_closed;
+                    // What follows from it is decided by the supervisor, which also has to know when all is well again.
+                    if !is_calm || !was_calm {
+                        let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
+                        hand_on(Sight::Membership(seen.into(), reports));
                     }
+                    was_calm = is_calm;
                 }
             }),
         );
@@ -120,42 +105,4 @@ impl Drop for Watching {
         self.stop_looking();
         self.wanted.store(false, Ordering::SeqCst);
     }
-}
-
-/// Says who is gone and why, if somebody is; whether that was so. What comes of it is said where it is decided.
-fn tell_gone(handler: &dyn RendezvousHandler, round: &RendezvousInfo, sight: &Sight) -> bool {
-    let matters = match sight {
-        Sight::Gone(_) => true,
-        // Another may have been quicker to start over without them.
-        Sight::Waiting(..) => lost(handler, round).is_ok_and(|lost| lost.count > 0),
-        _ => false,
-    };
-    let gone = if matters { handler.describe_gone().ok().flatten() } else { None };
-    if let Some(gone) = &gone {
-        tracing::warn!("gone from round {}: {gone}", round.round);
-    }
-    gone.is_some()
-}
-
-/// Whether this node is no longer in its round.
-fn is_dropped(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<bool, RendezvousError> {
-    let gone = handler.gone_from_round()?;
-    Ok(round.participants.get(round.rank as usize).is_some_and(|me| gone.contains(me)))
-}
-
-fn look(handler: &dyn RendezvousHandler, round: &RendezvousInfo) -> Result<Option<Sight>, RendezvousError> {
-    // Ours say so when they have failed.
-    let has_torch = || listening(&*round.store).is_ok_and(|ours| ours < round.world_size);
-    if handler.is_closed()? {
-        // A store that does not say how many have finished is asked again at the next look.
-        return Ok(finished(round).ok().map(Sight::Closed));
-    }
-    match handler.num_nodes_waiting()? {
-        0 => {}
-        _ if is_dropped(handler, round)? => return Ok(Some(Sight::Dropped)),
-        _ if handler.num_nodes_returned()? > 0 && has_torch() => return Ok(Some(Sight::Returned)),
-        waiting => return Ok(Some(Sight::Waiting(waiting, handler.is_round_over()?))),
-    }
-    let lost = lost(handler, round)?;
-    Ok((lost.count > 0).then_some(Sight::Gone(lost)))
 }

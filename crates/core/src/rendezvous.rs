@@ -10,6 +10,7 @@
 //! - [`Terms`]: what the nodes of a job must agree on
 //! - [`Outage`]: how long a store may be silent
 //! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
+//! - [`Membership`]: the nodes around a node, as one value
 //! - [`Run`]: one node on its way to one [`Goal`], step by step, for a driver that only reads, writes and sleeps
 
 mod apply;
@@ -17,6 +18,7 @@ pub mod cell;
 mod decide;
 mod error;
 pub mod keys;
+mod lists;
 mod member;
 mod membership;
 mod mono;
@@ -38,6 +40,7 @@ pub use apply::apply;
 pub use decide::{Change, Decision, Goal, ROLLBACK, View, decide};
 pub use error::StateError;
 pub use member::Member;
+pub use membership::{Joined, LossCause, Lost, Membership};
 pub use mono::MonoTime;
 pub use node::NodeDesc;
 pub use outage::{Outage, Tolerance};

@@ -5,17 +5,20 @@
 //!
 //! - [`Event`]: what happened
 //! - [`Order`]: what is to be done about it, with its [`Reason`]
+//! - [`Reports`]: with a membership of the rendezvous, what is known about the other nodes
 //! - [`Supervisor`]: from one to the other
 //! - [`Ladder`]: how one worker is ended: a signal, its own grace, SIGKILL
 
 mod event;
 mod ladder;
 mod order;
+mod peers;
 mod policy;
 mod supervisor;
 
 pub use event::{Event, Exit, LocalRank, Obstacle, Signal};
 pub use ladder::Ladder;
 pub use order::{News, Order, Parting, Reason, Target, Verdict};
+pub use peers::Reports;
 pub use policy::Policy;
 pub use supervisor::Supervisor;

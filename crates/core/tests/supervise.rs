@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rallypoint_core::rendezvous::MonoTime;
+use rallypoint_core::rendezvous::{LossCause, Lost, Membership, MonoTime, NodeDesc};
 use rallypoint_core::supervise::{
-    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Reason, Signal, Supervisor, Target, Verdict,
+    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Reason, Reports, Signal, Supervisor, Target,
+    Verdict,
 };
 
 /// What may happen next, as far as it depends on chance.
@@ -27,6 +28,8 @@ enum Chance {
     PeerRestarts,
     PeerFailed,
     Closed(u64),
+    /// The rendezvous is looked at.
+    Seen(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
     Formed {
@@ -58,6 +61,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         1 => Just(Chance::RoundOver),
         1 => Just(Chance::PeerRestarts),
         1 => (0..3u64).prop_map(Chance::Closed),
+        3 => seen(),
         1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signalled),
         1 => prop_oneof![
             Just(Chance::PeerFailed),
@@ -68,6 +72,31 @@ fn chance() -> impl Strategy<Value = Chance> {
             worker.prop_map(Chance::Stuck),
         ],
     ]
+}
+
+/// A membership of a round of three nodes, this one being the first.
+fn seen() -> impl Strategy<Value = Chance> {
+    let node = |number: i64| NodeDesc::new("host", number, 0);
+    let place = 0..3usize;
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (place.clone(), place, flags, 0..3u64).prop_map(move |(second, third, flags, finished)| {
+        let (is_closed, is_final, is_answered) = flags;
+        let at = |place| [(1, second), (2, third)].into_iter().filter(move |(_, is)| *is == place);
+        let nodes = |place| at(place).map(|(number, _)| node(number)).collect::<Vec<_>>();
+        let lost = nodes(2);
+        let seen = Membership {
+            round: Some(0),
+            members: [node(0)].into_iter().chain(nodes(0)).collect(),
+            returned: nodes(1),
+            waiting: nodes(1),
+            is_round_over: !nodes(1).is_empty(),
+            lost: (!lost.is_empty()).then_some(Lost { nodes: lost, cause: LossCause::Left, is_final }),
+            is_closed,
+            ..Membership::default()
+        };
+        let reports = Reports { finished, ours: 3, ..Reports::default() };
+        Chance::Seen(seen.into(), is_answered.then_some(reports))
+    })
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -176,6 +205,10 @@ impl World {
             Chance::PeerFailed => Event::PeerFailed,
             Chance::Closed(finished) => Event::Closed { finished: *finished },
             Chance::StoreLost => Event::StoreLost,
+            Chance::Seen(seen, reports) => {
+                self.supervisor.handle_membership(seen, reports.as_ref(), self.now);
+                return None;
+            }
             Chance::Time(milliseconds) => {
                 self.now = self.now.after(Duration::from_millis(*milliseconds));
                 return None;
@@ -219,6 +252,7 @@ impl World {
 
     fn carry_out(&mut self, order: Order) {
         match order {
+            Order::ReportLost => {}
             Order::Join(reason) => {
                 assert!(!self.joining, "it joins already");
                 assert!(self.is_alone(), "joins while something is left");

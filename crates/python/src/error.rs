@@ -5,9 +5,9 @@ use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use rallypoint_core::wire::Op;
-use rallypoint_store::StoreError;
+use rallypoint_store::{Awaited, StoreError, StoreKind};
 
-use crate::argument::Timeout;
+use crate::arguments::Timeout;
 
 /// The exception for an error of a call that was given no time-out of its own.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
@@ -20,19 +20,13 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         StoreError::QueueEmpty { .. } => raise(py, "QueueEmptyError", text),
         StoreError::NoAnswer { .. }
         | StoreError::Unreachable { .. }
-        | StoreError::Unresolvable { .. }
         | StoreError::ConnectionLost { .. }
         | StoreError::Indeterminate { .. }
-        | StoreError::AddressInUse { .. }
-        | StoreError::ServedOtherwise { .. }
         | StoreError::Listen { .. }
-        | StoreError::Protocol { .. }
-        | StoreError::WrongNonce { .. } => raise(py, "DistNetworkError", text),
+        | StoreError::Protocol { .. } => raise(py, "DistNetworkError", text),
         StoreError::NotANumber { .. } => raise(py, "NotANumberError", text),
-        StoreError::Unsupported { .. } | StoreError::UnsupportedByServer { .. } => {
-            PyNotImplementedError::new_err(text)
-        }
-        StoreError::BadWorldSize { .. } | StoreError::InvalidArgument(_) => PyValueError::new_err(text),
+        StoreError::Unsupported { .. } => PyNotImplementedError::new_err(text),
+        StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         _ => raise(py, "DistStoreError", text),
     }
 }
@@ -50,23 +44,22 @@ const SOME_KEYS: usize = 64;
 
 /// The exception for an error of a wait: a time-out is told as torch tells it.
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
-    let told = match &error {
+    let StoreError::Timeout { context, awaited, .. } = &error else { return to_python(py, error) };
+    let told = match (awaited, context.store, context.op) {
         // Torch's stores each have words of their own.
-        StoreError::Timeout { op: Op::Get | Op::MultiGet, store, keys, .. }
-            if store.starts_with("FileStore") =>
-        {
+        (Awaited::Keys(keys), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
             let key = keys.missing().first().copied().unwrap_or_default().to_owned();
             format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
         }
-        StoreError::Timeout { store, keys, .. } => {
-            let wait = if store.starts_with("TCP") { "wait" } else { "Wait" };
+        (Awaited::Keys(keys), store, _) => {
+            let wait = if store == StoreKind::Tcp { "wait" } else { "Wait" };
             let named = keys.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
             let more = if keys.keys.len() > SOME_KEYS { ", ..." } else { "" };
             format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
         }
-        StoreError::BarrierTimeout { store, key, .. } => {
-            let barrier = if store.starts_with("TCP") { "barrier" } else { "Wait" };
-            format!("{barrier} timeout after {}ms, key: {key}", timeout.millis())
+        (Awaited::Arrivals(_), store, _) => {
+            let barrier = if store == StoreKind::Tcp { "barrier" } else { "Wait" };
+            format!("{barrier} timeout after {}ms, key: {}", timeout.millis(), context.keys.join(", "))
         }
         _ => return to_python(py, error),
     };

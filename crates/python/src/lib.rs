@@ -1,13 +1,13 @@
 //! The Python package's native half: `rallypoint._rallypoint`. It translates between Python and the crates below and
 //! decides nothing itself; what needs no translation is Python, in `python/rallypoint`.
 
-mod argument;
-mod blocking;
-mod ending;
+mod arguments;
+mod calls;
 mod error;
-mod foreign;
 mod process;
+mod python_store;
 mod rendezvous;
+mod shutdown;
 mod stores;
 
 use pyo3::prelude::*;

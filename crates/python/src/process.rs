@@ -2,13 +2,15 @@
 //! use of its connections, and its locks may be held by nobody. So a child gets a connection of its own, or is told why it
 //! has none; it never touches the copy, not even to drop it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
-use rallypoint_store::{Endpoint, Exchange, FileStore, Result, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{
+    Endpoint, Exchange, FileStore, Result, Store, StoreError, StoreKind, TcpStore, TcpStoreOptions,
+};
 
 /// How often this process was forked, counted from the first store on: another number is another process. Asking the
 /// system who we are would take longer than the rest of a call.
@@ -45,8 +47,7 @@ pub(crate) struct Native {
     store: Option<Original>,
     /// What a child made of it, and which.
     fresh: Mutex<Fresh>,
-    /// In milliseconds.
-    timeout: AtomicU64,
+    timeout: Mutex<Option<Duration>>,
 }
 
 type Fresh = Option<(u32, Arc<dyn Store>)>;
@@ -70,15 +71,13 @@ impl Original {
 
 impl Native {
     pub(crate) fn new(store: Original) -> Native {
-        let native = Native {
+        Native {
             process: current(),
             id: std::process::id(),
-            timeout: AtomicU64::new(0),
+            timeout: Mutex::new(store.store().timeout()),
             fresh: Mutex::new(None),
             store: Some(store),
-        };
-        native.keep_timeout(native.original().store().timeout());
-        native
+        }
     }
 
     /// The TCP store, if it is one and this is the process that made it.
@@ -104,12 +103,6 @@ impl Native {
 
     fn is_at_home(&self) -> bool {
         self.process == current()
-    }
-
-    fn keep_timeout(&self, timeout: Duration) {
-        // Less than a millisecond must not become "without end".
-        let millis = if timeout.is_zero() { 0 } else { timeout.as_millis().max(1) };
-        self.timeout.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     fn with<T>(&self, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
@@ -163,9 +156,9 @@ impl Native {
 }
 
 /// A connection to the same server that has nothing in common with the copy.
-fn connect(copy: &TcpStore, timeout: Duration) -> Result<TcpStore> {
+fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     let endpoint = Endpoint::new(copy.host(), copy.port());
-    TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) })
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout))
 }
 
 impl Drop for Native {
@@ -192,7 +185,7 @@ impl Store for Native {
         get(key: &str) -> Vec<u8>;
         add(key: &str, delta: i64) -> i64;
         check(keys: &[&str]) -> bool;
-        wait_for(keys: &[&str], timeout: Duration) -> ();
+        wait_for(keys: &[&str], timeout: Option<Duration>) -> ();
         wait(keys: &[&str]) -> ();
         compare_set(key: &str, expected: &[u8], desired: &[u8]) -> Vec<u8>;
         compare_exchange(key: &str, expected: &[u8], desired: &[u8]) -> Exchange;
@@ -207,16 +200,16 @@ impl Store for Native {
         queue_len(key: &str) -> u64;
         list_keys() -> Vec<String>;
         barrier(key: &str, world_size: u64) -> ();
-        barrier_for(key: &str, world_size: u64, timeout: Duration) -> ();
+        barrier_for(key: &str, world_size: u64, timeout: Option<Duration>) -> ();
         clone_store() -> Box<dyn Store>;
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
+    fn timeout(&self) -> Option<Duration> {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_timeout(&self, timeout: Duration) {
-        self.keep_timeout(timeout);
+    fn set_timeout(&self, timeout: Option<Duration>) {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
         if self.is_at_home() {
             self.original().store().set_timeout(timeout);
         } else if let Ok(fresh) = self.fresh()
@@ -227,7 +220,7 @@ impl Store for Native {
         }
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         match self.is_at_home() {
             true => self.original().store().with_timeout(timeout),
             false => match self.in_child() {
@@ -241,7 +234,7 @@ impl Store for Native {
         self.original().store().has_extended_api()
     }
 
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> StoreKind {
         self.original().store().kind()
     }
 }
@@ -263,24 +256,24 @@ impl Store for Nowhere {
         get(&str) -> Vec<u8>;
         add(&str, i64) -> i64;
         check(&[&str]) -> bool;
-        wait_for(&[&str], Duration) -> ();
+        wait_for(&[&str], Option<Duration>) -> ();
         compare_set(&str, &[u8], &[u8]) -> Vec<u8>;
         delete_key(&str) -> bool;
         num_keys() -> u64;
         clone_store() -> Box<dyn Store>;
     }
 
-    fn timeout(&self) -> Duration {
-        rallypoint_store::DEFAULT_TIMEOUT
+    fn timeout(&self) -> Option<Duration> {
+        Some(rallypoint_store::DEFAULT_TIMEOUT)
     }
 
-    fn set_timeout(&self, _: Duration) {}
+    fn set_timeout(&self, _: Option<Duration>) {}
 
-    fn with_timeout(&self, _: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, _: Option<Duration>) -> Box<dyn Store> {
         Box::new(Nowhere(self.0.clone()))
     }
 
-    fn kind(&self) -> &'static str {
-        "no store"
+    fn kind(&self) -> StoreKind {
+        StoreKind::Other("no store")
     }
 }

@@ -2,30 +2,39 @@
 //! Python, in `python/rallypoint/elastic`.
 
 mod backend;
-mod calling;
+mod calls;
 mod cell;
-mod fixed;
-mod gathering;
-mod making;
+mod exceptions;
+mod exchange;
+mod logging;
 mod node;
-mod raising;
-mod telling;
+mod static_node;
+mod stores;
 
 use pyo3::prelude::*;
+use rallypoint_rendezvous::RendezvousInfo;
+
+/// A round for Python: store, rank, world size, and the address and port of the workers' store.
+type Round<'py> = (Bound<'py, PyAny>, u64, u64, (String, u16));
+
+fn to_round(info: RendezvousInfo, store: Bound<'_, PyAny>) -> Round<'_> {
+    let workers = info.bootstrap_store_info;
+    (store, info.rank, info.world_size, (workers.master_addr, workers.master_port))
+}
 
 /// Adds its classes and functions to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<node::RendezvousNode>()?;
     module.add_class::<cell::RendezvousCell>()?;
-    module.add_class::<fixed::StaticNode>()?;
-    module.add_function(wrap_pyfunction!(calling::await_leaving, module)?)?;
-    module.add_function(wrap_pyfunction!(making::parse_rendezvous_endpoint, module)?)?;
-    module.add_function(wrap_pyfunction!(making::check_rendezvous_options, module)?)?;
-    module.add_function(wrap_pyfunction!(making::create_rendezvous_store, module)?)?;
-    module.add_function(wrap_pyfunction!(making::create_c10d_store, module)?)?;
-    module.add_function(wrap_pyfunction!(making::reserve_port, module)?)?;
-    module.add_function(wrap_pyfunction!(gathering::exchange_store_info, module)?)?;
-    module.add_function(wrap_pyfunction!(gathering::get_all, module)?)?;
-    module.add_function(wrap_pyfunction!(gathering::synchronize, module)?)?;
-    module.add_function(wrap_pyfunction!(gathering::barrier, module)?)
+    module.add_class::<static_node::StaticNode>()?;
+    module.add_function(wrap_pyfunction!(calls::await_leaving, module)?)?;
+    module.add_function(wrap_pyfunction!(stores::parse_rendezvous_endpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(stores::check_rendezvous_options, module)?)?;
+    module.add_function(wrap_pyfunction!(stores::create_rendezvous_store, module)?)?;
+    module.add_function(wrap_pyfunction!(stores::create_c10d_store, module)?)?;
+    module.add_function(wrap_pyfunction!(stores::reserve_port, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::exchange_store_info, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::get_all, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::synchronize, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::barrier, module)?)
 }

@@ -1,15 +1,16 @@
 //! The stores as Python classes, with torch's names and arguments.
 
-mod base;
 mod file;
 mod hash;
-mod listen;
+mod listener;
 mod prefix;
+mod store;
 mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use base::{PyStore, has_native, overrides, to_delta, to_rust};
+pub(crate) use prefix::{adopt_part, part_of};
+pub(crate) use store::{PyStore, has_native, overrides, to_delta, to_rust};
 pub(crate) use tcp::adopt;
 
 /// Adds the classes to the module.

@@ -1,18 +1,4 @@
-//! `rallypoint bench`: load on any TCPStore server, and how fast it answers. It measures; it judges nothing.
-
-mod connection;
-mod control;
-mod error;
-mod exchange;
-mod fleet;
-mod gathering;
-mod keys;
-mod latencies;
-mod report;
-mod run;
-mod steady;
-mod watch;
-mod workload;
+//! `rallypoint bench`: the command line of `rallypoint_bench`, and the table or JSON it prints.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,16 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
+use rallypoint_bench::{
+    Bench, BenchError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload, head,
+};
 use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::output;
-use error::BenchError;
-use report::{Outcome, Report};
-use run::Bench;
-use steady::Until;
-use workload::Workload;
 
 /// Puts load on a TCPStore server, torch's or ours, and tells its throughput and latencies.
 ///
@@ -62,7 +46,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
     endpoint: Endpoint,
     /// What to do, with commas between; may be given several times
-    #[arg(long, value_name = "NAME[,NAME...]", default_value = workload::DEFAULT)]
+    #[arg(long, value_name = "NAME[,NAME...]", default_value = DEFAULT_WORKLOADS)]
     workload: Vec<String>,
     /// Connections of the workloads that are not gatherings
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -130,44 +114,37 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs one workload after the other; the exit code. `Err`: none could be begun.
+/// Runs one workload after the other and returns the exit code. Fails if no workload could be started.
 fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
     let mut workloads = Vec::new();
     for names in &args.workload {
-        workloads.extend(Workload::list(names).map_err(BenchError::Usage)?);
-    }
-    if args.endpoint.port == 0 {
-        return Err(BenchError::Usage(format!("{}: port 0 is nobody's", args.endpoint)));
+        workloads.extend(Workload::list(names)?);
     }
     let interrupted = Arc::new(AtomicBool::new(false));
-    let mut bench = Bench::begin(args, Arc::clone(&interrupted))?;
+    let mut bench = Bench::connect(args.options(), Arc::clone(&interrupted))?;
     for signal in [SIGINT, SIGTERM] {
         // Without it Ctrl-C still ends the run, only the keys stay.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
-    // Nobody is to wait for figures that can't be written.
+    // The run ends if its figures can't be written.
     const UNWRITABLE: u8 = 1;
-    if !args.json && output::say(format!("{}\n", report::head())).is_err() {
+    if !args.json && output::say(format!("{}\n", head())).is_err() {
         return Ok(UNWRITABLE);
     }
     let mut code = 0;
     for workload in workloads {
-        for in_flight in bench.flights(workload) {
-            let mut outcome = bench.blank(workload, in_flight);
-            let ended = bench.measure(workload, in_flight, &mut outcome);
-            if let Err(error) = &ended {
-                outcome.errors = outcome.errors.max(u64::from(error.is_trouble()));
-                outcome.error = Some(error.to_string());
-                if code == 0 {
-                    code = error.exit_code();
-                }
-            }
-            if !args.json && output::say(format!("{}\n", report::row(&outcome))).is_err() {
+        let flights = if workload.is_large() { &[1][..] } else { &args.in_flight };
+        for &in_flight in flights {
+            let (outcome, ended) = bench.measure(workload, in_flight as usize);
+            if !args.json && output::say(format!("{}\n", outcome.row())).is_err() {
                 return Ok(UNWRITABLE);
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
                 complain(&error);
+                if code == 0 {
+                    code = error.exit_code();
+                }
                 if error.ends_the_run() {
                     return Ok(code);
                 }
@@ -183,7 +160,14 @@ fn complain(error: &BenchError) {
 }
 
 impl BenchArgs {
-    fn until(&self) -> Until {
-        self.requests.map_or(Until::After(self.seconds), Until::Requests)
+    fn options(&self) -> Options {
+        Options {
+            endpoint: self.endpoint.clone(),
+            connections: self.connections as usize,
+            until: self.requests.map_or(Until::After(self.seconds), Until::Requests),
+            value_bytes: self.value_bytes as usize,
+            keys: self.keys as usize,
+            timeout: self.timeout,
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
+    DynamicRendezvousHandler, Membership, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
     RendezvousParameters, RoleInfo, StaticRendezvousHandler, assign_ranks, rendezvous_handler_registry,
     role_infos,
 };
@@ -153,7 +153,7 @@ impl Node {
                 Err(code) => return code,
             };
             let with_workers = self.take_part(&round);
-            if let Err(code) = self.watch(&round, &with_workers) {
+            if let Err(code) = self.watch(&with_workers) {
                 return code;
             }
         }
@@ -183,10 +183,9 @@ impl Node {
 
     /// Watches a round until it is to be started over. Where others have workers in it that is theirs to decide: they would
     /// lose them. A node that was dropped from it has nothing to wait for.
-    fn watch(&self, round: &RendezvousInfo, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
+    fn watch(&self, with_workers: &OnceLock<Vec<NodeDesc>>) -> Result<(), ExitCode> {
         let handler = &self.handler;
         let (joined, mut said, mut lost) = (Instant::now(), false, None);
-        let me = round.participants.get(round.rank as usize);
         loop {
             handler.wait_for_change(Duration::from_secs(1));
             if self.signals.signalled.try_recv().is_ok() {
@@ -195,26 +194,25 @@ impl Node {
                     Err(error) => complain(&error),
                 });
             }
-            let seen = handler.is_closed().and_then(|closed| Ok((closed, handler.num_nodes_waiting()?)));
-            if seen.is_ok() {
-                lost = tell_lost(&**handler, lost);
-            }
-            match seen {
-                Ok((true, _)) => {
+            let seen = match handler.membership() {
+                Ok(seen) => seen,
+                Err(error) => return Err(complain(&error)),
+            };
+            lost = tell_lost(&seen, lost);
+            match seen.num_nodes_waiting() {
+                _ if seen.is_closed => {
                     tracing::info!("the rendezvous was closed");
                     self.linger();
                     return Err(ExitCode::SUCCESS);
                 }
-                Ok((false, 0)) => said = false,
-                Ok((false, waiting)) => {
-                    let gone = handler.gone_from_round().unwrap_or_default();
-                    let is_out = me.is_some_and(|me| gone.contains(me));
+                0 => said = false,
+                waiting => {
                     let would_lose = match with_workers.get() {
-                        Some(nodes) => nodes.iter().any(|node| !gone.contains(node)),
+                        Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
                         // They may be about to say so.
                         None => joined.elapsed() < SAYING,
                     };
-                    if is_out || !would_lose || handler.is_round_over().unwrap_or(false) {
+                    if seen.is_dropped || !would_lose || seen.is_round_over {
                         return Ok(());
                     }
                     if !said && with_workers.get().is_some() {
@@ -224,15 +222,14 @@ impl Node {
                     }
                     said = with_workers.get().is_some();
                 }
-                Err(error) => return Err(complain(&error)),
             }
         }
     }
 }
 
 /// Says who is no longer in the round, if that has changed; what was said.
-fn tell_lost(handler: &dyn RendezvousHandler, before: Option<String>) -> Option<String> {
-    let lost = handler.describe_gone().unwrap_or_default();
+fn tell_lost(seen: &Membership, before: Option<String>) -> Option<String> {
+    let lost = seen.lost.as_ref().map(ToString::to_string);
     if let Some(nodes) = lost.as_ref().filter(|_| lost != before) {
         // Whether something is wrong with that is said by whoever took them out: a torch agent that has finished is silent too.
         tracing::info!("no longer in the round: {nodes}");
@@ -264,9 +261,8 @@ fn complain(error: &RendezvousError) -> ExitCode {
 
 /// Returns what the user can check if the store of a rendezvous can't be used.
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
-    use StoreError::{File, FileTimeout, UntrustedFile};
     match (error, error.connection_fault()) {
-        (File { .. } | FileTimeout { .. } | UntrustedFile { .. }, _) => {
+        (StoreError::File { .. }, _) => {
             "check that all nodes name the same file, and can read, write and lock it"
         }
         (_, Some(fault)) => fault.hint(),

@@ -50,11 +50,10 @@ pub(crate) fn start_aside() -> Aside {
     aside
 }
 
-/// Starts the log of an agent, which may not wait either: as much as `level` says, as text or as JSON. `None` if there is no such
-/// level.
-pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
+/// Starts the log of an agent, which may not wait either, as text or as JSON.
+pub(crate) fn start_aside_as(level: Option<LevelFilter>, json: bool) -> Aside {
     let levels = match level {
-        Some(level) => Targets::new().with_default(level_named(level)?),
+        Some(level) => Targets::new().with_default(level),
         // The agent tells of its world; how it came by it is more than most want to know.
         None => Targets::new().with_default(USUAL).with_targets([
             ("rallypoint_rendezvous", LevelFilter::WARN),
@@ -69,7 +68,7 @@ pub(crate) fn start_aside_as(level: Option<&str>, json: bool) -> Option<Aside> {
         .log_internal_errors(MISHAPS);
     let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
     tracing_subscriber::registry().with(log.with_filter(levels)).init();
-    Some(aside)
+    aside
 }
 
 /// Writes a line as a log in JSON has it, at once.
@@ -93,7 +92,7 @@ fn level() -> LevelFilter {
     })
 }
 
-fn level_named(name: &str) -> Option<LevelFilter> {
+pub(crate) fn level_named(name: &str) -> Option<LevelFilter> {
     Some(match name.trim().to_ascii_lowercase().as_str() {
         "off" => LevelFilter::OFF,
         "error" => LevelFilter::ERROR,

@@ -47,18 +47,18 @@ const HELP_WIDTH: usize = 110;
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The agent starts its workers, and whoever watches over it, through this same program.
-    if let Some(code) = rallypoint_agent::enter() {
-        return code;
+    // The agent and its workers are started through this same program.
+    let line = match rallypoint_agent::enter() {
+        Ok(line) => line,
+        Err(code) => return code,
+    };
+    if line.get(1).is_some_and(|first| first == join::BECOME) {
+        return join::become_command(line.into_iter().skip(2));
     }
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == join::BECOME) {
-        return join::become_command(arguments);
+    if line.first().is_some_and(|name| run::is_torchrun(name)) {
+        return run::run_as_torchrun(&line);
     }
-    if run::is_torchrun(&rallypoint_agent::invoked_as()) {
-        return run::run_as_torchrun();
-    }
-    let command = Cli::parse().command;
+    let command = Cli::parse_from(&line).command;
     // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say; and a
     // node may not wait for whoever reads it.
     if matches!(command, Command::Bench(_) | Command::Store(_) | Command::Completions { .. }) {
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
             log.finish(LAST_LINES);
             code
         }
-        Command::Run(args) => run::run(*args, run::RUN),
+        Command::Run(args) => run::run(*args, run::RUN, &line),
         Command::Serve(args) => serve::run(args),
         Command::Store(args) => store::run(args),
         Command::Completions { shell } => {

@@ -2,16 +2,16 @@
 //! agent's.
 
 mod arguments;
-mod launch;
-mod meeting;
-mod onlooker;
+mod given;
+mod plan;
 mod port_owner;
 mod python;
-mod said;
+mod rendezvous;
+mod screen;
 mod script;
 mod streams;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,14 +19,16 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
     AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, ended_elsewhere, entry_point_name,
-    failure_report, invoked_as, tell_error, tell_failure,
+    failure_report, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
-use launch::{Launch, launch};
-use onlooker::Screen;
+use plan::{Plan, plan};
 use port_owner::port_owner;
 use python::Defaults;
+use screen::Screen;
+
+use tracing::level_filters::LevelFilter;
 
 use crate::join::store_hint;
 use crate::{HELP_WIDTH, log, output};
@@ -66,10 +68,10 @@ pub(crate) fn is_torchrun(program: &OsStr) -> bool {
 }
 
 /// Runs the command under the name `torchrun`, without a subcommand before its flags.
-pub(crate) fn run_as_torchrun() -> ExitCode {
-    let matches = torchrun_command().get_matches();
+pub(crate) fn run_as_torchrun(line: &[OsString]) -> ExitCode {
+    let matches = torchrun_command().get_matches_from(line);
     match RunArgs::from_arg_matches(&matches) {
-        Ok(args) => run(args, TORCHRUN),
+        Ok(args) => run(args, TORCHRUN, line),
         Err(error) => error.exit(),
     }
 }
@@ -86,44 +88,53 @@ fn torchrun_command() -> clap::Command {
         .after_help(examples.unwrap_or_default())
 }
 
-/// Runs the command. `name` is its name in messages.
-pub(crate) fn run(args: RunArgs, name: &'static str) -> ExitCode {
+/// Runs the command. `name` is its name in messages, `line` the command line.
+pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitCode {
     if let Some(shell) = &args.print_completion {
         return print_completion(shell, name);
     }
-    // From here on this is the agent, and another process sees to it that nobody is left behind.
-    let guard = match rallypoint_agent::stand() {
+    let form = if args.log_format == "json" { Form::Log } else { Form::Plain };
+    let voice = Voice { form, name };
+    let own = |name: &str| std::env::var_os(name);
+    let defaults = Defaults(&own);
+    let prepared = log_level(&args, &defaults).and_then(|level| {
+        let plan = plan(&args, line, &defaults)?;
+        // The outer process has checked it before it started the agent.
+        if !rallypoint_agent::is_agent() {
+            script::check(&plan.config, &defaults)?;
+        }
+        Ok((level, plan))
+    });
+    let (level, Plan { config, warnings }) = match prepared {
+        Ok(prepared) => prepared,
+        Err(refused) => return refuse(&refused, voice),
+    };
+    // From here on this process is the agent, and the outer process watches over it.
+    let guard = match rallypoint_agent::start_agent() {
         Ok(guard) => Some(guard),
         Err(code) => return code,
     };
-    let own = |name: &str| std::env::var_os(name);
-    let defaults = Defaults(&own);
-    let level =
-        args.log_level.clone().or_else(|| own("RALLYPOINT_LOG").map(|l| l.to_string_lossy().into_owned()));
-    let level = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)));
-    let Some(aside) = log::start_aside_as(level.as_deref(), args.log_format == "json") else {
-        let text = format!(
-            "--log-level {:?} is none of off, error, warn, info, debug, trace",
-            level.unwrap_or_default()
-        );
-        return refuse(&Refused::usage(text), Voice { form: Form::Plain, name });
-    };
-    let form = if args.log_format == "json" { Form::Log } else { Form::Plain };
-    let voice = Voice { form, name };
-    let line: Vec<_> = [invoked_as()].into_iter().chain(std::env::args_os().skip(1)).collect();
-    let code = match launch(&args, &line, &defaults) {
-        Err(refused) => refuse(&refused, voice),
-        Ok(Launch { config, warnings }) => {
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
-            let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
-            // What was logged comes before what is reported.
-            aside.finish(LAST_LINES);
-            conclude(&config, &outcome, voice)
-        }
-    };
+    let aside = log::start_aside_as(level, args.log_format == "json");
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
+    let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
+    // What was logged comes before what is reported.
+    aside.finish(LAST_LINES);
+    let code = conclude(&config, &outcome, voice);
     aside.finish(LAST_LINES);
     code
+}
+
+/// Returns how much is logged, if the user has said so.
+fn log_level(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Option<LevelFilter>, Refused> {
+    let level = args.log_level.clone().or_else(|| defaults.variable("RALLYPOINT_LOG"));
+    let Some(level) = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)))
+    else {
+        return Ok(None);
+    };
+    let unknown =
+        || Refused::usage(format!("--log-level {level:?} is none of off, error, warn, info, debug, trace"));
+    log::level_named(&level).map(Some).ok_or_else(unknown)
 }
 
 /// Python's names of levels, which `LOGLEVEL` has.

@@ -1,13 +1,13 @@
 //! `rallypoint serve`: the store server as a process of its own.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rallypoint_agent::{Health, Reply};
 use rallypoint_core::Quantity;
+use rallypoint_http::{HealthServer, parse_address};
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use rustix::process::{Resource, getrlimit};
@@ -43,7 +43,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     limit: Vec<String>,
     /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
-    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = health_address)]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address)]
     health_check: Option<SocketAddr>,
     /// Deletes the keys of jobs that no client has used for this long (30min, 3600s) and that have no connection
     ///
@@ -95,7 +95,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // First, so that nobody is served who is let go of again at once.
+    // Bound first: if this fails, no client was served yet.
     let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
         Some((at, Err(error))) => {
             output::complain(&format!("rallypoint serve: cannot listen for health checks on {at}: {error}"));
@@ -118,7 +118,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
             output::complain(match error {
-                StoreError::Unresolvable { .. } => {
+                StoreError::Unreachable { .. } => {
                     "hint: check the spelling, or use an IP address of this machine"
                 }
                 _ => "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",
@@ -180,25 +180,13 @@ fn idle_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Where health checks are answered: a port of this machine only, unless an address is given.
-fn health_address(text: &str) -> Result<SocketAddr, String> {
-    let port = |text: &str| text.parse::<u16>().ok();
-    let address = match (port(text), text.strip_prefix(':').and_then(port)) {
-        (Some(port), _) => Some((Ipv4Addr::LOCALHOST, port).into()),
-        (None, Some(port)) => Some((Ipv6Addr::UNSPECIFIED, port).into()),
-        (None, None) => text.parse().ok(),
-    };
-    address.ok_or_else(|| "neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)".into())
-}
-
-/// Answers how the server is doing: 200 with its figures, or 503 if its loop is silent.
-fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<Health> {
+/// Answers health checks with the figures of the server. Its event loop gives them, so a loop that hangs is not healthy.
+fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
     let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
-    Health::start(listener, move |reply: Reply| {
-        let Some(stats) = inquire(Duration::from_secs(3)) else { return };
+    HealthServer::start(listener, move |timeout| {
+        let stats = inquire(timeout)?;
         let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
-        // Who asks may have gone.
-        let _ = reply.send(json!({
+        Some(json!({
             "status": if is_full { "full" } else { "serving" },
             "instance": instance,
             "seconds": start.elapsed().as_secs_f64(),
@@ -215,7 +203,7 @@ fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::
             "slow_output": stats.slow_output,
             "keys": stats.keys,
             "bytes": stats.bytes,
-        }));
+        }))
     })
 }
 

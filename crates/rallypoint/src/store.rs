@@ -204,12 +204,10 @@ struct Budget {
 }
 
 impl Budget {
-    /// What is left of it; zero is without end, as for the store.
-    fn left(&self) -> Duration {
-        match self.timeout {
-            Duration::ZERO => Duration::ZERO,
-            timeout => timeout.saturating_sub(self.started.elapsed()).max(Duration::from_millis(1)),
-        }
+    /// What is left of it. A timeout of zero on the command line means without end.
+    fn left(&self) -> Option<Duration> {
+        let timeout = Some(self.timeout).filter(|timeout| !timeout.is_zero());
+        timeout.map(|timeout| timeout.saturating_sub(self.started.elapsed()))
     }
 }
 
@@ -220,7 +218,7 @@ fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError>
     let waiting = Waiting::show(format!("connecting to {endpoint}"));
     // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
     endpoint.resolve_within(budget.left())?;
-    let options = TcpStoreOptions { timeout: budget.left(), ..TcpStoreOptions::new(endpoint.clone()) };
+    let options = TcpStoreOptions::new(endpoint.clone()).timeout(budget.left());
     let mut logged = None;
     TcpStore::open_reporting(options, &mut |fault| {
         let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());

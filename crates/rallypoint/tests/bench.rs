@@ -1,47 +1,25 @@
 //! `rallypoint bench` as people call it: what it measures and prints, what it leaves behind, how it ends. How fast
 //! anything is, is not tested.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rallypoint_core::wire::{MAGIC, Request};
-use rustix::process::{Pid, Signal, kill_process};
+use rallypoint_testkit::{Client, Guarded, Lines, ServeProcess, eventually, serve_connections};
+use rustix::process::Signal;
 
-/// Only a failure takes that long.
-const SOON: Duration = Duration::from_secs(60);
+const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
 
-/// A process that is killed when the test is over, however it is.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Guarded {
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.0.id() as i32).expect("a process number");
-        kill_process(pid, signal).expect("our own child");
-    }
-}
-
-/// A server, and where it listens.
-fn serve() -> (Guarded, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-    command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut server = Guarded(command.spawn().expect("the binary starts"));
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("its output");
-    let endpoint = line.trim_end().strip_prefix("listening on ").expect("an address").to_owned();
+/// A server, and its endpoint.
+fn serve() -> (ServeProcess, String) {
+    let server = ServeProcess::start(BINARY, &[]);
+    let endpoint = server.endpoint();
     (server, endpoint)
 }
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    let mut command = Command::new(BINARY);
     command.arg("bench").args(args).env_remove("RALLYPOINT_ENDPOINT").stdin(Stdio::null());
     command
 }
@@ -54,26 +32,23 @@ fn error(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-fn num_keys(endpoint: &str) -> i64 {
-    let mut stream = TcpStream::connect(endpoint).expect("it listens");
-    let mut bytes = Vec::new();
-    Request::Validate { magic: MAGIC }.encode(&mut bytes);
-    Request::NumKeys.encode(&mut bytes);
-    stream.write_all(&bytes).expect("it reads");
-    let mut number = [0; 8];
-    stream.read_exact(&mut number).expect("it answers");
-    i64::from_le_bytes(number)
+/// Starts a run that puts load on the server until it ends or is ended.
+fn start(endpoint: &str, args: &[&str]) -> (Guarded, Lines, Lines) {
+    let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
+    let mut running = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let (stdout, stderr) = (running.stdout.take().unwrap(), running.stderr.take().unwrap());
+    (running, Lines::read(stdout), Lines::read(stderr))
 }
 
-/// Waits until all 64 connections of a run are there, and the first keys.
-fn wait_until_under_load(server: &Guarded, endpoint: &str) {
-    let files = format!("/proc/{}/fd", server.0.id());
+fn num_keys(server: &ServeProcess) -> i64 {
+    Client::connect(server.address).num_keys()
+}
+
+/// Waits until all 64 connections of a run are open, and the first keys are stored.
+fn wait_until_under_load(server: &ServeProcess) {
+    let files = format!("/proc/{}/fd", server.process.id());
     let connections = || std::fs::read_dir(&files).map_or(0, Iterator::count);
-    let start = Instant::now();
-    while connections() < 64 || num_keys(endpoint) == 0 {
-        assert!(start.elapsed() < SOON, "it has not begun");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the load has begun", || connections() >= 64 && num_keys(server) > 0);
 }
 
 const ALL: [&str; 16] = [
@@ -97,7 +72,7 @@ const ALL: [&str; 16] = [
 
 #[test]
 fn every_workload_is_measured_without_errors_and_leaves_no_key() {
-    let (_server, endpoint) = serve();
+    let (server, endpoint) = serve();
     let workloads = ALL.join(",");
     let args = ["--workload", &workloads, "--requests", "500", "--connections", "8", "--json"];
     let output = bench(&endpoint, &args);
@@ -112,7 +87,7 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
         assert!(result["operations_per_second"].as_f64() > Some(0.0), "{result}");
         assert!(result["p99_microseconds"].as_f64() >= result["p50_microseconds"].as_f64(), "{result}");
     }
-    assert_eq!(num_keys(&endpoint), 0);
+    assert_eq!(num_keys(&server), 0);
 }
 
 #[test]
@@ -174,14 +149,8 @@ fn figures_that_cannot_be_written_are_a_failure() {
 
 #[test]
 fn what_is_no_store_is_told_from_a_store() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let endpoint = listener.local_addr().expect("an address").to_string();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    let output = bench(&endpoint, &[]);
+    let other = serve_connections(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let output = bench(&other.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1), "{}", error(&output));
     assert!(error(&output).contains("does not answer as a TCPStore"), "{}", error(&output));
 }
@@ -199,18 +168,12 @@ fn who_never_answers_is_given_up_in_time() {
 #[test]
 fn a_server_that_freezes_is_given_up_in_time() {
     let (server, endpoint) = serve();
-    let mut running = Guarded(
-        command(&["--endpoint", &endpoint, "--workload", "get", "--seconds", "20", "--timeout", "1s"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts"),
-    );
-    wait_until_under_load(&server, &endpoint);
+    let (mut running, ..) = start(&endpoint, &["--workload", "get", "--timeout", "1s"]);
+    wait_until_under_load(&server);
     let start = Instant::now();
-    server.signal(Signal::STOP);
-    let status = running.0.wait().expect("our own child");
-    server.signal(Signal::CONT);
+    server.process.signal(Signal::STOP);
+    let status = running.ended();
+    server.process.signal(Signal::CONT);
     assert_eq!(status.code(), Some(4));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
@@ -218,37 +181,23 @@ fn a_server_that_freezes_is_given_up_in_time() {
 #[test]
 fn a_server_that_dies_is_reported_as_lost() {
     let (mut server, endpoint) = serve();
-    let mut running = Guarded(
-        command(&["--endpoint", &endpoint, "--workload", "add", "--seconds", "20"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts"),
-    );
-    wait_until_under_load(&server, &endpoint);
-    server.0.kill().expect("our own child");
-    let mut error = String::new();
-    running.0.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
-    assert_eq!(running.0.wait().expect("our own child").code(), Some(5), "{error}");
+    let (mut running, _, stderr) = start(&endpoint, &["--workload", "add"]);
+    wait_until_under_load(&server);
+    server.process.kill().expect("our own child");
+    let error = stderr.all();
+    assert_eq!(running.ended().code(), Some(5), "{error}");
     assert!(error.contains("64 of 64 connections"), "{error}");
 }
 
 #[test]
 fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
     let (server, endpoint) = serve();
-    let mut running = Guarded(
-        command(&["--endpoint", &endpoint, "--workload", "get,set", "--seconds", "20", "--json"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary starts"),
-    );
-    wait_until_under_load(&server, &endpoint);
+    let (mut running, stdout, _) = start(&endpoint, &["--workload", "get,set", "--json"]);
+    wait_until_under_load(&server);
     running.signal(Signal::INT);
-    let mut report = String::new();
-    running.0.stdout.take().expect("a pipe").read_to_string(&mut report).expect("text");
-    assert_eq!(running.0.wait().expect("our own child").code(), Some(130));
-    assert_eq!(num_keys(&endpoint), 0);
+    let report = stdout.all();
+    assert_eq!(running.ended().code(), Some(130));
+    assert_eq!(num_keys(&server), 0);
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let result = &report["results"][0];
     assert_eq!((&result["errors"], &result["error"]), (&0.into(), &"interrupted".into()), "{report}");
@@ -258,21 +207,14 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
 fn an_interrupt_says_whether_the_keys_are_deleted() {
     for is_frozen in [false, true] {
         let (server, endpoint) = serve();
-        let mut running = Guarded(
-            command(&["--endpoint", &endpoint, "--workload", "get", "--seconds", "20", "--timeout", "5s"])
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("the binary starts"),
-        );
-        wait_until_under_load(&server, &endpoint);
+        let (mut running, _, stderr) = start(&endpoint, &["--workload", "get", "--timeout", "5s"]);
+        wait_until_under_load(&server);
         if is_frozen {
-            server.signal(Signal::STOP);
+            server.process.signal(Signal::STOP);
         }
         running.signal(Signal::INT);
-        let mut error = String::new();
-        running.0.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
-        assert_eq!(running.0.wait().expect("our own child").code(), Some(130), "{error}");
+        let error = stderr.all();
+        assert_eq!(running.ended().code(), Some(130), "{error}");
         assert!(error.contains("hint: the last figures are of what was done by then"), "{error}");
         assert_eq!(error.contains("keys that were made have been deleted"), !is_frozen, "{error}");
         assert_eq!(error.contains("may be left"), is_frozen, "{error}");

@@ -385,6 +385,26 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
     }
 }
 
+/// Process ids are consecutive in a new PID namespace: the shell is 1, the refused run 2, the next shell 3.
+#[test]
+fn contradictory_flags_are_refused_before_any_process_is_started() {
+    let script = r#""$0" run "$@" 2>&1; sh -c 'echo next: $$'"#;
+    let isolated = ["--map-root-user", "--user", "--pid", "--fork", "--mount-proc", "sh", "-c", script];
+    for (arguments, said) in [
+        (&["--standalone", "--nnodes", "2", "true"][..], "asks for more nodes"),
+        (&["--node-rank", "1", "--log-format", "json", "true"], "can't be honoured"),
+        (&["--no-python", "absent"], "there is no program"),
+    ] {
+        let mut command = Command::new("unshare");
+        let run = command.args(isolated).arg(env!("CARGO_BIN_EXE_rallypoint")).args(arguments).output();
+        let Some(done) = run.ok().filter(|done| done.status.success()) else {
+            return println!("skipped: no PID namespaces here");
+        };
+        let out = text(&done.stdout);
+        assert!(out.contains(said) && out.ends_with("next: 3\n"), "{arguments:?}: {out}");
+    }
+}
+
 #[test]
 fn a_module_that_is_not_there_is_refused_before_anything_starts() {
     let place = Place::new();

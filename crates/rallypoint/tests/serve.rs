@@ -1,27 +1,20 @@
 //! `rallypoint serve` as people call it: what it prints, where it listens, how it ends. What it serves is tested
 //! elsewhere.
 
-#[path = "agent/held_port.rs"]
-mod held_port;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use held_port::held_port;
-use rallypoint_core::wire::{MAGIC, Request};
 use rallypoint_store::{Store, TcpStore};
-use rustix::process::{Pid, Signal, kill_process};
+use rallypoint_testkit::{Client, End, Guarded, Lines, eventually, held_port};
+use rustix::process::Signal;
 
-/// Only a failure takes that long.
-const SOON: Duration = Duration::from_secs(60);
-
-/// A server that is killed when the test is over, however it is.
+/// A server.
 struct Serve {
-    child: Child,
+    child: Guarded,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
@@ -42,8 +35,11 @@ fn text(bytes: &[u8]) -> String {
 
 impl Serve {
     fn start(args: &[&str]) -> Serve {
-        let mut child =
-            command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        Serve::of(command(args))
+    }
+
+    fn of(mut command: Command) -> Serve {
+        let mut child = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
     }
@@ -56,21 +52,9 @@ impl Serve {
         address.parse().expect("an address")
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a process number");
-        kill_process(pid, signal).expect("our own child");
-    }
-
     /// Waits for its end; exit code, the rest of its output, its log.
     fn end(mut self) -> (Option<i32>, String, String) {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("our own child") {
-                break status;
-            }
-            assert!(start.elapsed() < SOON, "it has not ended");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let status = self.child.ended();
         let (mut rest, mut log) = (String::new(), String::new());
         if let Some(stdout) = &mut self.stdout {
             stdout.read_to_string(&mut rest).expect("its output");
@@ -102,14 +86,6 @@ impl Serve {
     }
 }
 
-impl Drop for Serve {
-    fn drop(&mut self) {
-        // It may have ended, as most tests want it to.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// An address as the kernel prints it: words of four bytes in the machine's order, and the port.
 fn address_in_table(text: &str) -> SocketAddr {
     let (ip, port) = text.split_once(':').expect("an address and a port");
@@ -127,17 +103,8 @@ fn address_in_table(text: &str) -> SocketAddr {
 }
 
 /// A connection that has been answered.
-fn greeted(address: SocketAddr) -> Option<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-    let mut bytes = Vec::new();
-    Request::Validate { magic: MAGIC }.encode(&mut bytes);
-    Request::Ping { nonce: 77 }.encode(&mut bytes);
-    stream.write_all(&bytes).expect("it takes it");
-    let mut reply = [0; 4];
-    stream.read_exact(&mut reply).expect("it answers");
-    assert_eq!(u32::from_le_bytes(reply), 77);
-    Some(stream)
+fn greeted(address: SocketAddr) -> Option<Client> {
+    Client::try_connect(address).ok()
 }
 
 fn is_served(address: SocketAddr) -> bool {
@@ -153,13 +120,13 @@ fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
         let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
         let address = serve.address();
-        let mut client = greeted(address).unwrap();
-        serve.signal(signal);
+        let client = greeted(address).unwrap();
+        serve.child.signal(signal);
         let (code, rest, log) = serve.end();
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
         assert!(log.contains(name), "{log}");
         assert!(log.contains("--listen 0.0.0.0"), "a hint how to open it: {log}");
-        assert_eq!(client.read(&mut [0]).ok(), Some(0), "its clients are let go");
+        assert_eq!(client.end(), End { last_words: vec![], torn: false }, "its connections are closed");
     }
 }
 
@@ -243,7 +210,7 @@ fn r12_no_host_is_every_address_of_both_kinds() {
         if has_ipv6() {
             assert!(is_served((Ipv6Addr::LOCALHOST, address.port()).into()));
         }
-        serve.signal(Signal::TERM);
+        serve.child.signal(Signal::TERM);
         let (_, _, log) = serve.end();
         assert!(!log.contains("this machine only"), "{log}");
     }
@@ -270,7 +237,7 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
     let address = serve.address();
     let client = greeted(address).unwrap();
-    serve.signal(Signal::TERM);
+    serve.child.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
     let mut again = Serve::start(&["--listen", &address.to_string()]);
     assert_eq!(again.address(), address);
@@ -283,12 +250,8 @@ fn nobody_reading_its_output_does_not_stop_it() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
-    let start = Instant::now();
-    while !is_served(address) {
-        assert!(start.elapsed() < SOON, "it does not serve");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    serve.signal(Signal::TERM);
+    eventually("the server answers", || is_served(address));
+    serve.child.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
 }
 
@@ -367,12 +330,10 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
 #[test]
 fn a_wrong_log_level_is_told_once_and_taken_for_info() {
     let mut command = command(&["--listen", "127.0.0.1:0"]);
-    command.env("RALLYPOINT_LOG", "loud").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the binary starts");
-    let stdout = child.stdout.take().map(BufReader::new);
-    let mut serve = Serve { child, stdout };
+    command.env("RALLYPOINT_LOG", "loud");
+    let mut serve = Serve::of(command);
     serve.address();
-    serve.signal(Signal::TERM);
+    serve.child.signal(Signal::TERM);
     let (code, _, log) = serve.end();
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(log.lines().filter(|line| line.contains("loud")).count(), 1, "{log}");
@@ -390,24 +351,13 @@ fn a_log_that_nobody_reads_does_not_stop_it() {
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     assert!(is_served(address));
-    // Whoever comes to read at last is told what was missed, and then what comes.
-    let (told, dropped) = std::sync::mpsc::channel();
-    let log = BufReader::new(serve.child.stderr.take().expect("a pipe"));
-    std::thread::spawn(move || {
-        for line in log.lines().map_while(Result::ok) {
-            let _ = told.send(line);
-        }
-    });
-    let missed = loop {
-        let line = dropped.recv_timeout(Duration::from_secs(10)).expect("it tells");
-        if line.contains("were dropped") {
-            break line;
-        }
-    };
+    // A reader that comes late is told how many lines it missed, and receives the later ones.
+    let log = Lines::read(serve.child.stderr.take().expect("a pipe"));
+    let missed = log.find("were dropped");
     let missed: u32 = missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("how many");
     assert!((1..5000).contains(&missed), "{missed}");
-    serve.signal(Signal::TERM);
-    while !dropped.recv_timeout(Duration::from_secs(10)).expect("it goes on").contains("SIGTERM") {}
+    serve.child.signal(Signal::TERM);
+    log.find("SIGTERM");
 }
 
 #[test]
@@ -419,7 +369,7 @@ fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
-    serve.signal(Signal::TERM);
+    serve.child.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
 }
 
@@ -450,21 +400,15 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
     drop(job);
     let start = Instant::now();
     // The list names no key, so it is no use of the job.
-    while watcher.list_keys().unwrap().iter().any(|key| key == gone) {
-        assert!(start.elapsed() < SOON, "it has not expired");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("the job has expired", || !watcher.list_keys().unwrap().iter().any(|key| key == gone));
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     // The other job has a connection, and a key outside of every job never expires.
     let mut left = watcher.list_keys().unwrap();
     left.sort();
     assert_eq!(left, [plain, stays]);
     drop(live);
-    while watcher.num_keys().unwrap() > 1 {
-        assert!(start.elapsed() < SOON, "the other has not expired");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    serve.signal(Signal::TERM);
+    eventually("the other job has expired", || watcher.num_keys().unwrap() == 1);
+    serve.child.signal(Signal::TERM);
     let (_, _, log) = serve.end();
     assert!(log.contains("job gone expired after 1."), "{log}");
     assert!(log.contains(" s without a client: deleted 2 keys"), "{log}");

@@ -2,24 +2,20 @@
 //! tested elsewhere.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{Store, TcpStore};
+use rallypoint_testkit::{ServeProcess, serve_connections};
 
-/// A server that is killed when the test is over, however it is.
+const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
+
+/// A server, and the command against it.
 struct Server {
-    child: Child,
+    process: ServeProcess,
     endpoint: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Server {
@@ -27,26 +23,15 @@ impl Server {
         Server::with(&[])
     }
 
-    /// With limits of its own.
+    /// With these limits.
     fn with(limits: &[&str]) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
-        for limit in limits {
-            command.args(["--limit", limit]);
-        }
-        let mut child = command.spawn().expect("the binary starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("its output");
-        let endpoint = line.trim_end().strip_prefix("listening on ").expect("an address").to_owned();
-        Server { child, endpoint }
-    }
-
-    fn port(&self) -> u16 {
-        self.endpoint.rsplit_once(':').expect("a port").1.parse().expect("a number")
+        let arguments: Vec<&str> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
+        let process = ServeProcess::start(BINARY, &arguments);
+        Server { endpoint: process.endpoint(), process }
     }
 
     fn client(&self) -> TcpStore {
-        TcpStore::connect("127.0.0.1", self.port()).expect("it serves")
+        TcpStore::connect("127.0.0.1", self.process.address.port()).expect("it serves")
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -78,7 +63,7 @@ impl Server {
 }
 
 fn store(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    let mut command = Command::new(BINARY);
     command.arg("store").args(args).env_remove("RALLYPOINT_ENDPOINT").env_remove("RALLYPOINT_LOG");
     command.stdin(Stdio::null());
     command
@@ -296,30 +281,22 @@ fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
 
 // ---- time ----
 
-/// A way to a server on which the first bytes are held back for so long.
-fn slow_way(to: &str, delay: Duration) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (endpoint, to) = (listener.local_addr().expect("an address").to_string(), to.to_owned());
-    std::thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            let to = to.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(delay);
-                let Ok(far) = TcpStream::connect(to) else { return };
-                let (Ok(mut near2), Ok(mut far2)) = (near.try_clone(), far.try_clone()) else { return };
-                let (mut near, mut far) = (near, far);
-                std::thread::spawn(move || std::io::copy(&mut near2, &mut far2));
-                let _ = std::io::copy(&mut far, &mut near);
-            });
-        }
+/// A way to a server on which every connection is delayed.
+fn delayed(to: SocketAddr, delay: Duration) -> String {
+    let relay = serve_connections(move |near| {
+        std::thread::sleep(delay);
+        let far = TcpStream::connect(to)?;
+        let (mut to_far, mut from_near) = (far.try_clone()?, near.try_clone()?);
+        std::thread::spawn(move || std::io::copy(&mut from_near, &mut to_far));
+        std::io::copy(&mut &far, &mut &near)
     });
-    endpoint
+    relay.to_string()
 }
 
 #[test]
 fn the_time_is_one_for_connecting_and_all_the_rest() {
     let server = Server::start();
-    let endpoint = slow_way(&server.endpoint, Duration::from_millis(1200));
+    let endpoint = delayed(server.process.address, Duration::from_millis(1200));
     for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
         let start = Instant::now();
         let output = store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("it starts");
@@ -389,14 +366,8 @@ fn clear_without_a_prefix_is_wrong_usage() {
 
 #[test]
 fn a_server_without_list_keys_is_an_error_with_a_hint() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = listener.local_addr().unwrap().to_string();
-    // As torch's servers treat an operation that they don't know: they close the connection.
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || serve_without_lists(stream));
-        }
-    });
+    // A torch server closes the connection when it receives an operation that it doesn't support.
+    let endpoint = serve_connections(serve_without_lists).to_string();
     for args in [&["clear", "--prefix", ""][..], &["list"]] {
         let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", error(&output));

@@ -1,14 +1,11 @@
 //! What `rallypoint run`, `join` and `store` say while there is no store at the endpoint, and when they give up.
 
-#[path = "agent/held_port.rs"]
-mod held_port;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use held_port::held_port;
+use rallypoint_testkit::{held_port, serve_connections};
 
 /// How long the commands try to connect, in seconds.
 const TIMEOUT: u64 = 6;
@@ -22,16 +19,9 @@ struct Cause {
     may_heal: bool,
 }
 
-/// Starts a server that treats every connection like this, for as long as the tests run.
+/// Starts a server that treats every connection like this.
 fn serve(treat: fn(TcpStream) -> std::io::Result<()>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || treat(stream));
-        }
-    });
-    endpoint
+    serve_connections(treat).to_string()
 }
 
 /// Reads a request up to its blank line, as an HTTP server does, and sends this reply.

@@ -62,8 +62,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let run_id = format!("crowd-{}", std::process::id());
     let mut handlers = Vec::new();
     for _ in 0..nodes {
-        let options =
-            TcpStoreOptions { timeout: Duration::from_secs(60), ..TcpStoreOptions::new(endpoint.clone()) };
+        let options = TcpStoreOptions::new(endpoint.clone()).timeout(Duration::from_secs(60));
         let store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
         let backend = Arc::new(Counting(C10dBackend::new(Arc::clone(&store), &run_id)?));
         let settings = Settings::new(&run_id, nodes, nodes);

@@ -61,10 +61,9 @@ impl C10dBackend {
 
     /// This same backend, which waits for its store at most so long.
     pub fn with_timeout(&self, most: Duration) -> C10dBackend {
-        let timeout = self.store.timeout();
-        let most = if timeout.is_zero() { most } else { most.min(timeout) };
+        let most = self.store.timeout().map_or(most, |timeout| most.min(timeout));
         C10dBackend {
-            store: Arc::from(self.store.with_timeout(most.max(Duration::from_millis(1)))),
+            store: Arc::from(self.store.with_timeout(Some(most))),
             run_id: self.run_id.clone(),
             key: self.key.clone(),
             limits: self.limits.clone(),
@@ -166,17 +165,14 @@ impl RendezvousBackend for C10dBackend {
         let (start, timeout) = (Instant::now(), self.store.timeout());
         let read_time = Duration::from_micros(self.read_time.load(Ordering::Relaxed));
         let soon = (8 * read_time).clamp(PRESENT_TIMEOUT, MAX_PRESENT_TIMEOUT);
-        let soon = if timeout.is_zero() { soon } else { soon.min(timeout) };
-        let value = self.store.with_timeout(soon).get(&self.key);
+        let soon = timeout.map_or(soon, |timeout| soon.min(timeout));
+        let value = self.store.with_timeout(Some(soon)).get(&self.key);
         self.read_time.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         if let Ok(value) = value {
             return self.decode(value);
         }
         // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.
-        let rest = || match timeout {
-            Duration::ZERO => Duration::ZERO,
-            timeout => timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)),
-        };
+        let rest = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         loop {
             match self.store.with_timeout(rest()).check(&[&self.key]) {
                 Ok(true) => break,
@@ -245,7 +241,7 @@ impl RendezvousBackend for C10dBackend {
 
     fn wait(&self, signal: Signal, most: Duration) -> bool {
         let before = Instant::now();
-        match self.store.wait_for(&[&self.key_of(signal)], most) {
+        match self.store.wait_for(&[&self.key_of(signal)], Some(most)) {
             Ok(()) => true,
             Err(_) => {
                 // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.

@@ -59,7 +59,7 @@ impl Departure {
         let store: Arc<dyn Store> = match store_type(&parameters)? {
             StoreType::Tcp => {
                 let endpoint = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)?;
-                let options = TcpStoreOptions { timeout: CONNECT_TIMEOUT, ..TcpStoreOptions::new(endpoint) };
+                let options = TcpStoreOptions::new(endpoint).timeout(CONNECT_TIMEOUT);
                 Arc::new(TcpStore::open(options).map_err(failed)?)
             }
             StoreType::File => create_file_store(&parameters)?.store,

@@ -6,14 +6,13 @@ mod driver;
 mod keep_alive;
 mod local_id;
 
-use std::collections::BTreeSet;
 use std::process::id as process_id;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Launch, Member, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
+    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
@@ -44,17 +43,13 @@ pub struct DynamicRendezvousHandler {
     seen: Mutex<Seen>,
 }
 
-/// What was seen of the round this node is in.
+/// What was seen since this node joined its round.
 #[derive(Default)]
 struct Seen {
-    /// The round it is in, with whom, and when the state was last looked at.
-    round: Option<u64>,
-    members: BTreeSet<NodeDesc>,
-    last: Option<(Instant, Arc<State>)>,
-    /// How many had left when it came in.
-    leavers: i64,
-    /// It has heard that somebody wants to be in the next one.
-    heard: bool,
+    /// The state that was read last, when, and the round that this node had joined by then.
+    last: Option<(Instant, Arc<State>, Option<Arc<Joined>>)>,
+    /// The round in which a signal has said that a node wants to be in the next one.
+    heard: Option<u64>,
     /// Since when the state can't be read.
     corrupt: Option<Instant>,
     /// What this node has published as rank 0, and the generation of the store that it was published in.
@@ -143,11 +138,11 @@ impl DynamicRendezvousHandler {
         self
     }
 
-    /// The same, knowing by name who is expected: by the option `expected_hosts`, or by the scheduler's list. It makes messages
-    /// better and nothing else.
-    pub fn expecting(mut self, parameters: &RendezvousParameters) -> Result<DynamicRendezvousHandler> {
+    /// Names the hosts of the job in messages: those of `hosts` (`host1;host2` or `host[1-8]`), or those of Slurm's node
+    /// list. Fails with [`RendezvousError::Parameters`] if `hosts` is not such a list.
+    pub fn expecting(mut self, hosts: Option<&str>) -> Result<DynamicRendezvousHandler> {
         let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
-        driver.expected = ExpectedHosts::of(parameters)?;
+        driver.expected = ExpectedHosts::parse(hosts)?;
         Ok(self)
     }
 
@@ -215,9 +210,7 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        let members = participants.iter().cloned().collect();
-        let (round, leavers) = (Some(state.round), state.leavers());
-        *self.seen() = Seen { round, members, leavers, ..Seen::default() };
+        *self.seen() = Seen::default();
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -232,9 +225,9 @@ impl DynamicRendezvousHandler {
         let entered = Instant::now();
         let in_round = InRound { handler: self, round: state.round, rank_0: &participants[0] };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let serve = self.use_agent_store();
+        let use_agent_store = DynamicRendezvousHandler::use_agent_store();
         let Some(bootstrap_store_info) =
-            bootstrap.build(run_id, rank, &participants[0], &*store, serve, &in_round)?
+            bootstrap.build(run_id, rank, &participants[0], &*store, use_agent_store, &in_round)?
         else {
             // A node that starts over here would train alone, beside a job that can't take it in.
             if self.driver.has_lost_torch_host(state.round, &participants[0]) {
@@ -253,7 +246,15 @@ impl DynamicRendezvousHandler {
             self.seen().published = Some((bootstrap_store_info.clone(), store.generation()));
         }
         let round = state.round;
-        Ok(Some(RendezvousInfo { store, rank, world_size, bootstrap_store_info, round, participants }))
+        Ok(Some(RendezvousInfo {
+            store,
+            rank,
+            world_size,
+            bootstrap_store_info,
+            use_agent_store,
+            round,
+            participants,
+        }))
     }
 
     /// Warns if this node and the node that published the terms of the job were started differently.
@@ -274,12 +275,11 @@ impl DynamicRendezvousHandler {
     fn publish_again(&self) {
         let generation = self.store.generation();
         let (info, round) = {
-            let mut seen = self.seen();
-            let Some(round) = seen.round else { return };
-            match &mut seen.published {
+            let Some(joined) = self.driver.joined() else { return };
+            match &mut self.seen().published {
                 Some((info, published)) if *published != generation => {
                     *published = generation;
-                    (info.clone(), round)
+                    (info.clone(), joined.round)
                 }
                 _ => return,
             }
@@ -300,7 +300,7 @@ impl DynamicRendezvousHandler {
             return Standing::Stands;
         }
         // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
-        let Ok(state) = self.look() else { return Standing::Stands };
+        let Ok((state, _)) = self.look() else { return Standing::Stands };
         let state = self.driver.latest().unwrap_or(state);
         let is_in = |node| state.participants.contains_key(node);
         match state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()) {
@@ -309,31 +309,29 @@ impl DynamicRendezvousHandler {
         }
     }
 
-    /// Who of the round this node is in is in no list any more, and whether they were taken for dead. Who leaves says so;
-    /// torch's nodes don't, but they only leave to come back.
-    fn lost(&self) -> Result<(Vec<NodeDesc>, bool)> {
-        let state = self.look()?;
-        let seen = self.seen();
-        let lost = seen.members.iter().filter(|node| !state.has(node)).cloned().collect();
-        Ok((lost, state.leavers() == seen.leavers))
+    /// Whether the agent of rank 0 serves the workers' store, unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+    pub fn use_agent_store() -> bool {
+        std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
     }
 
-    /// The state, at most a second old.
-    fn look(&self) -> Result<Arc<State>> {
-        if let Some((at, state)) = &self.seen().last
+    /// The state, at most a second old, and the round that this node had joined before the state was read.
+    fn look(&self) -> Result<(Arc<State>, Option<Arc<Joined>>)> {
+        let joined = self.driver.joined();
+        if let Some((at, state, then)) = &self.seen().last
             && at.elapsed() < CACHE
+            && *then == joined
         {
-            return Ok(Arc::clone(state));
+            return Ok((Arc::clone(state), joined));
         }
-        let (round, began) = (self.seen().round, self.driver.now());
+        let began = self.driver.now();
         let state = match self.driver.look() {
-            Err(error @ RendezvousError::State { .. }) => self.last_good(error)?,
+            Err(error @ RendezvousError::State { .. }) => self.last_good(error, joined.is_some())?,
             Err(error) => {
                 // In a round, this node goes on with the last state that it has read.
-                let last = self.driver.latest().filter(|_| round.is_some());
+                let last = self.driver.latest().filter(|_| joined.is_some());
                 let Some(state) = last else { return Err(error) };
                 self.driver.tolerate(error, began)?;
-                return Ok(state);
+                return Ok((state, joined));
             }
             Ok(state) => {
                 self.driver.answered(began);
@@ -347,20 +345,15 @@ impl DynamicRendezvousHandler {
         {
             keep_alive.hurry();
         }
-        // What was read before this node was in its round says nothing about that.
-        let mut seen = self.seen();
-        if seen.round == round {
-            seen.last = Some((Instant::now(), Arc::clone(&state)));
-        }
-        drop(seen);
-        Ok(state)
+        self.seen().last = Some((Instant::now(), Arc::clone(&state), joined.clone()));
+        Ok((state, joined))
     }
 
     /// In a round, what was there before a state that can't be read: somebody may put it right, and those who work need not
     /// end for it. Not for ever.
-    fn last_good(&self, error: RendezvousError) -> Result<Arc<State>> {
+    fn last_good(&self, error: RendezvousError, is_in_round: bool) -> Result<Arc<State>> {
         let mut seen = self.seen();
-        let Some(state) = self.driver.latest().filter(|_| seen.round.is_some()) else { return Err(error) };
+        let Some(state) = self.driver.latest().filter(|_| is_in_round) else { return Err(error) };
         if seen.corrupt.is_none() {
             tracing::warn!("{error}; waiting for it to be put right");
         }
@@ -401,8 +394,19 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         }
     }
 
-    fn is_closed(&self) -> Result<bool> {
-        Ok(self.look()?.closed)
+    /// A node that is dead is lost once a node has found that out and written it down; all nodes look for it.
+    fn membership(&self) -> Result<Membership> {
+        let (state, joined) = self.look()?;
+        let membership = self.driver.membership(joined.as_deref(), &state);
+        if membership.is_dropped && !self.driver.dropped.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "The node '{}' of the rendezvous '{}': {}.",
+                self.node(),
+                self.run_id(),
+                Reason::Dropped
+            );
+        }
+        Ok(membership)
     }
 
     fn set_closed(&self) -> Result<()> {
@@ -418,70 +422,6 @@ impl RendezvousHandler for DynamicRendezvousHandler {
                 setting: "close_timeout",
             }),
             _ => Ok(()),
-        }
-    }
-
-    /// Also if this node was dropped: then it is this node that waits, and starting over is the way back.
-    fn num_nodes_waiting(&self) -> Result<u64> {
-        let state = self.look()?;
-        let waiting = state.wait_list.len() as u64;
-        let gone = self.seen().round.is_some_and(|round| {
-            !state.closed && (round != state.round || !state.participants.contains_key(self.node()))
-        });
-        if gone && !self.driver.dropped.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "The node '{}' of the rendezvous '{}': {}.",
-                self.node(),
-                self.run_id(),
-                Reason::Dropped
-            );
-        }
-        Ok(if gone { waiting.max(1) } else { waiting })
-    }
-
-    /// Who is dead is gone once a node has found that out and written it down; all nodes look for it.
-    fn num_nodes_gone(&self) -> Result<u64> {
-        let state = self.look()?;
-        let seen = self.seen();
-        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
-        Ok(if is_same {
-            (seen.members.len() as u64).saturating_sub(state.participants.len() as u64)
-        } else {
-            0
-        })
-    }
-
-    fn num_nodes_returned(&self) -> Result<u64> {
-        let state = self.look()?;
-        let seen = self.seen();
-        let is_same = state.complete && !state.closed && seen.round == Some(state.round);
-        let gone = seen.members.len().saturating_sub(state.participants.len());
-        let returned = state.wait_list.is_subset(&seen.members) && state.wait_list.len() == gone;
-        Ok(if is_same && returned { gone as u64 } else { 0 })
-    }
-
-    fn num_nodes_standing_by(&self) -> Result<u64> {
-        let state = self.driver.look()?;
-        Ok((state.wait_list.len() + state.redundancy_list.len()) as u64)
-    }
-
-    /// Unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
-    fn use_agent_store(&self) -> bool {
-        std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
-    }
-
-    fn shutdown(&self) -> bool {
-        self.stop_keep_alive();
-        match self.set_closed() {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(
-                    "The node '{}' has failed to shutdown the rendezvous '{}': {error}",
-                    self.node(),
-                    self.run_id()
-                );
-                false
-            }
         }
     }
 
@@ -503,56 +443,13 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         self.is_host || self.driver.has_taken_over()
     }
 
-    fn is_round_over(&self) -> Result<bool> {
-        let state = self.look()?;
-        let seen = self.seen();
-        let Some(round) = seen.round.filter(|_| !state.closed) else { return Ok(false) };
-        Ok(state.round != round || seen.members.iter().any(|node| state.wait_list.contains(node)))
-    }
-
-    fn gone_from_round(&self) -> Result<Vec<NodeDesc>> {
-        let state = self.look()?;
-        let seen = self.seen();
-        let is_in =
-            |node: &NodeDesc| seen.round == Some(state.round) && state.participants.contains_key(node);
-        Ok(seen.members.iter().filter(|node| !is_in(node)).cloned().collect())
-    }
-
-    fn gone_for_good(&self) -> Result<bool> {
-        let (lost, are_dead) = self.lost()?;
-        // Whoever took them for dead may have known them a little longer.
-        let long = self.driver.settings.keep_alive_limit() * 4 / 5;
-        let are_silent = lost.iter().all(|node| self.driver.silence_of_gone(node) >= long);
-        // Nodes of ours record that they leave for good. Torch's nodes leave to come back, and record nothing.
-        Ok(!lost.is_empty() && (!are_dead || are_silent))
-    }
-
-    fn describe_gone(&self) -> Result<Option<String>> {
-        let (lost, are_dead) = self.lost()?;
-        let why = match are_dead {
-            true => format!(
-                "no heartbeat for {} s (keep_alive_interval × keep_alive_max_attempt)",
-                self.driver.settings.keep_alive_limit().as_secs_f64()
-            ),
-            false => "left".into(),
-        };
-        let lost: Vec<_> = lost.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
-        Ok((!lost.is_empty()).then(|| format!("{}: {why}", lost.join(", "))))
-    }
-
-    fn closed_by(&self) -> Option<String> {
-        self.driver.latest()?.closed_by()
-    }
-
     fn interrupt(&self) {
         self.driver.interrupted.store(true, Ordering::SeqCst);
     }
 
     fn wait_for_change(&self, most: Duration) {
-        let (round, heard) = {
-            let seen = self.seen();
-            (seen.round, seen.heard)
-        };
+        let round = self.driver.joined().map(|joined| joined.round);
+        let heard = self.seen().heard;
         // Wake up when the next silent node counts as dead, if that is before the next read.
         let most = match self.driver.until_next_death() {
             Some(left) if left < most => {
@@ -562,10 +459,10 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             _ => most,
         };
         match round {
-            Some(round) if !heard => {
+            Some(round) if heard != Some(round) => {
                 if self.driver.wait(Signal::Wanted { round }, most) {
                     let mut seen = self.seen();
-                    (seen.heard, seen.last) = (true, None);
+                    (seen.heard, seen.last) = (Some(round), None);
                 }
             }
             _ => self.driver.sleep(most),

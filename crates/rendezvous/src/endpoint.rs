@@ -6,13 +6,20 @@ use rallypoint_store::Endpoint;
 
 use crate::error::{RendezvousError, Result};
 
-/// Host and port of a rendezvous endpoint. An empty one is `localhost`; the port may be missing.
-///
-/// `::1` is read as the address it is, although torch takes its last `1` for a port.
+/// Parses a rendezvous endpoint; see [`split_rendezvous_endpoint`].
 pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<Endpoint> {
+    let (host, port) = split_rendezvous_endpoint(endpoint)?;
+    Ok(Endpoint { host, port: port.unwrap_or(default_port) })
+}
+
+/// Returns the host of a rendezvous endpoint, and the port if the endpoint names one. The host of an empty endpoint is
+/// `localhost`.
+///
+/// `::1` is an address without a port, although torch takes its last `1` for a port.
+pub fn split_rendezvous_endpoint(endpoint: &str) -> Result<(String, Option<u16>)> {
     let text = endpoint.trim();
     if text.is_empty() {
-        return Ok(Endpoint::new("localhost", default_port));
+        return Ok(("localhost".into(), None));
     }
     let (host, port) = match text.rsplit_once(':') {
         _ if text.starts_with('[') && text.ends_with(']') => (text, None),
@@ -24,24 +31,24 @@ pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<En
         Some(inner) => inner,
         None => host,
     };
-    let port = match port {
-        None => default_port,
-        Some(port) => Some(port)
+    let parse_port = |port: &str| {
+        Some(port)
             .filter(|port| (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|port| port.parse().ok())
             .ok_or_else(|| {
                 RendezvousError::parameter(format!(
                     "The port number of the rendezvous endpoint '{text}' must be an integer between 0 and 65536."
                 ))
-            })?,
+            })
     };
+    let port = port.map(parse_port).transpose()?;
     if host.is_empty() || !host.chars().all(|c| c.is_alphanumeric() || "_.:-".contains(c)) {
         return Err(RendezvousError::parameter(format!(
             "The hostname of the rendezvous endpoint '{text}' must be a dot-separated list of labels, an IPv4 address, \
              or an IPv6 address."
         )));
     }
-    Ok(Endpoint { host: host.into(), port })
+    Ok((host.into(), port))
 }
 
 /// What is wrong with an endpoint that names every address of a machine: it can be listened at, but nobody can connect to

@@ -57,13 +57,13 @@ impl ExitBarrier {
     /// That of this round.
     pub fn of(round: &RendezvousInfo) -> ExitBarrier {
         let (store, world_size) = (Arc::clone(&round.store), round.world_size as i64);
-        let outage_timeout = store.timeout();
+        let outage_timeout = store.timeout().unwrap_or(Duration::MAX);
         ExitBarrier { store, rank: round.rank, world_size, outage_timeout }
     }
 
     /// The same, whose store has only so long for each answer.
     pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
-        let store = Arc::from(self.store.with_timeout(timeout));
+        let store = Arc::from(self.store.with_timeout(Some(timeout)));
         ExitBarrier { store, outage_timeout: timeout, ..*self }
     }
 
@@ -201,7 +201,7 @@ impl ExitBarrier {
             false if stays => {
                 let all_are_ours = ours_that_ended(&*self.store)? >= self.world_size;
                 let most = if all_are_ours { OURS_LINGER_TIMEOUT } else { LINGER };
-                self.store.wait_for(&[ALL_HEARD], most)
+                self.store.wait_for(&[ALL_HEARD], Some(most))
             }
             false => Ok(()),
         }
@@ -210,7 +210,7 @@ impl ExitBarrier {
 
 /// Whether a call surely had no effect because there was no connection, so that even a count may be sent again.
 fn is_unsent(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
+    matches!(error, StoreError::Unreachable { .. })
 }
 
 /// This node, one of ours, has ended and is about to be counted as such.

@@ -10,10 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::counted;
-use rallypoint_core::rendezvous::{NodeDesc, Settings};
-use rallypoint_store::{Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
+use rallypoint_store::{
+    Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+};
 
-use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
+use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
@@ -71,7 +73,7 @@ pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dy
 impl StaticRendezvousHandler {
     /// A handler as `parameters` ask for.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
-        let mut wrong = unknown_options(&parameters.config, &["rank", "timeout"]);
+        let mut wrong = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
         wrong.extend(parameters.check_names());
         let mut take = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {
@@ -112,22 +114,21 @@ impl StaticRendezvousHandler {
                     .to_owned(),
             );
         }
-        // No port can be missed by accident: it is looked for twice, with two defaults.
-        let endpoints = [1, 2].map(|port| parse_rendezvous_endpoint(text, port));
-        let endpoint = match endpoints {
-            [Ok(one), Ok(other)] if one == other && !text.is_empty() => {
-                wrong.extend(check_reachable(&one));
-                Some(one)
+        let endpoint = match split_rendezvous_endpoint(text) {
+            Ok((host, Some(port))) => {
+                let endpoint = Endpoint { host, port };
+                wrong.extend(check_reachable(&endpoint));
+                Some(endpoint)
             }
-            [Ok(_), Ok(_)] if !text.is_empty() => {
+            Ok(_) if text.is_empty() => None,
+            Ok(_) => {
                 wrong.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
                 None
             }
-            [Err(error), _] => {
+            Err(error) => {
                 wrong.push(error.to_string());
                 None
             }
-            _ => None,
         };
         match (endpoint, rank) {
             (Some(endpoint), Some(rank)) if wrong.is_empty() => Ok(StaticRendezvousHandler {
@@ -190,7 +191,9 @@ impl StaticRendezvousHandler {
         }
         let store = match self.open(start) {
             Ok(store) => store,
-            Err(StoreError::AddressInUse { .. }) if self.rank == 0 => self.open_beside()?,
+            Err(StoreError::Listen { fault: ListenFault::InUse, .. }) if self.rank == 0 => {
+                self.open_beside()?
+            }
             Err(source) => return Err(self.failed(source)),
         };
         let addr = self.local_addr.clone().or_else(|| {
@@ -254,12 +257,10 @@ impl StaticRendezvousHandler {
             0 => String::new(),
             _ => self.endpoint.host.clone(),
         };
-        let options = TcpStoreOptions {
-            is_master: self.rank == 0,
-            multi_tenant: true,
-            timeout: self.timeout,
-            ..TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
-        };
+        let options = TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
+            .is_master(self.rank == 0)
+            .multi_tenant(true)
+            .timeout(self.timeout);
         if self.rank == 0 {
             return TcpStore::open(options);
         }
@@ -279,12 +280,17 @@ impl StaticRendezvousHandler {
     /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
     /// taken.
     fn open_beside(&self) -> Result<TcpStore> {
-        let options = TcpStoreOptions { timeout: BESIDE, ..TcpStoreOptions::new(self.endpoint.clone()) };
+        let options = TcpStoreOptions::new(self.endpoint.clone()).timeout(BESIDE);
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
         // It may have opened its store a moment ago, and not have said yet who it is.
-        match TcpStore::open(options).and_then(|store| store.wait_for(&[&rank_0], BESIDE).map(|()| store)) {
+        match TcpStore::open(options)
+            .and_then(|store| store.wait_for(&[&rank_0], Some(BESIDE)).map(|()| store))
+        {
             Ok(store) => Ok(store),
-            _ => Err(self.failed(StoreError::AddressInUse { address: self.endpoint.to_string() })),
+            _ => Err(self.failed(StoreError::Listen {
+                address: self.endpoint.to_string(),
+                fault: ListenFault::InUse,
+            })),
         }
     }
 
@@ -391,51 +397,37 @@ impl RendezvousHandler for StaticRendezvousHandler {
                 master_addr: self.endpoint.host.clone(),
                 master_port: self.endpoint.port,
             },
+            use_agent_store: true,
             round: 0,
             participants,
         })
     }
 
-    fn is_closed(&self) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn set_closed(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn num_nodes_waiting(&self) -> Result<u64> {
-        Ok(0)
-    }
-
-    /// Nobody is counted here, but rank 0 can be missed: the store goes with it, and then it is an error. Unless nodes have
-    /// finished: then rank 0 may have waited for this one as long as it does.
-    fn num_nodes_gone(&self) -> Result<u64> {
-        let Some(store) = self.store().filter(|_| self.rank != 0) else { return Ok(0) };
+    /// No node comes or goes. Rank 0 can be missed: the store goes with it, and then this fails. Once a node has finished it
+    /// does not, because rank 0 may have waited for this node as long as it does.
+    fn membership(&self) -> Result<Membership> {
+        let Some(store) = self.store() else { return Ok(Membership::default()) };
+        let membership = Membership { round: Some(0), ..Membership::default() };
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        if checked.at.is_some_and(|at| at.elapsed() < CHECK) {
-            return Ok(0);
+        if self.rank == 0 || checked.at.is_some_and(|at| at.elapsed() < CHECK) {
+            return Ok(membership);
         }
-        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(LOST)));
+        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(Some(LOST))));
         match nodes_that_finished(&round) {
             Ok(nodes) => checked.finished = nodes > 0,
             Err(_) if checked.finished => {}
             Err(source) => return Err(self.failed(source)),
         }
         checked.at = Some(Instant::now());
-        Ok(0)
+        Ok(membership)
+    }
+
+    fn set_closed(&self) -> Result<()> {
+        Ok(())
     }
 
     fn hosts_store(&self) -> bool {
         self.rank == 0
-    }
-
-    fn use_agent_store(&self) -> bool {
-        true
-    }
-
-    fn shutdown(&self) -> bool {
-        true
     }
 
     fn interrupt(&self) {

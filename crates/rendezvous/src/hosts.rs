@@ -53,10 +53,15 @@ impl MissingHosts {
 }
 
 impl ExpectedHosts {
-    /// Those of the option `expected_hosts`, or of Slurm's node list.
+    /// The hosts of the option `expected_hosts`, or of Slurm's node list.
     pub(crate) fn of(parameters: &RendezvousParameters) -> Result<ExpectedHosts> {
-        if let Some(list) = parameters.get("expected_hosts") {
-            let hosts = expand(&list.to_string()).ok_or_else(|| {
+        ExpectedHosts::parse(parameters.get("expected_hosts").map(ToString::to_string).as_deref())
+    }
+
+    /// The hosts of this list, or of Slurm's node list.
+    pub(crate) fn parse(list: Option<&str>) -> Result<ExpectedHosts> {
+        if let Some(list) = list {
+            let hosts = expand(list).ok_or_else(|| {
                 RendezvousError::parameter(format!(
                     "expected_hosts={list} is no list of hosts; write host1;host2 or host[1-8]"
                 ))
@@ -164,6 +169,8 @@ fn expand_word(word: &str, hosts: &mut Vec<String>) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use rallypoint_testkit::{WAIT_TIMEOUT, eventually_or};
+
     use super::*;
 
     #[test]
@@ -193,12 +200,10 @@ mod tests {
             NodeDesc::new("node2.cluster.example", 2, 0),
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while *expected.missing(here.iter()).names != ["node3", "127.0.0.7"] {
-            // A slow name server holds nobody up, so it may take a second look.
-            assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here.iter()));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        // The names are looked up on other threads.
+        let missing = || expected.missing(here.iter());
+        let all = ["node3", "127.0.0.7"];
+        eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || *missing().names == all);
         assert_eq!(ExpectedHosts::default().missing(here.iter()), MissingHosts::default());
     }
 
@@ -209,21 +214,16 @@ mod tests {
         let expected = ExpectedHosts::named([&["localhost".into(), "127.0.1.1".into()][..], &many].concat());
         // Whose the second is, is not known: it may be one of the many.
         let here = [NodeDesc::new("127.0.0.1", 1, 0), NodeDesc::new("127.0.2.9", 1, 0)];
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        loop {
-            let missing = expected.missing(here.iter());
+        let missing = || expected.missing(here.iter());
+        let is_complete = || {
+            let missing = missing();
             assert!(many.iter().all(|host| !missing.names.contains(host)), "{missing:?}");
-            if *missing.names == ["127.0.1.1"] && missing.untold.len() == 200 {
-                break;
-            }
-            assert!(std::time::Instant::now() < deadline, "{missing:?}");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+            *missing.names == ["127.0.1.1"] && missing.untold.len() == 200
+        };
+        eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), is_complete);
         // Without it, all of them are missing.
-        while expected.missing(here[..1].iter()).names.len() != 201 {
-            assert!(std::time::Instant::now() < deadline, "{:?}", expected.missing(here[..1].iter()));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        let missing = || expected.missing(here[..1].iter());
+        eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || missing().names.len() == 201);
     }
 
     #[test]

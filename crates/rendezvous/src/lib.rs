@@ -17,8 +17,8 @@
 //! let handler = rendezvous_handler_registry().create_handler(&parameters)?;
 //! let round = handler.next_rendezvous()?;
 //! assert_eq!((round.rank, round.world_size), (0, 1));
-//! assert_eq!(handler.num_nodes_waiting()?, 0);
-//! handler.shutdown();
+//! assert!(handler.membership()?.is_intact());
+//! handler.set_closed()?;
 //! # Ok::<(), rallypoint_rendezvous::RendezvousError>(())
 //! ```
 //!
@@ -48,7 +48,7 @@ pub use backend::{RendezvousBackend, Signal, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
 pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
-pub use endpoint::parse_rendezvous_endpoint;
+pub use endpoint::{parse_rendezvous_endpoint, split_rendezvous_endpoint};
 pub use error::{RendezvousError, Result};
 pub use exit_barrier::{
     ExitBarrier, RoundEnd, count_as_idle, has_said_that_it_ended, ours_that_ended, say_that_it_ended,
@@ -60,10 +60,11 @@ pub use machine::{is_address_of_another, is_loopback, is_this_machine};
 pub use observer::{Connecting, Gathering, Observer, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
+    unknown_c10d_options,
 };
 pub use patience::PatientWait;
 pub use rallypoint_core::rendezvous::{
-    Launch, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
+    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
 };
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

@@ -124,11 +124,6 @@ impl RendezvousParameters {
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
     }
 
-    /// The options among them that the `c10d` backend doesn't know, each with the one that was probably meant.
-    pub fn unknown_options(&self) -> Vec<String> {
-        unknown_options(&self.config, &crate::settings::KNOWN)
-    }
-
     /// What is wrong with the names in them, for a backend whose nodes meet in a store.
     pub(crate) fn check_names(&self) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -260,10 +255,18 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
     (config, wrong)
 }
 
-/// Those of the options that a backend doesn't know, each with the one that was probably meant.
-pub(crate) fn unknown_options(config: &Config, known: &[&str]) -> Vec<String> {
-    config
-        .keys()
+/// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.
+pub fn unknown_c10d_options<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    unknown_options(names, &crate::settings::KNOWN)
+}
+
+/// Returns a message for each of these options that is not among the known ones, with the nearest known option.
+pub(crate) fn unknown_options<'a>(
+    names: impl IntoIterator<Item = &'a String>,
+    known: &[&str],
+) -> Vec<String> {
+    names
+        .into_iter()
         .filter(|key| !known.contains(&key.as_str()))
         .map(|key| {
             let nearest = known.iter().min_by_key(|name| distance(key, name));
@@ -406,7 +409,7 @@ mod tests {
     fn what_is_not_known_is_named_with_what_was_meant() {
         let known = ["join_timeout", "last_call_timeout", "is_host"];
         let config = parse_rendezvous_config("jion_timeout=1,isHost=1,colour=red,is_host=1").unwrap();
-        let unknown = unknown_options(&config, &known);
+        let unknown = unknown_options(config.keys(), &known);
         assert_eq!(unknown.len(), 3, "{unknown:?}");
         assert!(unknown[0].contains("'colour'; known are join_timeout, last"), "{unknown:?}");
         assert!(unknown[1].contains("'isHost'; did you mean 'is_host'?"), "{unknown:?}");

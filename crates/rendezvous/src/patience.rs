@@ -33,14 +33,14 @@ impl<'a> PatientWait<'a> {
     ///
     /// Fails if the store does not answer within 10 s.
     pub fn poll(&mut self, most: Duration) -> Result<bool> {
-        match self.store.wait_for(self.keys, self.slice.min(most).max(Duration::from_millis(1))) {
+        match self.store.wait_for(self.keys, Some(self.slice.min(most))) {
             Ok(()) => return Ok(true),
-            Err(StoreError::Timeout { keys, .. }) if keys.present.is_some() => return Ok(false),
             Err(error) if error.is_outage() => {}
+            Err(StoreError::Timeout { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
         let asked = Instant::now();
-        let present = self.store.with_timeout(CALL_TIMEOUT).check(self.keys)?;
+        let present = self.store.with_timeout(Some(CALL_TIMEOUT)).check(self.keys)?;
         self.slice = (4 * asked.elapsed()).clamp(self.shortest, MAX_SLICE_TIMEOUT);
         Ok(present)
     }

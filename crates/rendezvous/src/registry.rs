@@ -107,17 +107,11 @@ mod tests {
         fn next_rendezvous(&self) -> Result<crate::RendezvousInfo> {
             Err(RendezvousError::GracefulExit { run_id: "run".into() })
         }
-        fn is_closed(&self) -> Result<bool> {
-            Ok(false)
-        }
         fn set_closed(&self) -> Result<()> {
             Ok(())
         }
-        fn num_nodes_waiting(&self) -> Result<u64> {
-            Ok(0)
-        }
-        fn shutdown(&self) -> bool {
-            true
+        fn membership(&self) -> Result<crate::Membership> {
+            Ok(crate::Membership::default())
         }
     }
 

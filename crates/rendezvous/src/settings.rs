@@ -7,7 +7,7 @@ use rallypoint_core::rendezvous::Settings;
 use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
-use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
+use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
 /// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
 /// `rank` in for every backend.
@@ -32,7 +32,7 @@ pub(crate) const KNOWN: [&str; 15] = [
 /// The settings that `parameters` ask for; everything that is wrong with them, if anything is.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
-    let mut wrong = unknown_options(&parameters.config, &KNOWN);
+    let mut wrong = unknown_c10d_options(parameters.config.keys());
     for (key, place, must_be_positive) in [
         ("join_timeout", &mut settings.join_timeout, true),
         ("last_call_timeout", &mut settings.last_call_timeout, true),

@@ -42,8 +42,8 @@ impl RendezvousStoreInfo {
     }
 
     /// What was published, waiting for it at most for so long.
-    pub fn read(store: &dyn Store, timeout: Duration) -> Result<RendezvousStoreInfo> {
-        let store = store.with_timeout(timeout);
+    pub fn read(store: &dyn Store, timeout: impl Into<Option<Duration>>) -> Result<RendezvousStoreInfo> {
+        let store = store.with_timeout(timeout.into());
         let addr = store.get(Self::MASTER_ADDR_KEY)?;
         let port = store.get(Self::MASTER_PORT_KEY)?;
         let wrong = |what: &str, found: &[u8]| {

@@ -1,6 +1,5 @@
 //! The static rendezvous: ranks as given, and contradictions told instead of waited out.
 
-use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use rallypoint_rendezvous::{
     StaticRendezvousHandler, parse_rendezvous_config,
 };
 use rallypoint_store::{Listen, Store, TcpStoreServer};
+use rallypoint_testkit::held_port;
 
 /// Nodes of one job.
 struct Job {
@@ -17,13 +17,7 @@ struct Job {
 
 impl Job {
     fn new() -> Job {
-        // Held by a connection for as long as the tests run: rank 0 can listen there all the same, but the system gives
-        // the port to nobody who asks for any.
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let ends = (TcpStream::connect(("127.0.0.1", port)).unwrap(), listener.accept().unwrap());
-        std::mem::forget(ends);
-        Job { port }
+        Job { port: held_port() }
     }
 
     fn parameters(&self, rank: &str, nodes: u64) -> RendezvousParameters {
@@ -107,7 +101,7 @@ fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
     let host = job.join(0, 2);
     // Once the first one has written down who it is.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/rank/0"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
     let said = another_rank_0(&job);
     assert!(said.contains("node rank 0 was given twice"), "{said}");
     assert!(joined(host).unwrap_err().to_string().contains("given twice"));
@@ -153,7 +147,7 @@ fn a_node_that_was_restarted_after_all_have_met_takes_its_place_again() {
     joined(job.join(1, 2)).unwrap();
     joined(host).unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
     // As if by another process.
     client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
     assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
@@ -165,7 +159,7 @@ fn who_comes_after_all_have_met_with_another_number_of_nodes_is_told_and_nobody_
     let host = job.node(0, 1);
     host.next_rendezvous().unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
-    client.wait_for(&["rallypoint.static/job/met"], Duration::from_secs(10)).unwrap();
+    client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
     for _ in 0..2 {
         let error = joined(job.join(1, 2)).err().unwrap().to_string();
         let me = format!("(pid {})", std::process::id());

@@ -59,7 +59,7 @@ impl Ours {
             Goal::Leave | Goal::Close => mono.after(settings.close_timeout),
         };
         let mut run = Run::new(goal, mono, deadline);
-        let step = run.start();
+        let step = run.start(&mut self.member);
         self.run = Some(run);
         self.take_step(life, step, now)
     }
@@ -167,6 +167,7 @@ impl Ours {
         wanted.observe(cell.state.as_ref(), mono);
         // What the winner wrote may be the round that it wants to be in.
         wanted.round.clone_from(&self.member.round);
+        wanted.joined.clone_from(&self.member.joined);
         wanted.is_ahead = self.member.is_ahead;
         // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
         wanted.announcement = self.member.announcement.or(wanted.announcement);

@@ -34,11 +34,10 @@ fn main() {
 fn run(words: &[&str]) -> Result<String> {
     match *words {
         ["barrier", endpoint, prefix, world_size, rank, timeout, trace] => {
-            let at = Barrier {
-                rank: rank.parse().ok(),
-                trace_timeout: millis(trace),
-                ..Barrier::new(prefix, number(world_size)).timeout(millis(timeout))
-            };
+            let at = Barrier::new(prefix, number(world_size))
+                .timeout(millis(timeout))
+                .rank(rank.parse().ok())
+                .trace_timeout(millis(trace));
             barrier(&connect(endpoint)?, &at).map(|()| String::new())
         }
         ["synchronize", endpoint, prefix, world_size, rank, timeout, data] => {
@@ -51,12 +50,12 @@ fn run(words: &[&str]) -> Result<String> {
         }
         ["create", endpoint, role, world_size, timeout] => {
             let Endpoint { host, port } = endpoint.parse()?;
-            let store = create_c10d_store(&C10dStoreOptions {
-                is_server: role == "serve",
-                world_size: number(world_size),
-                timeout: millis(timeout),
-                ..C10dStoreOptions::new(host, Some(port))
-            })?;
+            let store = create_c10d_store(
+                &C10dStoreOptions::new(host, Some(port))
+                    .is_server(role == "serve")
+                    .world_size(number(world_size))
+                    .timeout(millis(timeout)),
+            )?;
             println!("ok {}", store.port());
             std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
             Ok("closed".into())
@@ -68,7 +67,7 @@ fn run(words: &[&str]) -> Result<String> {
 /// With a time-out of its own that is longer than any of the helpers': theirs are the ones to be kept.
 fn connect(endpoint: &str) -> Result<TcpStore> {
     let options = TcpStoreOptions::new(endpoint.parse()?);
-    TcpStore::open(TcpStoreOptions { timeout: Duration::from_secs(60), ..options })
+    TcpStore::open(options.timeout(Duration::from_secs(60)))
 }
 
 fn text(values: Vec<Vec<u8>>) -> String {

@@ -9,12 +9,12 @@ const WORLD_SIZE: u64 = 3;
 
 fn join(rank: u64, port: u16) -> Result<()> {
     let timeout = Duration::from_secs(60);
-    let store = create_c10d_store(&C10dStoreOptions {
-        is_server: rank == 0,
-        world_size: WORLD_SIZE,
-        timeout,
-        ..C10dStoreOptions::new("127.0.0.1", Some(port))
-    })?;
+    let store = create_c10d_store(
+        &C10dStoreOptions::new("127.0.0.1", Some(port))
+            .is_server(rank == 0)
+            .world_size(WORLD_SIZE)
+            .timeout(timeout),
+    )?;
     let own = format!("node{rank}:{}", 5000 + rank);
     // Rank 0 returns last, so the server outlives every read. A time-out would say which ranks are missing.
     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;

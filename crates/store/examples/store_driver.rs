@@ -57,8 +57,12 @@ fn main() {
     }
 }
 
-fn connect(endpoint: &str, timeout: Duration, prefixes: &[&str]) -> Result<Arc<dyn Store>, StoreError> {
-    let options = TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint.parse().expect("HOST:PORT")) };
+fn connect(
+    endpoint: &str,
+    timeout: Option<Duration>,
+    prefixes: &[&str],
+) -> Result<Arc<dyn Store>, StoreError> {
+    let options = TcpStoreOptions::new(endpoint.parse().expect("HOST:PORT")).timeout(timeout);
     let mut store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
     for prefix in prefixes {
         store = Arc::new(PrefixStore::new(*prefix, store));
@@ -66,7 +70,7 @@ fn connect(endpoint: &str, timeout: Duration, prefixes: &[&str]) -> Result<Arc<d
     Ok(store)
 }
 
-fn open(path: &str, timeout: Duration, num_workers: i64) -> Result<Arc<FileStore>, StoreError> {
+fn open(path: &str, timeout: Option<Duration>, num_workers: i64) -> Result<Arc<FileStore>, StoreError> {
     let options = FileStoreOptions::new(path).num_workers(u64::try_from(num_workers).ok());
     options.timeout(timeout).open().map(Arc::new)
 }
@@ -110,7 +114,7 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
             store.set_timeout(millis(timeout));
             done(())
         }
-        ["timeout"] => store.timeout().as_millis().to_string(),
+        ["timeout"] => store.timeout().unwrap_or_default().as_millis().to_string(),
         ["has_extended_api"] => store.has_extended_api().to_string(),
         // Many additions in one go, to meet others at the lock.
         ["adds", key, times] => {
@@ -122,7 +126,8 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
         ["meet", prefix, rank, size, timeout] => {
-            let meeting = Barrier::new(prefix, number(size)).rank(number(rank)).timeout(millis(timeout));
+            let meeting =
+                Barrier::new(prefix, number(size)).rank(number::<u64>(rank)).timeout(millis(timeout));
             done(barrier(store, &meeting)?)
         }
         _ => panic!("no such command: {words:?}"),
@@ -148,8 +153,9 @@ fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("a number")
 }
 
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(number(text))
+/// Zero means without end.
+fn millis(text: &str) -> Option<Duration> {
+    Some(Duration::from_millis(number(text))).filter(|timeout| !timeout.is_zero())
 }
 
 fn list(values: &[Vec<u8>]) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::{Endpoint, is_loopback};
-use crate::error::{Result, StoreError};
+use crate::error::{ListenFault, Result, StoreError};
 use crate::gather::arrive;
 use crate::server::Listen;
 use crate::store::Store;
@@ -12,36 +12,62 @@ use crate::tcp::{TcpStore, TcpStoreOptions};
 
 /// How to make a job's store; torch's `create_c10d_store(...)` arguments.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct C10dStoreOptions {
-    /// Whether this process serves.
-    pub is_server: bool,
-    /// The server's host. The server itself listens on all addresses of its machine, as torch's does; on this one alone if
-    /// it is a loopback address or `localhost`.
-    pub server_addr: String,
-    /// The server's port; `None` for any free one, which only a world of one can find.
-    pub server_port: Option<u16>,
-    /// How many processes use it.
-    pub world_size: u64,
-    /// How long to wait for everything together.
-    pub timeout: Duration,
-    /// Whether to wait until all have come.
-    pub wait_for_workers: bool,
-    /// How often to try a port that is taken.
-    pub retries: u32,
+    is_server: bool,
+    server_addr: String,
+    server_port: Option<u16>,
+    world_size: u64,
+    timeout: Option<Duration>,
+    wait_for_workers: bool,
+    retries: u32,
 }
 
 impl C10dStoreOptions {
-    /// With torch's defaults: a world of one, 600 s, three tries.
+    /// A store at this host and port, with torch's defaults: a world of one, 600 s, three attempts.
+    ///
+    /// The server listens on all addresses of its machine, as torch's does, or on a loopback address alone if `server_addr` is
+    /// one. Without a port the server takes any free one, which only a world of one can find.
     pub fn new(server_addr: impl Into<String>, server_port: Option<u16>) -> C10dStoreOptions {
         C10dStoreOptions {
             is_server: false,
             server_addr: server_addr.into(),
             server_port,
             world_size: 1,
-            timeout: Duration::from_secs(600),
+            timeout: Some(Duration::from_secs(600)),
             wait_for_workers: true,
             retries: 3,
         }
+    }
+
+    /// Sets whether this process serves.
+    pub fn is_server(mut self, is_server: bool) -> Self {
+        self.is_server = is_server;
+        self
+    }
+
+    /// Sets how many processes use the store.
+    pub fn world_size(mut self, world_size: u64) -> Self {
+        self.world_size = world_size;
+        self
+    }
+
+    /// Sets how long everything together may take; `None` for without end.
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Sets whether to wait until all processes have arrived.
+    pub fn wait_for_workers(mut self, wait_for_workers: bool) -> Self {
+        self.wait_for_workers = wait_for_workers;
+        self
+    }
+
+    /// Sets how often to try a port that is taken.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
     }
 }
 
@@ -76,15 +102,16 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
         let host = if is_loopback(&options.server_addr) { &*options.server_addr } else { "" };
         let listen = options.is_server.then(|| Listen::at(host, options.server_port.unwrap_or(0)));
         let endpoint = Endpoint::new(&options.server_addr, options.server_port.unwrap_or(0));
-        match TcpStore::open(TcpStoreOptions {
-            world_size: Some(options.world_size),
-            is_master: options.is_server,
-            timeout: deadline.rest(),
-            wait_for_workers: options.wait_for_workers,
-            listen,
-            ..TcpStoreOptions::new(endpoint)
-        }) {
-            Err(StoreError::AddressInUse { .. }) if tries < options.retries && !deadline.has_passed() => {
+        let opening = TcpStoreOptions::new(endpoint)
+            .world_size(options.world_size)
+            .is_master(options.is_server)
+            .timeout(deadline.left())
+            .wait_for_workers(options.wait_for_workers)
+            .listen(listen);
+        match TcpStore::open(opening) {
+            Err(StoreError::Listen { fault: ListenFault::InUse, .. })
+                if tries < options.retries && !deadline.has_passed() =>
+            {
                 tries += 1;
                 deadline.sleep(backoff.pause());
             }
@@ -96,19 +123,14 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 /// Waits until all have come, so that the server may go when the first to leave is done.
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
     let last = arrive(store, options.world_size, MEETING, deadline)?;
-    let error = match store.wait_for(&[&last], deadline.rest()) {
+    let error = match store.wait_for(&[&last], deadline.left()) {
         Err(error @ StoreError::Timeout { .. }) => error,
         other => return other,
     };
     let counter = format!("{MEETING}/num_members");
     // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
-    match store.with_timeout(deadline.grace().rest()).add(&counter, 0) {
-        Ok(joined) => Err(StoreError::WorkersMissing {
-            store: store.describe(),
-            joined,
-            expected: options.world_size,
-            waited: deadline.waited(),
-        }),
+    match store.with_timeout(deadline.grace().left()).add(&counter, 0) {
+        Ok(joined) => Err(store.workers_missing(joined, options.world_size, deadline)),
         Err(_) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! When a call must return, whatever happens. Zero as a time-out means never, as in torch.
+//! When a call must return, whatever happens.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now; zero is never.
-    pub(crate) fn after(timeout: Duration) -> Deadline {
+    /// So long from now; `None` is never.
+    pub(crate) fn after(timeout: Option<Duration>) -> Deadline {
         let start = Instant::now();
         // A time-out beyond what the clock can count is never, too.
-        let at = if timeout.is_zero() { None } else { start.checked_add(timeout) };
+        let at = timeout.and_then(|timeout| start.checked_add(timeout));
         Deadline { start, at }
     }
 
@@ -58,11 +58,6 @@ impl Deadline {
             left if !interrupt::is_watched() => left,
             left => Some(left.map_or(interrupt::SLICE, |left| left.min(interrupt::SLICE))),
         }
-    }
-
-    /// What is left, as the time-out of another call: zero is without end there, so that it never is unless this is.
-    pub(crate) fn rest(&self) -> Duration {
-        self.left().map_or(Duration::ZERO, |left| left.max(Duration::from_nanos(1)))
     }
 
     pub(crate) fn has_passed(&self) -> bool {
@@ -111,24 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_is_never_and_so_is_more_than_the_clock_holds() {
-        assert_eq!(Deadline::after(Duration::ZERO).left(), None);
-        assert_eq!(Deadline::after(Duration::MAX).left(), None);
-        assert!(Deadline::after(Duration::from_nanos(1)).grace().left().unwrap() > Duration::ZERO);
-    }
-
-    #[test]
-    fn the_rest_of_a_time_out_that_is_over_is_not_without_end() {
-        let over = Deadline::after(Duration::from_nanos(1));
-        while !over.has_passed() {}
-        assert_eq!(over.rest(), Duration::from_nanos(1));
-        assert_eq!(Deadline::after(Duration::ZERO).rest(), Duration::ZERO);
-        assert!(Deadline::after(Duration::from_secs(60)).rest() > Duration::from_secs(50));
+    fn a_time_out_that_the_clock_cannot_hold_is_never() {
+        assert_eq!(Deadline::after(None).left(), None);
+        assert_eq!(Deadline::after(Some(Duration::MAX)).left(), None);
+        assert!(Deadline::after(Some(Duration::ZERO)).has_passed());
+        assert!(Deadline::after(Some(Duration::ZERO)).grace().left().unwrap() > Duration::ZERO);
     }
 
     #[test]
     fn the_grace_of_a_long_time_out_is_less_than_a_twentieth() {
-        let deadline = Deadline::after(Duration::from_secs(10));
+        let deadline = Deadline::after(Some(Duration::from_secs(10)));
         let left = deadline.grace().left().unwrap();
         assert!(left > Duration::from_secs(10) && left < Duration::from_millis(10_500), "{left:?}");
     }

@@ -38,7 +38,7 @@ impl Endpoint {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![(address, self.port).into()]);
         }
-        let unresolvable = |reason| StoreError::Unresolvable { host: self.host.clone(), reason };
+        let unresolvable = |reason| StoreError::unresolvable(&self.host, reason);
         let mut addresses = Vec::new();
         for address in (self.host.as_str(), self.port)
             .to_socket_addrs()
@@ -53,16 +53,16 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// The addresses to connect to, or what went wrong within so long (zero is without end): a name server has its own
+    /// The addresses to connect to, or what went wrong within so long (`None` is without end): a name server has its own
     /// idea of time.
-    pub fn resolve_within(&self, timeout: Duration) -> Result<Vec<SocketAddr>> {
+    pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
         self.resolve_reporting(timeout, &mut || {})
     }
 
     /// As [`Endpoint::resolve_within`]. `on_silence` is called about once per second while the name server has not answered.
     pub(crate) fn resolve_reporting(
         &self,
-        timeout: Duration,
+        timeout: impl Into<Option<Duration>>,
         on_silence: &mut dyn FnMut(),
     ) -> Result<Vec<SocketAddr>> {
         if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
@@ -71,7 +71,7 @@ impl Endpoint {
         let endpoint = self.clone();
         let (answer, answered) = mpsc::channel();
         std::thread::spawn(move || answer.send(endpoint.resolve()));
-        let deadline = Deadline::after(timeout);
+        let deadline = Deadline::after(timeout.into());
         let answer = loop {
             let slice = deadline.slice().map_or(SILENCE_INTERVAL, |slice| slice.min(SILENCE_INTERVAL));
             if slice.is_zero() {
@@ -87,8 +87,7 @@ impl Endpoint {
             }
         };
         answer.unwrap_or_else(|| {
-            let reason = "the name server did not answer in time".into();
-            Err(StoreError::Unresolvable { host: self.host.clone(), reason })
+            Err(StoreError::unresolvable(&self.host, "the name server did not answer in time".into()))
         })
     }
 
@@ -96,12 +95,12 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::Unresolvable`] if the name does not resolve within `timeout`. Zero means no timeout.
-    pub fn await_name(&self, timeout: Duration) -> Result<()> {
-        let deadline = Deadline::after(timeout);
+    /// Fails with [`StoreError::Unreachable`] if the name does not resolve within `timeout`. `None` means no timeout.
+    pub fn await_name(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
+        let deadline = Deadline::after(timeout.into());
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
-            match self.resolve_within(deadline.rest()) {
+            match self.resolve_within(deadline.left()) {
                 Err(error) if deadline.has_passed() => return Err(error),
                 Err(_) => deadline.sleep(backoff.pause()),
                 Ok(_) => return Ok(()),

@@ -1,9 +1,8 @@
-//! What a store operation can end in, split by who must act.
-//!
-//! Each variant carries its operands: which peer, which operation, which keys, how long, how many of how many.
+//! Why a store operation failed, split by who must act.
 
 mod key_states;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,249 +22,94 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    // ---- the time ran out ----
-    /// Keys that were waited for did not all come in time.
-    #[error("{op} timed out after {} on {store}: {keys}", millis(*.waited))]
+    // ---- the world failed: the caller may wait, or fix the network, the server or the file ----
+    /// What the caller waited for did not happen in time.
+    #[error("{}", timed_out(.context, *.waited, .awaited))]
     Timeout {
-        /// What was called.
-        op: Op,
-        /// Which store, with its address or path.
-        store: String,
-        /// How long it waited.
+        /// The call.
+        context: Box<Context>,
+        /// How long the call waited.
         waited: Duration,
-        /// What it waited for, and which of it was there.
-        keys: Box<KeyStates>,
+        /// What the call waited for.
+        awaited: Awaited,
     },
-    /// Too few arrived at a barrier in time.
-    #[error("barrier {key} timed out after {} on {store}: fewer than {world_size} arrived", millis(*.waited))]
-    BarrierTimeout {
-        /// Which store.
-        store: String,
-        /// The barrier's key.
-        key: String,
-        /// How many must arrive.
-        world_size: u64,
-        /// How long it waited.
-        waited: Duration,
-    },
-    /// The server did not answer in time, although the operation needs no waiting. It may be repeated; if it writes, the
+    /// The server did not answer in time, although the operation needs no waiting. The call may be repeated; if it writes, the
     /// server may still carry it out.
     #[error(
-        "{op}{} got no answer from {peer} within {}: the server is reachable but silent (stopped, frozen, or cut off)",
-        of_keys(.keys), millis(*.waited)
+        "{} got no answer from {} within {}: the server is reachable but silent (stopped, frozen, or cut off)",
+        .context.call(), .context.peer, millis(*.waited)
     )]
     NoAnswer {
-        /// The server.
-        peer: String,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How long it waited.
+        /// The call.
+        context: Box<Context>,
+        /// How long the call waited.
         waited: Duration,
     },
-
-    /// A file could not be had in time.
-    #[error("{op}{} gave up after {} on {}: {obstacle}", of_keys(.keys), millis(*.waited), .path.display())]
-    FileTimeout {
-        /// The file.
-        path: PathBuf,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How long it waited.
-        waited: Duration,
-        /// What stood in the way.
-        obstacle: FileObstacle,
-    },
-
-    // ---- the world failed ----
-    /// Nobody could be reached.
-    #[error(
-        "could not connect to {endpoint}{} within {}: {}",
-        call(" for ", *.op, .keys, ""), millis(*.waited), addresses(.tried)
-    )]
+    /// No connection could be made.
+    #[error("{}", unreachable(.context, *.waited, .tried))]
     Unreachable {
-        /// The endpoint as given.
-        endpoint: String,
-        /// What was called; `Validate` where a store was to be made.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How long it tried.
+        /// The call.
+        context: Box<Context>,
+        /// How long the client tried.
         waited: Duration,
         /// The last failure of each address tried.
         tried: Vec<(String, ConnectionFault)>,
     },
-    /// The host name has no address.
-    #[error("could not resolve host {host:?}: {reason}")]
-    Unresolvable {
-        /// The name.
-        host: String,
-        /// What the resolver said.
-        reason: String,
-    },
     /// The connection broke and could not be made again, during an operation that may be repeated.
-    #[error("lost the connection to {peer} during {op}{}: {reason}", of_keys(.keys))]
+    #[error("lost the connection to {} during {}: {reason}", .context.peer, .context.call())]
     ConnectionLost {
-        /// The server.
-        peer: String,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How it broke.
+        /// The call.
+        context: Box<Context>,
+        /// How the connection broke.
         reason: String,
     },
     /// No answer came to a request that was sent and must not be repeated: it may or may not have been applied.
     #[error(
-        "{op}{} got no answer from {peer}: {reason}; it may or may not have been applied, and was not repeated",
-        of_keys(.keys)
+        "{} got no answer from {}: {reason}; it may or may not have been applied, and was not repeated",
+        .context.call(), .context.peer
     )]
     Indeterminate {
-        /// The server.
-        peer: String,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How it was lost.
+        /// The call.
+        context: Box<Context>,
+        /// How the answer was lost.
         reason: String,
     },
     /// The server was replaced by one that doesn't have what this client had seen.
     #[error(
-        "{}the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
-        call("", *.op, .keys, " failed: ")
+        "{}the store at {} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
+        .context.if_called("", " failed: "), .context.peer
     )]
     StoreReset {
-        /// The server.
-        peer: String,
-        /// What was called; `Validate` where a store was to be made.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How it was noticed.
+        /// The call.
+        context: Box<Context>,
+        /// How the client noticed.
         evidence: String,
     },
-    /// Fewer workers joined than must.
-    #[error("timed out after {} waiting for workers at {store}: {joined} of {expected} joined", millis(*.waited))]
-    WorkersMissing {
-        /// Which store.
-        store: String,
-        /// How many came.
-        joined: i64,
-        /// How many must come.
-        expected: u64,
-        /// How long it waited.
-        waited: Duration,
-    },
-    /// Some ranks did not come to a barrier or exchange.
-    #[error(
-        "timed out after {} at {prefix:?}: {} of {world_size} ranks came, missing: {}",
-        millis(*.waited), world_size - missing.len() as u64, ranks(.missing)
-    )]
-    RanksMissing {
-        /// The key prefix they meet at.
-        prefix: String,
-        /// How many must come.
-        world_size: u64,
-        /// Who didn't.
-        missing: Vec<u64>,
-        /// How long it waited.
-        waited: Duration,
-    },
-    /// The address to listen on is taken.
-    #[error("cannot listen on {address}: address already in use ({})", holder(.address))]
-    AddressInUse {
-        /// The address.
-        address: String,
-    },
-    /// The server of this process on that port is not as it was asked for, so it can't be shared.
-    #[error("this process serves port {port} already, but not as asked: {mismatch}")]
-    ServedOtherwise {
-        /// The port.
-        port: u16,
-        /// What is running, and what was asked for.
-        mismatch: ServerMismatch,
-    },
-    /// Listening failed for another reason.
-    #[error("cannot listen on {address}: {source}")]
+    /// A server could not listen.
+    #[error("{}", listening(.address, .fault))]
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
-        source: io::Error,
+        /// Why not.
+        fault: ListenFault,
     },
-    /// A file operation failed.
-    #[error("{path}: {what}: {source}", path = .path.display())]
+    /// A file can't be used.
+    #[error("{}", file(.path, .fault))]
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
+        /// What is wrong with it.
+        fault: FileFault,
     },
 
     // ---- the peer is malformed ----
     /// The server's bytes were not the protocol. That connection is closed and never used again.
-    #[error("{peer} broke the protocol{}: {violation}", call(" during ", *.op, .keys, ""))]
+    #[error("{} {}", .context.peer, violated(.violation, &.context.if_called(" during ", "")))]
     Protocol {
-        /// The server.
-        peer: String,
-        /// What was called; `Validate` where a store was to be made.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// What it sent.
-        violation: WireError,
-    },
-    /// The answer to a PING carried another number: replies are out of step.
-    #[error("{peer} {}", wrong_nonce(*.sent, *.found, &call(" during ", *.op, .keys, "")))]
-    WrongNonce {
-        /// The server.
-        peer: String,
-        /// What was called; `Validate` where a store was to be made.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// What was sent.
-        sent: u32,
-        /// What came.
-        found: u32,
-    },
-    /// The file holds something that is not a record and can't be a torn one.
-    #[error("{path}: not a FileStore file: {what} at byte {offset}", path = .path.display())]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        offset: u64,
-        /// What was found.
-        what: String,
-    },
-    /// The file could have been written by others.
-    #[error("{path}: refused, {why}; use a file of your own with mode 0600, or allow sharing explicitly", path = .path.display())]
-    UntrustedFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-
-    /// The file is not of this run, and what it holds must not be taken for it.
-    #[error(
-        "{path}: refused for run {run_id:?}, {}; remove it if that run is over",
-        owner(.found), path = .path.display()
-    )]
-    StaleFile {
-        /// The file.
-        path: PathBuf,
-        /// The run it was opened for.
-        run_id: String,
-        /// The run it belongs to; `None` if it has keys but names no run.
-        found: Option<String>,
+        /// The call.
+        context: Box<Context>,
+        /// What the server sent.
+        violation: Violation,
     },
 
     // ---- the caller is wrong ----
@@ -279,15 +123,247 @@ pub enum StoreError {
         /// The value held, printable.
         held: String,
     },
-    /// Nothing in the queue.
+    /// The queue has no items.
     #[error("queue {key} is empty")]
     QueueEmpty {
         /// The queue.
         key: String,
     },
-    /// The key is longer than a store takes.
+    /// A key, value, request or reply is larger than the store or this client takes.
+    #[error(transparent)]
+    TooLarge(Oversize),
+    /// The store is full, or another limit of it was reached.
+    #[error("{} was refused by {}: {reason}", .context.call(), .context.place())]
+    Refused {
+        /// The call.
+        context: Box<Context>,
+        /// Why.
+        reason: String,
+    },
+    /// The store, or the server, doesn't have the operation. Nothing was changed.
+    #[error("{}", unsupported(.context, *.since))]
+    Unsupported {
+        /// The call.
+        context: Box<Context>,
+        /// The first release of torch whose server has the operation, if the server is an older one.
+        since: Option<&'static str>,
+    },
+    /// Arguments that are out of range or don't go together.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A store that is implemented elsewhere failed, in a way of its own.
+    #[error(transparent)]
+    Foreign(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Whether a call that failed may be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retry {
+    /// The same call would fail again, or has to be decided by the caller.
+    Never,
+    /// The call may be repeated as it is. It can succeed once the server answers.
+    WhenReachable,
+    /// The call may have been applied. The caller must find out before it repeats the call.
+    Indeterminate,
+}
+
+impl StoreError {
+    /// Whether the call may be repeated.
+    pub fn retry(&self) -> Retry {
+        match self {
+            StoreError::Unreachable { .. }
+            | StoreError::ConnectionLost { .. }
+            | StoreError::NoAnswer { .. } => Retry::WhenReachable,
+            // A server that answers in time says which keys are there.
+            StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.present.is_none() => {
+                Retry::WhenReachable
+            }
+            StoreError::Indeterminate { .. } => Retry::Indeterminate,
+            _ => Retry::Never,
+        }
+    }
+
+    /// Returns the call that failed, if the error is about one.
+    pub fn context(&self) -> Option<&Context> {
+        match self {
+            StoreError::Timeout { context, .. }
+            | StoreError::NoAnswer { context, .. }
+            | StoreError::Unreachable { context, .. }
+            | StoreError::ConnectionLost { context, .. }
+            | StoreError::Indeterminate { context, .. }
+            | StoreError::StoreReset { context, .. }
+            | StoreError::File { fault: FileFault::Timeout { context, .. }, .. }
+            | StoreError::Protocol { context, .. }
+            | StoreError::TooLarge(Oversize::Reply { context, .. })
+            | StoreError::Refused { context, .. }
+            | StoreError::Unsupported { context, .. } => Some(context),
+            _ => None,
+        }
+    }
+
+    /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
+    pub fn is_outage(&self) -> bool {
+        self.retry() != Retry::Never
+    }
+
+    /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most
+    /// telling fault.
+    pub fn connection_fault(&self) -> Option<ConnectionFault> {
+        match self {
+            StoreError::Unreachable { tried, .. } => tried.iter().map(|(_, fault)| fault).max().cloned(),
+            StoreError::Protocol { context, violation: Violation::WrongNonce { found, .. } }
+                if context.op.is_none() =>
+            {
+                Some(ConnectionFault::NotAStore(PeerProtocol::of(found.to_le_bytes())))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bad_world_size(what: &str, world_size: i64) -> StoreError {
+        StoreError::InvalidArgument(format!("world size {world_size} for {what}; it must be at least 1"))
+    }
+
+    pub(crate) fn unresolvable(host: &str, reason: String) -> StoreError {
+        let fault = ConnectionFault::Unresolvable { host: host.into(), reason };
+        let context = Context::new(StoreKind::Tcp, host).into();
+        StoreError::Unreachable { context, waited: Duration::ZERO, tried: vec![(host.into(), fault)] }
+    }
+}
+
+/// The implementations of [`Store`](crate::Store).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreKind {
+    /// [`TcpStore`](crate::TcpStore).
+    Tcp,
+    /// [`FileStore`](crate::FileStore).
+    File,
+    /// [`HashStore`](crate::HashStore).
+    Hash,
+    /// [`PrefixStore`](crate::PrefixStore).
+    Prefix,
+    /// A store that is implemented elsewhere, by the name of its type.
+    Other(&'static str),
+}
+
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreKind::Tcp => "TcpStore",
+            StoreKind::File => "FileStore",
+            StoreKind::Hash => "HashStore",
+            StoreKind::Prefix => "PrefixStore",
+            StoreKind::Other(name) => name,
+        })
+    }
+}
+
+/// The call that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Context {
+    /// The kind of store.
+    pub store: StoreKind,
+    /// The server's endpoint or the file's path. Empty for stores that have neither.
+    pub peer: String,
+    /// The operation; `None` if a store was to be made.
+    pub op: Option<Op>,
+    /// The keys of the operation.
+    pub keys: Vec<String>,
+}
+
+impl Context {
+    /// A store that is being made.
+    pub(crate) fn new(store: StoreKind, peer: impl Into<String>) -> Context {
+        Context { store, peer: peer.into(), op: None, keys: Vec::new() }
+    }
+
+    /// The same store during this call.
+    pub(crate) fn during(self, op: Op, keys: Vec<String>) -> Box<Context> {
+        Box::new(Context { op: Some(op), keys, ..self })
+    }
+
+    /// The store, with its address or path.
+    pub fn place(&self) -> String {
+        match self.store {
+            StoreKind::Tcp => format!("TCP store {}", self.peer),
+            store if self.peer.is_empty() => store.to_string(),
+            store => format!("{store} {}", self.peer),
+        }
+    }
+
+    fn op(&self) -> &'static str {
+        self.op.map_or("connect", Op::name)
+    }
+
+    /// The operation and its keys.
+    fn call(&self) -> String {
+        let op = self.op();
+        if self.keys.is_empty() { op.into() } else { format!("{op} of {}", some(&self.keys)) }
+    }
+
+    /// The operation and its keys between these; nothing if a store was to be made.
+    fn if_called(&self, before: &str, after: &str) -> String {
+        if self.op.is_none() { String::new() } else { format!("{before}{}{after}", self.call()) }
+    }
+}
+
+/// What a call waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// Keys, and which of them were there.
+    Keys(Box<KeyStates>),
+    /// Arrivals at a barrier: so many.
+    Arrivals(u64),
+    /// Workers that use the store.
+    Workers {
+        /// How many joined.
+        joined: i64,
+        /// How many must join.
+        expected: u64,
+    },
+    /// The ranks of an exchange or of a barrier.
+    Ranks {
+        /// The key prefix of the exchange.
+        prefix: String,
+        /// How many ranks there are.
+        world_size: u64,
+        /// The ranks that did not arrive.
+        missing: Vec<u64>,
+    },
+}
+
+impl Awaited {
+    pub(crate) fn keys(keys: Vec<String>, present: Option<Vec<bool>>) -> Awaited {
+        Awaited::Keys(KeyStates::new(keys, present).into())
+    }
+}
+
+/// What a peer sent that is not the protocol of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Bytes that are no reply to the request.
+    Malformed(WireError),
+    /// The reply to a PING had another number. The replies are out of step, or the peer is no store.
+    WrongNonce {
+        /// The number in the request.
+        sent: u32,
+        /// The number in the reply.
+        found: u32,
+    },
+}
+
+/// What is larger than it may be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Oversize {
+    /// A key.
     #[error("key of {len} bytes, the limit is {limit}: {key}")]
-    KeyTooLong {
+    Key {
         /// The key, cut.
         key: String,
         /// Its length.
@@ -295,9 +371,9 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
-    /// The value is longer than a store takes.
+    /// A value.
     #[error("value of {len} bytes for {key}, the limit is {limit}; nothing was changed")]
-    ValueTooLarge {
+    Value {
         /// The key.
         key: String,
         /// The value's length.
@@ -305,9 +381,9 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
-    /// The value would be longer with this than the server takes.
+    /// A value together with what was to be appended to it.
     #[error("cannot append {} to {key}: it holds {held}, and the server's limit is {limit}", counted(*.len, "byte"))]
-    AppendTooLarge {
+    Append {
         /// The key.
         key: String,
         /// How many bytes were to be appended.
@@ -317,114 +393,55 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
-    /// More keys in one call than a store takes.
+    /// The number of keys in one call.
     #[error("{count} keys in one call, the limit is {limit}; nothing was sent")]
-    TooManyKeys {
+    Keys {
         /// How many.
         count: usize,
         /// The limit.
         limit: usize,
     },
-    /// The whole request is longer than a store takes.
+    /// A whole request.
     #[error("request of {len} bytes, the limit is {limit}; nothing was sent")]
-    RequestTooLarge {
-        /// How long.
+    Request {
+        /// Its length.
         len: usize,
         /// The limit.
         limit: usize,
     },
-    /// The reply is longer than this client takes; it was not read, and that connection is closed. What was asked for has been
-    /// carried out.
+    /// A reply. The client did not read it and closed that connection. What was asked for has been carried out.
     #[error(
-        "the reply of {peer} to {op}{} has at least {len} bytes, this client takes {limit}; {}a client with a larger `reply_len`",
-        of_keys(.keys), if .keys.len() > 1 { "ask for fewer keys at a time, or use " } else { "use " }
+        "the reply of {} to {} has at least {len} bytes, this client takes {limit}; {}a client with a larger `reply_len`",
+        .context.peer, .context.call(),
+        if .context.keys.len() > 1 { "ask for fewer keys at a time, or use " } else { "use " }
     )]
-    ReplyTooLarge {
-        /// The server.
-        peer: String,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// How long it is at least, as the server says.
+    Reply {
+        /// The call.
+        context: Box<Context>,
+        /// How long the reply is at least, as the server says.
         len: u64,
         /// The limit, [`reply_len`](rallypoint_core::Limits::reply_len).
         limit: usize,
     },
-    /// The store is as full as it may be, or another limit of it was reached.
-    #[error("{op}{} was refused by {store}: {reason}", of_keys(.keys))]
-    Refused {
-        /// Which store, with its address.
-        store: String,
-        /// What was called.
-        op: Op,
-        /// Its keys.
-        keys: Vec<String>,
-        /// Why.
-        reason: String,
-    },
-    /// A world size below one.
-    #[error("world size {world_size} for {what}; it must be at least 1")]
-    BadWorldSize {
-        /// What it was for.
-        what: String,
-        /// What was given.
-        world_size: i64,
-    },
-    /// This kind of store doesn't have the operation.
-    #[error("{store} does not support {op}")]
-    Unsupported {
-        /// Which store.
-        store: &'static str,
-        /// What was called.
-        op: Op,
-    },
-    /// The server is one of torch's that doesn't have the operation. Nothing was changed.
-    #[error(
-        "{op} is not supported by the server at {peer}\nhint: torch's servers support it from {since} on{}, rallypoint's always",
-        if matches!(.op, Op::QueuePush | Op::QueuePop | Op::QueueLen) { " (with `use_libuv`)" } else { "" }
-    )]
-    UnsupportedByServer {
-        /// The server.
-        peer: String,
-        /// What was called.
-        op: Op,
-        /// The first release of torch whose server has it.
-        since: &'static str,
-    },
-    /// A store that is not one of these failed, in a way of its own.
-    #[error(transparent)]
-    Foreign(Box<dyn std::error::Error + Send + Sync>),
-    /// Arguments that don't go together.
-    #[error("{0}")]
-    InvalidArgument(String),
 }
 
-impl StoreError {
-    /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
-    pub fn is_outage(&self) -> bool {
-        use StoreError::{ConnectionLost, Indeterminate, NoAnswer, Timeout, Unreachable, Unresolvable};
-        match self {
-            Unreachable { .. } | Unresolvable { .. } | ConnectionLost { .. } => true,
-            NoAnswer { .. } | Indeterminate { .. } => true,
-            // A server that answers in time says which keys are there.
-            Timeout { keys, .. } => keys.present.is_none(),
-            _ => false,
-        }
-    }
+/// Why a server could not listen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ListenFault {
+    /// The address is taken.
+    InUse,
+    /// This process serves that port already, but not as it was asked for, so the server can't be shared.
+    ServedOtherwise(ServerMismatch),
+    /// Another reason, as the system says.
+    System(io::Error),
+}
 
-    /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most
-    /// telling fault.
-    pub fn connection_fault(&self) -> Option<ConnectionFault> {
-        match self {
-            StoreError::Unresolvable { host, reason } => {
-                Some(ConnectionFault::Unresolvable { host: host.clone(), reason: reason.clone() })
-            }
-            StoreError::Unreachable { tried, .. } => tried.iter().map(|(_, fault)| fault).max().cloned(),
-            StoreError::WrongNonce { op: Op::Validate, found, .. } => {
-                Some(ConnectionFault::NotAStore(PeerProtocol::of(found.to_le_bytes())))
-            }
-            _ => None,
+impl From<io::Error> for ListenFault {
+    fn from(error: io::Error) -> ListenFault {
+        match error.kind() {
+            io::ErrorKind::AddrInUse => ListenFault::InUse,
+            _ => ListenFault::System(error),
         }
     }
 }
@@ -458,7 +475,45 @@ pub struct LimitMismatch {
     pub asked: String,
 }
 
-/// Why a file could not be had.
+/// Why a file can't be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileFault {
+    /// The file could not be had in time.
+    Timeout {
+        /// The call.
+        context: Box<Context>,
+        /// How long the call waited.
+        waited: Duration,
+        /// Why the file could not be had.
+        obstacle: FileObstacle,
+    },
+    /// A file operation failed.
+    System {
+        /// The operation.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds something that is not a record and can't be a torn one.
+    Corrupt {
+        /// The position.
+        offset: u64,
+        /// What was found.
+        what: String,
+    },
+    /// Other users could have written the file. The text says how.
+    Untrusted(String),
+    /// The file is of another run.
+    Stale {
+        /// The run that the file was opened for.
+        run_id: String,
+        /// The run it belongs to; `None` if it has keys but names no run.
+        found: Option<String>,
+    },
+}
+
+/// Why a file could not be had in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileObstacle {
@@ -478,6 +533,109 @@ pub enum FileObstacle {
     },
 }
 
+// ---- texts ----
+
+fn timed_out(context: &Context, waited: Duration, awaited: &Awaited) -> String {
+    let (waited, place) = (millis(waited), context.place());
+    match awaited {
+        Awaited::Keys(keys) => format!("{} timed out after {waited} on {place}: {keys}", context.op()),
+        Awaited::Arrivals(world_size) => {
+            let key = some(&context.keys);
+            format!("barrier {key} timed out after {waited} on {place}: fewer than {world_size} arrived")
+        }
+        Awaited::Workers { joined, expected } => {
+            format!("timed out after {waited} waiting for workers at {place}: {joined} of {expected} joined")
+        }
+        Awaited::Ranks { prefix, world_size, missing } => {
+            let came = world_size - missing.len() as u64;
+            let missing = some(&missing.iter().map(u64::to_string).collect::<Vec<_>>());
+            format!(
+                "timed out after {waited} at {prefix:?}: {came} of {world_size} ranks came, missing: {missing}"
+            )
+        }
+    }
+}
+
+fn unreachable(context: &Context, waited: Duration, tried: &[(String, ConnectionFault)]) -> String {
+    let faults = match tried {
+        [] => "no address was tried".into(),
+        [(_, fault @ ConnectionFault::Unresolvable { .. })] => return fault.to_string(),
+        _ => {
+            tried.iter().map(|(address, fault)| format!("{address}: {fault}")).collect::<Vec<_>>().join("; ")
+        }
+    };
+    let call = context.if_called(" for ", "");
+    format!("could not connect to {}{call} within {}: {faults}", context.peer, millis(waited))
+}
+
+fn listening(address: &str, fault: &ListenFault) -> String {
+    match fault {
+        ListenFault::InUse => {
+            let holder = match address.rsplit_once(':') {
+                Some((_, "0")) => {
+                    "all of this machine's free ports are taken; connections that have ended give theirs back after a minute"
+                }
+                _ => "another store server, or a job that has not ended?",
+            };
+            format!("cannot listen on {address}: address already in use ({holder})")
+        }
+        ListenFault::ServedOtherwise(mismatch) => {
+            format!("this process serves {address} already, but not as asked: {mismatch}")
+        }
+        ListenFault::System(error) => format!("cannot listen on {address}: {error}"),
+    }
+}
+
+fn file(path: &std::path::Path, fault: &FileFault) -> String {
+    let path = path.display();
+    match fault {
+        FileFault::Timeout { context, waited, obstacle } => {
+            format!("{} gave up after {} on {path}: {obstacle}", context.call(), millis(*waited))
+        }
+        FileFault::System { what, source } => format!("{path}: {what}: {source}"),
+        FileFault::Corrupt { offset, what } => {
+            format!("{path}: not a FileStore file: {what} at byte {offset}")
+        }
+        FileFault::Untrusted(why) => {
+            format!(
+                "{path}: refused, {why}; use a file of your own with mode 0600, or allow sharing explicitly"
+            )
+        }
+        FileFault::Stale { run_id, found } => {
+            let owner = match found {
+                Some(found) => format!("it belongs to run {found:?}"),
+                None => "it holds keys already and names no run".into(),
+            };
+            format!("{path}: refused for run {run_id:?}, {owner}; remove it if that run is over")
+        }
+    }
+}
+
+fn violated(violation: &Violation, during: &str) -> String {
+    match violation {
+        Violation::Malformed(error) => format!("broke the protocol{during}: {error}"),
+        Violation::WrongNonce { sent, found } => match PeerProtocol::of(found.to_le_bytes()) {
+            PeerProtocol::Unknown(_) => {
+                format!("answered ping {sent} with {found}{during}: not a c10d store server, or out of step")
+            }
+            protocol => format!("answered like {protocol}{during}: not a c10d store server"),
+        },
+    }
+}
+
+fn unsupported(context: &Context, since: Option<&'static str>) -> String {
+    let op = context.op();
+    let Some(since) = since else { return format!("{} does not support {op}", context.store) };
+    let libuv = match context.op {
+        Some(Op::QueuePush | Op::QueuePop | Op::QueueLen) => " (with `use_libuv`)",
+        _ => "",
+    };
+    format!(
+        "{op} is not supported by the server at {}\nhint: torch's servers support it from {since} on{libuv}, rallypoint's always",
+        context.peer
+    )
+}
+
 /// The first few names, and how many more.
 pub(crate) fn some(names: &[String]) -> String {
     const MOST: usize = 16;
@@ -492,57 +650,8 @@ fn listed(all: &[impl ToString]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn of_keys(keys: &[String]) -> String {
-    if keys.is_empty() { String::new() } else { format!(" of {}", some(keys)) }
-}
-
-/// What was called, between these; nothing where a store was only to be made.
-fn call(before: &str, op: Op, keys: &[String], after: &str) -> String {
-    if op == Op::Validate { String::new() } else { format!("{before}{op}{}{after}", of_keys(keys)) }
-}
-
-/// What a peer answered to a ping, in terms of the protocol that it seems to speak.
-fn wrong_nonce(sent: u32, found: u32, during: &str) -> String {
-    match PeerProtocol::of(found.to_le_bytes()) {
-        PeerProtocol::Unknown(_) => {
-            format!("answered ping {sent} with {found}{during}: not a c10d store server, or out of step")
-        }
-        protocol => format!("answered like {protocol}{during}: not a c10d store server"),
-    }
-}
-
 fn millis(time: Duration) -> String {
     format!("{} ms", time.as_millis())
-}
-
-fn owner(run_id: &Option<String>) -> String {
-    match run_id {
-        Some(run_id) => format!("it belongs to run {run_id:?}"),
-        None => "it holds keys already and names no run".into(),
-    }
-}
-
-fn ranks(missing: &[u64]) -> String {
-    some(&missing.iter().map(u64::to_string).collect::<Vec<_>>())
-}
-
-/// Who may have an address that is taken.
-fn holder(address: &str) -> &'static str {
-    match address.rsplit_once(':') {
-        Some((_, "0")) => {
-            "all of this machine's free ports are taken; connections that have ended give theirs back after a minute"
-        }
-        _ => "another store server, or a job that has not ended?",
-    }
-}
-
-fn addresses(tried: &[(String, ConnectionFault)]) -> String {
-    match tried {
-        [] => "no address was tried".into(),
-        _ => {
-            tried.iter().map(|(address, fault)| format!("{address}: {fault}")).collect::<Vec<_>>().join("; ")
-        }
-    }
 }
 
 #[cfg(test)]
@@ -551,8 +660,31 @@ mod tests {
 
     #[test]
     fn a_taken_address_says_who_may_have_it() {
-        let said = |address: &str| StoreError::AddressInUse { address: address.into() }.to_string();
+        let said = |address: &str| {
+            StoreError::Listen { address: address.into(), fault: ListenFault::InUse }.to_string()
+        };
         assert!(said("127.0.0.1:29400").ends_with("(another store server, or a job that has not ended?)"));
         assert!(said("[::]:0").contains("all of this machine's free ports are taken"));
+    }
+
+    #[test]
+    fn only_what_a_server_may_answer_later_is_an_outage() {
+        let context = || Context::new(StoreKind::Tcp, "node0:29400").during(Op::Add, vec!["k".into()]);
+        let waited = Duration::from_secs(1);
+        let timeout = |present| StoreError::Timeout {
+            context: context(),
+            waited,
+            awaited: Awaited::keys(vec!["k".into()], present),
+        };
+        for (error, retry) in [
+            (StoreError::NoAnswer { context: context(), waited }, Retry::WhenReachable),
+            (StoreError::Indeterminate { context: context(), reason: "lost".into() }, Retry::Indeterminate),
+            (timeout(None), Retry::WhenReachable),
+            (timeout(Some(vec![false])), Retry::Never),
+            (StoreError::QueueEmpty { key: "k".into() }, Retry::Never),
+        ] {
+            assert_eq!(error.retry(), retry, "{error}");
+            assert_eq!(error.is_outage(), retry != Retry::Never);
+        }
     }
 }

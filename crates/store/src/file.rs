@@ -22,7 +22,7 @@ use self::call::Call;
 pub use self::options::FileStoreOptions;
 use self::place::Place;
 use self::view::View;
-use crate::error::{Result, StoreError};
+use crate::error::{FileFault, Oversize, Result, StoreError, StoreKind};
 use crate::store::{Exchange, Store};
 
 /// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's time-out instead.
@@ -41,7 +41,7 @@ const DROP_WITHIN: Duration = Duration::from_secs(5);
 pub struct FileStore {
     options: FileStoreOptions,
     place: Arc<Place>,
-    timeout: Mutex<Duration>,
+    timeout: Mutex<Option<Duration>>,
     /// Whether it is this one that is counted in the file, rather than the one it shares everything with.
     counted: bool,
     /// Locked after the file and only for as long as it takes to read: a thread that waits for the file's lock must not
@@ -60,8 +60,7 @@ impl FileStore {
         // Opened anew each time, so a change of the working directory must not matter.
         let path = std::path::absolute(&options.path).map_err(|source| StoreError::File {
             path: options.path.clone(),
-            what: "find",
-            source,
+            fault: FileFault::System { what: "find", source },
         })?;
         let store = FileStore {
             place: Arc::new(Place::new(path, options.shared)),
@@ -95,7 +94,7 @@ impl FileStore {
 
     /// The same file for a process that was forked from the one which opened it. It is not counted in the file, and has
     /// nothing in common with the one it is made from: that one's locks may be held by threads which were not copied.
-    pub fn for_child(&self, timeout: Duration) -> FileStore {
+    pub fn for_child(&self, timeout: Option<Duration>) -> FileStore {
         FileStore {
             options: self.options.clone(),
             place: Arc::new(Place::new(self.place.path().to_owned(), self.options.shared)),
@@ -110,7 +109,11 @@ impl FileStore {
         // The slash before it, and the mark of deletion that may come before that.
         let limit = self.options.limits.record_key_len.saturating_sub(2);
         match key.len() > limit {
-            true => Err(StoreError::KeyTooLong { key: printable(key.as_bytes()), len: key.len(), limit }),
+            true => Err(StoreError::TooLarge(Oversize::Key {
+                key: printable(key.as_bytes()),
+                len: key.len(),
+                limit,
+            })),
             false => Ok(user_key(key)),
         }
     }
@@ -122,7 +125,9 @@ impl FileStore {
     fn record(&self, key: &str, value: &[u8]) -> Result<Record> {
         let limit = self.options.limits.record_value_len;
         match value.len() > limit {
-            true => Err(StoreError::ValueTooLarge { key: key.to_owned(), len: value.len(), limit }),
+            true => {
+                Err(StoreError::TooLarge(Oversize::Value { key: key.to_owned(), len: value.len(), limit }))
+            }
             false => Ok(Record::set(self.key(key)?, Value::copied(value))),
         }
     }
@@ -155,7 +160,7 @@ impl Store for FileStore {
         self.look(&call, |view| names.iter().all(|name| view.replay().value(name).is_some()))
     }
 
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let names = self.keys(keys)?;
         let call = Call::new(Op::Wait, keys, timeout);
         self.await_keys(&call, &names, |replay| {
@@ -221,15 +226,15 @@ impl Store for FileStore {
         })
     }
 
-    fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Option<Duration> {
         *self.timeout.lock().expect("nothing panics while it holds the time-out")
     }
 
-    fn set_timeout(&self, timeout: Duration) {
+    fn set_timeout(&self, timeout: Option<Duration>) {
         *self.timeout.lock().expect("nothing panics while it holds the time-out") = timeout;
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         Box::new(FileStore {
             options: self.options.clone(),
             place: Arc::clone(&self.place),
@@ -243,8 +248,8 @@ impl Store for FileStore {
         Ok(Box::new(self.options.clone().timeout(self.timeout()).open()?))
     }
 
-    fn kind(&self) -> &'static str {
-        "FileStore"
+    fn kind(&self) -> StoreKind {
+        StoreKind::File
     }
 }
 
@@ -253,11 +258,8 @@ impl Drop for FileStore {
         if !self.counted {
             return;
         }
-        let timeout = match self.timeout() {
-            timeout if timeout.is_zero() => DROP_WITHIN,
-            timeout => timeout.min(DROP_WITHIN),
-        };
-        if let Err(error) = self.leave(timeout) {
+        let timeout = self.timeout().map_or(DROP_WITHIN, |timeout| timeout.min(DROP_WITHIN));
+        if let Err(error) = self.leave(Some(timeout)) {
             tracing::warn!(%error, "left a file without signing out of it");
         }
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{Result, StoreError};
+use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
 use crate::store::Store;
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
@@ -18,12 +18,13 @@ pub fn synchronize(
     rank: u64,
     world_size: u64,
     prefix: &str,
-    timeout: Duration,
+    timeout: impl Into<Option<Duration>>,
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
+    let timeout = timeout.into();
     let deadline = Deadline::after(timeout);
     store.with_timeout(timeout).set(&format!("{prefix}{rank}"), data)?;
-    get_all(store, rank, prefix, world_size, deadline.rest())
+    get_all(store, rank, prefix, world_size, deadline.left())
 }
 
 /// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
@@ -32,57 +33,60 @@ pub fn get_all(
     rank: u64,
     prefix: &str,
     world_size: u64,
-    timeout: Duration,
+    timeout: impl Into<Option<Duration>>,
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
+    let timeout = timeout.into();
     let deadline = Deadline::after(timeout);
     let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     store.wait_for(&keys, timeout).map_err(|error| name_ranks(error, prefix, world_size))?;
-    let values = store.with_timeout(deadline.rest()).multi_get(&keys)?;
+    let values = store.with_timeout(deadline.left()).multi_get(&keys)?;
     let last = arrive(store, world_size, &format!("{prefix}/finished"), &deadline)?;
     if rank == 0 {
-        store.wait_for(&[&last], deadline.rest())?;
+        store.wait_for(&[&last], deadline.left())?;
     }
     Ok(values)
 }
 
 /// A meeting of `world_size` callers at a key prefix.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Barrier<'a> {
-    /// The prefix; each serves one meeting.
-    pub prefix: &'a str,
-    /// How many must come.
-    pub world_size: u64,
-    /// How long to wait for them; zero is without end.
-    pub timeout: Duration,
-    /// This caller's rank. With it, a time-out says which ranks are missing.
-    pub rank: Option<u64>,
-    /// How long to wait, after a time-out, for those who have come to say so. Only torch's ranks need to be waited for:
-    /// ours say so when they come.
-    pub trace_timeout: Duration,
+    prefix: &'a str,
+    world_size: u64,
+    timeout: Option<Duration>,
+    rank: Option<u64>,
+    trace_timeout: Duration,
 }
 
 impl<'a> Barrier<'a> {
-    /// With torch's defaults: 300 s, and 10 s to find out who is missing.
+    /// A meeting of `world_size` callers at `prefix`, which serves one meeting. The timeouts are torch's: 300 s, and 10 s to find
+    /// out which ranks are missing.
     pub fn new(prefix: &'a str, world_size: u64) -> Barrier<'a> {
         Barrier {
             prefix,
             world_size,
-            timeout: Duration::from_secs(300),
+            timeout: Some(Duration::from_secs(300)),
             rank: None,
             trace_timeout: Duration::from_secs(10),
         }
     }
 
-    /// This meeting for the caller with this rank.
-    pub fn rank(self, rank: u64) -> Barrier<'a> {
-        Barrier { rank: Some(rank), ..self }
+    /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
+    pub fn rank(self, rank: impl Into<Option<u64>>) -> Barrier<'a> {
+        Barrier { rank: rank.into(), ..self }
     }
 
-    /// This meeting with another time-out.
-    pub fn timeout(self, timeout: Duration) -> Barrier<'a> {
-        Barrier { timeout, ..self }
+    /// Sets how long to wait; `None` for without end.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Barrier<'a> {
+        Barrier { timeout: timeout.into(), ..self }
+    }
+
+    /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours say
+    /// so when they arrive.
+    pub fn trace_timeout(self, trace_timeout: Duration) -> Barrier<'a> {
+        Barrier { trace_timeout, ..self }
     }
 }
 
@@ -97,16 +101,15 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
     let last = arrive(store, world_size, prefix, &deadline)?;
-    let error = match store.wait_for(&[&last], deadline.rest()) {
+    let error = match store.wait_for(&[&last], deadline.left()) {
         Err(error @ StoreError::Timeout { .. }) if rank.is_some() => error,
         other => return other,
     };
     let waited = deadline.waited();
-    // Nothing is no time here, and not for ever.
-    let tracing = Deadline::after(trace_timeout.max(Duration::from_millis(1)));
+    let tracing = Deadline::after(Some(trace_timeout));
     // What can't be found out now must not hide that the time is up.
     let Ok(missing) = missing(store, prefix, world_size, &tracing) else { return Err(error) };
-    let store = store.with_timeout(tracing.grace().rest());
+    let store = store.with_timeout(tracing.grace().left());
     if rank == Some(0) {
         // Torch's ranks wait for this before they give up.
         let _ = store.set(&format!("{prefix}/TRACING_GATE"), b"1");
@@ -117,7 +120,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     if missing.is_empty() {
         return Err(error);
     }
-    Err(StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited })
+    Err(ranks_missing(prefix, world_size, missing, waited))
 }
 
 /// Marks that are looked for together.
@@ -129,7 +132,7 @@ fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
         missing = without_mark(store, prefix, missing, deadline)?;
-        let store = store.with_timeout(deadline.grace().rest());
+        let store = store.with_timeout(deadline.grace().left());
         let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
         if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed() {
             return Ok(missing);
@@ -144,10 +147,10 @@ fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Dea
     for ranks in ranks.chunks(AT_ONCE) {
         let marks: Vec<_> = ranks.iter().map(|rank| trace(prefix, *rank)).collect();
         let marks: Vec<_> = marks.iter().map(String::as_str).collect();
-        match store.wait_for(&marks, Duration::from_millis(1)) {
+        match store.wait_for(&marks, Some(Duration::from_millis(1))) {
             Ok(()) => continue,
             // A wait in vain says which are there, of thousands as soon as of one.
-            Err(StoreError::Timeout { keys, .. }) if keys.is_known() => {
+            Err(StoreError::Timeout { awaited: Awaited::Keys(keys), .. }) if keys.is_known() => {
                 without.extend(
                     ranks.iter().zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank),
                 );
@@ -157,7 +160,7 @@ fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Dea
             Err(_) => {}
         }
         for (rank, mark) in ranks.iter().zip(marks) {
-            if !store.with_timeout(deadline.grace().rest()).check(&[mark])? {
+            if !store.with_timeout(deadline.grace().left()).check(&[mark])? {
                 without.push(*rank);
             }
         }
@@ -177,15 +180,15 @@ pub(crate) fn arrive(
     deadline: &Deadline,
 ) -> Result<String> {
     let last = format!("{prefix}/last_member");
-    if store.with_timeout(deadline.rest()).add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
-        store.with_timeout(deadline.rest()).set(&last, b"<val_ignored>")?;
+    if store.with_timeout(deadline.left()).add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
+        store.with_timeout(deadline.left()).set(&last, b"<val_ignored>")?;
     }
     Ok(last)
 }
 
 fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
     if world_size == 0 {
-        return Err(StoreError::BadWorldSize { what: prefix.into(), world_size: 0 });
+        return Err(StoreError::bad_world_size(prefix, 0));
     }
     match rank < world_size {
         true => Ok(()),
@@ -200,12 +203,21 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
 /// who is missing be named.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
     match error {
-        StoreError::Timeout { waited, keys, .. } if keys.is_known() => {
+        StoreError::Timeout { waited, awaited: Awaited::Keys(keys), .. } if keys.is_known() => {
             let missing =
                 (0..).zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
-            StoreError::RanksMissing { prefix: prefix.into(), world_size, missing, waited }
+            ranks_missing(prefix, world_size, missing, waited)
         }
         other => other,
+    }
+}
+
+fn ranks_missing(prefix: &str, world_size: u64, missing: Vec<u64>, waited: Duration) -> StoreError {
+    let context = Context::new(StoreKind::Prefix, prefix).into();
+    StoreError::Timeout {
+        context,
+        waited,
+        awaited: Awaited::Ranks { prefix: prefix.into(), world_size, missing },
     }
 }
 
@@ -237,7 +249,10 @@ mod tests {
         let store = HashStore::new();
         store.set("k2", b"x").unwrap();
         let error = synchronize(&store, b"y", 1, 4, "k", Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(&error, StoreError::RanksMissing { missing, .. } if missing == &[0, 3]), "{error}");
+        assert!(
+            matches!(&error, StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[0, 3]),
+            "{error}"
+        );
         assert!(error.to_string().contains("2 of 4 ranks came, missing: 0, 3"), "{error}");
     }
 
@@ -252,7 +267,7 @@ mod tests {
                     let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
-                        matches!(&error, StoreError::RanksMissing { missing, .. } if missing == &[1, 3]),
+                        matches!(&error, StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[1, 3]),
                         "{error}"
                     );
                 });

@@ -9,7 +9,7 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
 use crate::deadline::Deadline;
-use crate::error::{KeyStates, Result, StoreError};
+use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
 use crate::interrupt;
 use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
@@ -18,7 +18,7 @@ use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 pub struct HashStore {
     shared: Arc<Shared>,
     /// Shared with clones, but not with those that were given a time-out of their own.
-    timeout: Arc<Mutex<Duration>>,
+    timeout: Arc<Mutex<Option<Duration>>>,
 }
 
 struct Shared {
@@ -55,7 +55,7 @@ impl HashStore {
             answers: HashMap::new(),
         };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(DEFAULT_TIMEOUT)) }
+        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -152,11 +152,12 @@ impl HashStore {
                 matches!(self.call(request), Ok(Some(Reply::Checked(true))))
             })
             .collect();
+        let keys: Vec<_> = keys.iter().map(|key| printable(key)).collect();
+        let context = context(op, keys.clone());
         StoreError::Timeout {
-            op,
-            store: "HashStore".into(),
+            context,
             waited: deadline.waited(),
-            keys: KeyStates::new(keys.iter().map(|key| printable(key)).collect(), Some(present)).into(),
+            awaited: Awaited::keys(keys, Some(present)),
         }
     }
 
@@ -165,7 +166,7 @@ impl HashStore {
         op: Op,
         keys: &[&[u8]],
         then: Option<Request<'_>>,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<Reply> {
         let deadline = Deadline::after(timeout);
         self.block(Request::Wait { keys: KeyList::new(keys) }, then, &deadline)?
@@ -232,7 +233,7 @@ impl Store for HashStore {
         Ok(self.call(Request::Check { keys: KeyList::new(&keys) })? == Some(Reply::Checked(true)))
     }
 
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         self.wait_then(Op::Wait, &keys, None, timeout).map(drop)
     }
@@ -327,7 +328,7 @@ impl Store for HashStore {
         }
     }
 
-    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         let deadline = Deadline::after(timeout);
         let request = Request::Barrier {
             key: key.as_bytes(),
@@ -335,24 +336,23 @@ impl Store for HashStore {
         };
         match self.block(request, None, &deadline)? {
             Some(_) => Ok(()),
-            None => Err(StoreError::BarrierTimeout {
-                store: "HashStore".into(),
-                key: key.into(),
-                world_size,
+            None => Err(StoreError::Timeout {
+                context: context(Op::Barrier, vec![key.into()]),
                 waited: deadline.waited(),
+                awaited: Awaited::Arrivals(world_size),
             }),
         }
     }
 
-    fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Option<Duration> {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_timeout(&self, timeout: Duration) {
+    fn set_timeout(&self, timeout: Option<Duration>) {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         Box::new(HashStore { shared: Arc::clone(&self.shared), timeout: Arc::new(Mutex::new(timeout)) })
     }
 
@@ -364,8 +364,8 @@ impl Store for HashStore {
         Ok(Box::new(self.clone()))
     }
 
-    fn kind(&self) -> &'static str {
-        "HashStore"
+    fn kind(&self) -> StoreKind {
+        StoreKind::Hash
     }
 }
 
@@ -377,16 +377,22 @@ fn refused(request: &Request<'_>, refusal: Refusal) -> StoreError {
             StoreError::NotANumber { key, delta, held: held.to_string() }
         }
         Refusal::BadWorldSize { key, world_size } => {
-            StoreError::BadWorldSize { what: format!("barrier {key}"), world_size }
+            StoreError::bad_world_size(&format!("barrier {key}"), world_size)
         }
         other => {
-            let (op, keys, reason) = (request.op(), names(request), other.to_string());
-            // It may begin with what is said anyway.
-            let told = keys.iter().find_map(|key| reason.strip_prefix(&format!("{op} of {key}: ")));
-            let reason = told.unwrap_or(&reason).to_owned();
-            StoreError::Refused { store: "HashStore".into(), op, keys, reason }
+            let reason = match other {
+                Refusal::StoreFull { held, limit, .. } => {
+                    format!("the store is full, {held} of {limit} bytes")
+                }
+                other => other.to_string(),
+            };
+            StoreError::Refused { context: context(request.op(), names(request)), reason }
         }
     }
+}
+
+fn context(op: Op, keys: Vec<String>) -> Box<Context> {
+    Context::new(StoreKind::Hash, "").during(op, keys)
 }
 
 /// The keys of a request.

@@ -63,13 +63,13 @@ mod tests {
     use crate::deadline::Deadline;
     use crate::error::StoreError;
     use crate::hash::HashStore;
-    use crate::store::{NO_TIMEOUT, Store};
+    use crate::store::Store;
 
     #[test]
     fn a_wait_without_end_ends_when_it_is_told_to() {
         let started = Instant::now();
         let store = HashStore::new();
-        let ended = interruptible(|| true, || store.wait_for(&["never"], NO_TIMEOUT));
+        let ended = interruptible(|| true, || store.wait_for(&["never"], None));
         assert!(matches!(ended, Err(StoreError::Timeout { .. })), "{ended:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
     }
@@ -103,12 +103,12 @@ mod tests {
             true
         };
         interruptible(stop, || {
-            Deadline::after(NO_TIMEOUT).sleep(Duration::from_secs(3600));
-            assert!(Deadline::after(NO_TIMEOUT).has_passed());
-            interruptible(|| false, || assert!(!Deadline::after(NO_TIMEOUT).has_passed()));
-            Deadline::after(NO_TIMEOUT).sleep(Duration::from_secs(3600));
+            Deadline::after(None).sleep(Duration::from_secs(3600));
+            assert!(Deadline::after(None).has_passed());
+            interruptible(|| false, || assert!(!Deadline::after(None).has_passed()));
+            Deadline::after(None).sleep(Duration::from_secs(3600));
         });
         assert_eq!(ASKED.get(), 1);
-        assert!(!Deadline::after(NO_TIMEOUT).has_passed());
+        assert!(!Deadline::after(None).has_passed());
     }
 }

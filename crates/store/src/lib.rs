@@ -45,7 +45,10 @@ mod tcp;
 
 pub use create::{C10dStoreOptions, create_c10d_store};
 pub use endpoint::{Endpoint, is_loopback};
-pub use error::{FileObstacle, KeyStates, LimitMismatch, Result, ServerMismatch, StoreError};
+pub use error::{
+    Awaited, Context, FileFault, FileObstacle, KeyStates, LimitMismatch, ListenFault, Oversize, Result,
+    Retry, ServerMismatch, StoreError, StoreKind, Violation,
+};
 pub use fault::{ConnectionFault, PeerProtocol};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
@@ -55,5 +58,5 @@ pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use server::{Listen, ServerOptions, ServerStats, TcpStoreServer};
-pub use store::{DEFAULT_TIMEOUT, Exchange, NO_TIMEOUT, Store};
+pub use store::{DEFAULT_TIMEOUT, Exchange, Store};
 pub use tcp::{OnReset, TcpStore, TcpStoreOptions};

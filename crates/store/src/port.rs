@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::error::{Result, StoreError};
+use crate::error::{ListenFault, Result, StoreError};
 
 /// A port held by a bound socket. Hand it over to a server ([`Listen::from`](crate::Listen)) and nobody can take the
 /// port in between.
@@ -34,7 +34,10 @@ impl ReservedPort {
             self.socket.set_reuse_address(true)
         };
         let address = || format!("port {}", self.port);
-        listen().map_err(|source| StoreError::Listen { address: address(), source })?;
+        listen().map_err(|source| StoreError::Listen {
+            address: address(),
+            fault: ListenFault::System(source),
+        })?;
         Ok(self.socket.into())
     }
 }
@@ -49,7 +52,8 @@ pub fn reserve_port() -> Result<ReservedPort> {
         Ok(socket) => Ok(socket),
         Err(_) => bind_wildcard(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()),
     };
-    let failed = |source| StoreError::Listen { address: "any free port".into(), source };
+    let failed =
+        |source| StoreError::Listen { address: "any free port".into(), fault: ListenFault::System(source) };
     let socket = socket.map_err(failed)?;
     let port = socket.local_addr().map_err(failed)?.as_socket().map_or(0, |address| address.port());
     Ok(ReservedPort { socket, port })

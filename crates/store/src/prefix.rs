@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Result, StoreKind};
 use crate::store::{Exchange, Store};
 
 /// A store whose keys live under `prefix/` in another. Prefixes may be nested.
@@ -68,7 +68,7 @@ impl Store for PrefixStore {
         self.store.check(&as_strs(&self.keys(keys)))
     }
 
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         self.store.wait_for(&as_strs(&self.keys(keys)), timeout)
     }
 
@@ -131,15 +131,15 @@ impl Store for PrefixStore {
         Ok(all.into_iter().filter_map(|key| key.strip_prefix(&own).map(str::to_owned)).collect())
     }
 
-    fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Option<Duration> {
         self.store.timeout()
     }
 
-    fn set_timeout(&self, timeout: Duration) {
+    fn set_timeout(&self, timeout: Option<Duration>) {
         self.store.set_timeout(timeout);
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         Box::new(PrefixStore::new(self.prefix.clone(), Arc::from(self.store.with_timeout(timeout))))
     }
 
@@ -155,7 +155,7 @@ impl Store for PrefixStore {
         self.store.generation()
     }
 
-    fn kind(&self) -> &'static str {
-        "PrefixStore"
+    fn kind(&self) -> StoreKind {
+        StoreKind::Prefix
     }
 }

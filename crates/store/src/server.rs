@@ -21,7 +21,7 @@ pub use listen::Listen;
 pub use rallypoint_core::hub::ServerStats;
 
 use crate::endpoint::Endpoint;
-use crate::error::{Result, StoreError};
+use crate::error::{ListenFault, Result, StoreError};
 use event_loop::EventLoop;
 use shared::Shared;
 
@@ -65,7 +65,8 @@ impl TcpStoreServer {
             limits.value_len
         );
         let shared = Arc::<Shared>::default();
-        let wrong = |source| StoreError::Listen { address: "event loop".into(), source };
+        let wrong =
+            |source| StoreError::Listen { address: "event loop".into(), fault: ListenFault::System(source) };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
         let hub = HubOptions {
             limits,
@@ -96,7 +97,7 @@ impl TcpStoreServer {
     /// As in torch, the port alone says which server it is. But one that was started for another host or with other limits
     /// is given only where that makes no difference: if it listens on an address of `host` as well (who connects to a name
     /// tries all of its addresses) and has the limits asked for, `None` being any. Else it is
-    /// [`ServedOtherwise`](StoreError::ServedOtherwise), which says what is running and what was asked for: a second server
+    /// [`ServedOtherwise`](ListenFault::ServedOtherwise), which says what is running and what was asked for: a second server
     /// beside it would be another store under the same port.
     pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
         sharing::find_or_start(&Endpoint::new(host, port), limits)

@@ -5,10 +5,7 @@ use std::time::Duration;
 use rallypoint_core::wire::Op;
 
 use crate::deadline::Deadline;
-use crate::error::{Result, StoreError};
-
-/// A time-out of zero: wait without end.
-pub const NO_TIMEOUT: Duration = Duration::ZERO;
+use crate::error::{Context, Result, StoreError, StoreKind};
 
 /// How long a store waits unless told otherwise: 300 s, as torch's.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -16,7 +13,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// A key-value store that the processes of a job share.
 ///
 /// All methods may be called from many threads at once. Those that wait do so for the store's
-/// [`timeout`](Store::timeout); zero means without end. Keys are text and values are bytes.
+/// [`timeout`](Store::timeout); `None` means without end. Keys are text and values are bytes.
 ///
 /// The provided methods are torch's fall-backs for stores that have no better way.
 pub trait Store: Send + Sync {
@@ -33,7 +30,7 @@ pub trait Store: Send + Sync {
     fn check(&self, keys: &[&str]) -> Result<bool>;
 
     /// Waits until all these keys are present, at most for `timeout`.
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()>;
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()>;
 
     /// Waits until all these keys are present, at most for the store's own time-out.
     fn wait(&self, keys: &[&str]) -> Result<()> {
@@ -85,30 +82,30 @@ pub trait Store: Send + Sync {
     /// Puts an item at the end of a queue.
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         let _ = (key, value);
-        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePush })
+        Err(unsupported(self.kind(), Op::QueuePush))
     }
 
     /// Takes the item at the head of a queue, waiting until there is one.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let _ = key;
-        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePop })
+        Err(unsupported(self.kind(), Op::QueuePop))
     }
 
     /// Takes the item at the head of a queue; [`StoreError::QueueEmpty`] if there is none.
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let _ = key;
-        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueuePop })
+        Err(unsupported(self.kind(), Op::QueuePop))
     }
 
     /// How many items a queue holds.
     fn queue_len(&self, key: &str) -> Result<u64> {
         let _ = key;
-        Err(StoreError::Unsupported { store: self.kind(), op: Op::QueueLen })
+        Err(unsupported(self.kind(), Op::QueueLen))
     }
 
     /// The names of all keys, in no order.
     fn list_keys(&self) -> Result<Vec<String>> {
-        Err(StoreError::Unsupported { store: self.kind(), op: Op::ListKeys })
+        Err(unsupported(self.kind(), Op::ListKeys))
     }
 
     /// Waits until `world_size` callers have come to the barrier `key`, at most for the store's time-out.
@@ -119,27 +116,27 @@ pub trait Store: Send + Sync {
     /// Waits until `world_size` callers have come to the barrier `key`, at most for `timeout`.
     ///
     /// This fall-back uses the keys torch's uses and, like it, each `key` once only.
-    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         if world_size == 0 {
-            return Err(StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 });
+            return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
         let deadline = Deadline::after(timeout);
         let last = format!("{key}/last_member");
         if self.with_timeout(timeout).add(&format!("{key}/num_members"), 1)? == world_size as i64 {
-            self.with_timeout(deadline.rest()).set(&last, b"1")?;
+            self.with_timeout(deadline.left()).set(&last, b"1")?;
         }
-        self.wait_for(&[&last], deadline.rest())
+        self.wait_for(&[&last], deadline.left())
     }
 
     /// How long this store waits.
-    fn timeout(&self) -> Duration;
+    fn timeout(&self) -> Option<Duration>;
 
-    /// Sets how long this store waits from now on; [`NO_TIMEOUT`] for without end.
-    fn set_timeout(&self, timeout: Duration);
+    /// Sets how long this store waits from now on; `None` for without end.
+    fn set_timeout(&self, timeout: Option<Duration>);
 
     /// This same client with a time-out of its own, for a few calls that have less time, or more. It is meant to be
     /// dropped before the store is.
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store>;
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store>;
 
     /// Whether `append`, `multi_get` and `multi_set` are single operations here rather than loops.
     fn has_extended_api(&self) -> bool {
@@ -157,8 +154,8 @@ pub trait Store: Send + Sync {
         0
     }
 
-    /// What kind of store this is, for messages.
-    fn kind(&self) -> &'static str;
+    /// What kind of store this is.
+    fn kind(&self) -> StoreKind;
 }
 
 /// What became of a compare-and-set.
@@ -192,4 +189,8 @@ impl Exchange {
             Exchange::Held(held)
         })
     }
+}
+
+fn unsupported(store: StoreKind, op: Op) -> StoreError {
+    StoreError::Unsupported { context: Context::new(store, "").during(op, Vec::new()), since: None }
 }

@@ -16,8 +16,7 @@ mod waiting;
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rallypoint_core::Limits;
@@ -25,7 +24,7 @@ use rallypoint_core::wire::Op;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
-use crate::error::{Result, StoreError};
+use crate::error::{Awaited, Result, StoreError};
 use crate::fault::ConnectionFault;
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
 use crate::store::DEFAULT_TIMEOUT;
@@ -34,25 +33,17 @@ use link::Link;
 
 /// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct TcpStoreOptions {
-    /// Where the server is; with `is_master`, where to start it (port 0: any free one).
-    pub endpoint: Endpoint,
-    /// How many workers use the store, if known.
-    pub world_size: Option<u64>,
-    /// Whether to start the server, in this process.
-    pub is_master: bool,
-    /// How long operations wait, connecting included; zero is without end.
-    pub timeout: Duration,
-    /// Whether the master waits until all `world_size` workers have come.
-    pub wait_for_workers: bool,
-    /// Whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
-    pub multi_tenant: bool,
-    /// A socket for the server to listen on instead of opening one.
-    pub listen: Option<Listen>,
-    /// What the client accepts, and the server if it is started.
-    pub limits: Limits,
-    /// What the client does when its server was restarted and has lost its contents.
-    pub on_reset: OnReset,
+    endpoint: Endpoint,
+    world_size: Option<u64>,
+    is_master: bool,
+    timeout: Option<Duration>,
+    wait_for_workers: bool,
+    multi_tenant: bool,
+    listen: Option<Listen>,
+    limits: Limits,
+    on_reset: OnReset,
 }
 
 impl TcpStoreOptions {
@@ -62,13 +53,61 @@ impl TcpStoreOptions {
             endpoint,
             world_size: None,
             is_master: false,
-            timeout: DEFAULT_TIMEOUT,
+            timeout: Some(DEFAULT_TIMEOUT),
             wait_for_workers: true,
             multi_tenant: false,
             listen: None,
             limits: TcpStoreServer::default_limits(),
             on_reset: OnReset::default(),
         }
+    }
+
+    /// Sets how many workers use the store, if known.
+    pub fn world_size(mut self, world_size: impl Into<Option<u64>>) -> Self {
+        self.world_size = world_size.into();
+        self
+    }
+
+    /// Sets whether to start the server, in this process, at the endpoint. With port 0 the server takes any free port.
+    pub fn is_master(mut self, is_master: bool) -> Self {
+        self.is_master = is_master;
+        self
+    }
+
+    /// Sets how long operations wait, connecting included; `None` for without end.
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Sets whether the master waits until all workers have connected.
+    pub fn wait_for_workers(mut self, wait_for_workers: bool) -> Self {
+        self.wait_for_workers = wait_for_workers;
+        self
+    }
+
+    /// Sets whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
+    pub fn multi_tenant(mut self, multi_tenant: bool) -> Self {
+        self.multi_tenant = multi_tenant;
+        self
+    }
+
+    /// Sets a socket for the server to listen on instead of opening one.
+    pub fn listen(mut self, listen: impl Into<Option<Listen>>) -> Self {
+        self.listen = listen.into();
+        self
+    }
+
+    /// Sets what the client accepts, and the server if it is started.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets what the client does when its server was restarted and has lost its contents.
+    pub fn on_reset(mut self, on_reset: OnReset) -> Self {
+        self.on_reset = on_reset;
+        self
     }
 }
 
@@ -78,8 +117,7 @@ impl TcpStoreOptions {
 /// long as it and its clones.
 pub struct TcpStore {
     link: Arc<Link>,
-    /// In milliseconds.
-    timeout: AtomicU64,
+    timeout: Mutex<Option<Duration>>,
     server: Option<Arc<TcpStoreServer>>,
 }
 
@@ -104,7 +142,7 @@ impl TcpStore {
 
     /// Starts a server in this process and connects to it.
     pub fn serve(host: &str, port: u16) -> Result<TcpStore> {
-        TcpStore::open(TcpStoreOptions { is_master: true, ..TcpStoreOptions::new(Endpoint::new(host, port)) })
+        TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).is_master(true))
     }
 
     /// Makes a store as the options say.
@@ -119,7 +157,7 @@ impl TcpStore {
         report: &mut dyn FnMut(&ConnectionFault),
     ) -> Result<TcpStore> {
         if options.world_size == Some(0) {
-            return Err(StoreError::BadWorldSize { what: "a TcpStore".into(), world_size: 0 });
+            return Err(StoreError::bad_world_size("a TcpStore", 0));
         }
         let deadline = Deadline::after(options.timeout);
         let (server, endpoint) = match options.is_master {
@@ -151,10 +189,8 @@ impl TcpStore {
         Ok(store)
     }
 
-    fn over(link: Arc<Link>, server: Option<Arc<TcpStoreServer>>, timeout: Duration) -> TcpStore {
-        let store = TcpStore { link, timeout: AtomicU64::new(0), server };
-        store.store_timeout(timeout);
-        store
+    fn over(link: Arc<Link>, server: Option<Arc<TcpStoreServer>>, timeout: Option<Duration>) -> TcpStore {
+        TcpStore { link, timeout: Mutex::new(timeout), server }
     }
 
     /// Adds itself to the workers; the one with the server waits for the others.
@@ -164,12 +200,7 @@ impl TcpStore {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         while self.server.is_some() && joined < world_size as i64 {
             if deadline.has_passed() {
-                return Err(StoreError::WorkersMissing {
-                    store: self.describe(),
-                    joined,
-                    expected: world_size,
-                    waited: deadline.waited(),
-                });
+                return Err(self.workers_missing(joined, world_size, deadline));
             }
             deadline.sleep(backoff.pause());
             joined = match self.number_at(INIT_KEY, &deadline.grace()) {
@@ -254,18 +285,13 @@ impl TcpStore {
         Ok(started.elapsed())
     }
 
-    pub(crate) fn describe(&self) -> String {
-        self.link.describe()
+    pub(crate) fn workers_missing(&self, joined: i64, expected: u64, deadline: &Deadline) -> StoreError {
+        let context = self.link.context().into();
+        let awaited = Awaited::Workers { joined, expected };
+        StoreError::Timeout { context, waited: deadline.waited(), awaited }
     }
 
-    fn load_timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
-    }
-
-    fn store_timeout(&self, timeout: Duration) {
-        // Less than a millisecond must not become "without end".
-        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let millis = if timeout.is_zero() { 0 } else { millis.max(1) };
-        self.timeout.store(millis, Ordering::Relaxed);
+    fn load_timeout(&self) -> Option<Duration> {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

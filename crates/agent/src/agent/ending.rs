@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::counted;
 use rallypoint_core::supervise::{Parting, Verdict};
+use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
 
 use super::Agent;
@@ -104,7 +105,7 @@ impl Agent {
     /// Returns the nodes that may have ended the job without reporting why. That is the node that closed the rendezvous if
     /// it left its name. Otherwise it is every node of torch's, because ours report a failure before they close it.
     fn suspects(&self) -> Vec<String> {
-        if let Some(node) = self.handler().and_then(|handler| handler.closed_by()) {
+        if let Some(node) = self.membership.as_ref().and_then(|seen| seen.closed_by.clone()) {
             return vec![node];
         }
         let Some(round) = self.formation.as_ref().map(|formation| &formation.round) else {
@@ -153,13 +154,13 @@ impl Agent {
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match parting {
-                Parting::Close if !unseen && !closed => {
-                    let others =
-                        handler.hosts_store() && handler.num_nodes_standing_by().is_ok_and(|n| n > 0);
-                    if handler.shutdown() && others {
+                Parting::Close if !unseen && !closed => match handler.set_closed() {
+                    Ok(()) if handler.hosts_store() && has_nodes_standing_by(&*handler) => {
                         std::thread::sleep(LINGER);
                     }
-                }
+                    Ok(()) => {}
+                    Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
+                },
                 Parting::Leave if !unseen => {
                     if let Err(error) = handler.leave() {
                         tracing::warn!("could not leave the rendezvous: {error}");
@@ -204,6 +205,11 @@ impl Agent {
         }
         self.events.of_agent("SUCCEEDED", None);
     }
+}
+
+/// Whether nodes wait for the next round or stand by as spares.
+fn has_nodes_standing_by(handler: &dyn RendezvousHandler) -> bool {
+    handler.membership().is_ok_and(|seen| !seen.waiting.is_empty() || !seen.spares.is_empty())
 }
 
 /// What a worker's error file says, or what torch tells in place of one.

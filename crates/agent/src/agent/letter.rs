@@ -1,9 +1,11 @@
 //! What the agent's threads tell its loop.
 
+use std::sync::mpsc::Sender;
+
 use rallypoint_rendezvous::RoundEnd;
 
+use super::snapshot::Snapshot;
 use crate::error::Result;
-use crate::health::Reply;
 use crate::joining::Formation;
 use crate::watching::Sight;
 
@@ -19,6 +21,6 @@ pub(super) enum Letter {
     PeersAlive(u32),
     /// It waits no longer for the others to finish.
     Finished(u32, RoundEnd),
-    /// Somebody wants to know how it is.
-    HowAreYou(Reply),
+    /// A health check asks for the state of the agent.
+    Snapshot(Sender<Snapshot>),
 }

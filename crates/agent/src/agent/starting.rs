@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
-use serde_json::{Value, json};
 
 use super::letter::Letter;
 use super::{Agent, World};
@@ -86,7 +85,7 @@ impl Agent {
         self.events.took("ASSIGN_WORKER_RANKS", ranked);
         let before = self.formation.as_ref().map(|before| before.round.round);
         self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
-        self.watching = None;
+        (self.watching, self.membership) = (None, None);
         self.formation = Some(formation);
     }
 
@@ -104,7 +103,7 @@ impl Agent {
             ranks,
             master: round.bootstrap_store_info.clone(),
             restart_count: restarts,
-            use_agent_store: handler.use_agent_store(),
+            use_agent_store: round.use_agent_store,
         };
         self.tell_world(&formation, restarts);
         (self.events.placement, self.events.restarts) = (Some(placement.clone()), restarts);
@@ -245,22 +244,5 @@ impl Agent {
             last_lines,
             shown,
         }
-    }
-
-    /// What a health check is told.
-    pub(super) fn health(&self) -> Value {
-        let place = self.placement.as_ref();
-        json!({
-            "status": if self.supervisor.is_running() { "running" } else { "waiting" },
-            "run_id": self.config.rendezvous.run_id,
-            "round": self.formation.as_ref().map(|formation| formation.round.round),
-            "group_rank": place.map(|place| place.group_rank),
-            "group_world_size": place.map(|place| place.group_world_size),
-            "world_size": place.map(|place| place.ranks.world_size),
-            "workers": self.processes.running().count(),
-            "starts": self.starts,
-            "restarts": self.supervisor.restarts(),
-            "seconds": self.start.elapsed().as_secs_f64(),
-        })
     }
 }

@@ -1,10 +1,10 @@
-//! What the outer process and the keeper do: start the next one, hand on signals to it and its exit code from it, and kill
-//! what it leaves.
+//! The outer process: starts the agent, passes on signals to it and its exit code from it, and kills what it leaves.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,11 +14,11 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{PATIENCE, clear_up, depart, descendants, folder, kill_all, starting};
+use super::{depart, descendants, kill_all, remove_files};
 use crate::signals;
 
-/// What would end this process and can be caught, and a little more: the agent is to decide about it.
-const HANDED_ON: [Signal; 16] = [
+/// Signals that would end this process and can be caught, SIGURG and SIGWINCH. The agent decides what to do about them.
+const PASSED_ON: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -37,26 +37,25 @@ const HANDED_ON: [Signal; 16] = [
     Signal::WINCH,
 ];
 
-/// Whether the agent gets this signal if it is sent to the process that the user has started.
+/// Returns whether the agent gets this signal if it is sent to the process that the user started.
 pub fn reaches_agent(signal: i32) -> bool {
-    HANDED_ON.iter().any(|handed_on| handed_on.as_raw() == signal)
+    PASSED_ON.iter().any(|passed_on| passed_on.as_raw() == signal)
 }
 
-/// Runs the next one to its end. `letters` are those of the folder for temporary files.
-pub(super) fn run(next: Command, letters: &str) -> ExitCode {
-    // A shell that has become this process (`exec`) may have started something before: that is not ours to kill.
+/// Runs the agent to its end. `folder` is its folder for temporary files.
+pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
+    // A shell that became this process (`exec`) may have started children before. They are not part of this job.
     let others = descendants(getpid());
-    match watch(next) {
+    match watch(agent) {
         Ok(status) => {
-            // All else that is below this process is what the next one has left: without one, nothing is.
-            if !kill_all(PATIENCE, &others) {
+            if !kill_all(&others) {
                 complain("some processes of the workers could not be killed");
             }
-            if status.is_none_or(|status| status.signaled()) {
-                depart(&folder(letters));
+            if status.signaled() {
+                depart(folder);
             }
-            clear_up(&folder(letters));
-            status.map_or(ExitCode::FAILURE, end_as)
+            remove_files(folder);
+            end_as(status)
         }
         Err(error) => {
             complain(&format!("cannot start the agent: {error}"));
@@ -65,28 +64,24 @@ pub(super) fn run(next: Command, letters: &str) -> ExitCode {
     }
 }
 
-/// Says it on standard error. If that can't be written there is nobody to tell, and no reason to end otherwise.
+/// Writes a line to standard error. A failure to write it does not change how this process ends.
 fn complain(what: &str) {
     let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
-/// Its end; `None` if another thread, which clears up, has seen that first.
-fn watch(mut next: Command) -> std::io::Result<Option<WaitStatus>> {
+/// Starts the agent, passes on signals to it and returns how it ended.
+fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
-    for signal in HANDED_ON {
+    for signal in PASSED_ON {
         if let Some(stream) = signals::catch(signal.as_raw())? {
             caught.push((signal, stream));
         }
     }
-    // Where whoever started this ignores it, the kernel would bury children without a word.
+    // If the parent had SIGCHLD ignored, the kernel would discard the exit codes of children.
     let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
-    let next = {
-        let _starting = starting();
-        // In a process group of its own, so that what a terminal sends comes once, from here.
-        next.process_group(0).spawn()?
-    };
-    let pid = Pid::from_child(&next);
+    // In a process group of its own, so that the agent gets a terminal's signals once, from here.
+    let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
         let mut watched: Vec<_> = [ended.as_fd()]
@@ -101,20 +96,19 @@ fn watch(mut next: Command) -> std::io::Result<Option<WaitStatus>> {
         for (signal, stream) in &mut caught {
             let mut bytes = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                // It may be gone.
+                // The agent may have ended.
                 let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }
         match waitpid(Some(pid), WaitOptions::NOHANG) {
-            Ok(Some((_, status))) => return Ok(Some(status)),
-            Err(Errno::CHILD) => return Ok(None),
+            Ok(Some((_, status))) => return Ok(status),
             Ok(None) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Ends as the next one has ended.
+/// Ends as the agent has ended.
 fn end_as(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {

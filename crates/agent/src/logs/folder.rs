@@ -80,7 +80,6 @@ impl Folder {
             let free = (1..).map(earlier).find(|path| !path.exists()).expect("names don't run out");
             fs::rename(&dir, free).map_err(|source| cannot("rename", &dir, source))?;
         }
-        let _starting = crate::guard::starting();
         for dir in [dir.clone()].into_iter().chain((0..workers).map(|rank| dir.join(rank.to_string()))) {
             fs::create_dir_all(&dir).map_err(|source| cannot("create", &dir, source))?;
         }
@@ -119,8 +118,6 @@ fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
 }
 
 fn make(dir: &Path) -> io::Result<()> {
-    // Not while the agent is cleared away.
-    let _starting = crate::guard::starting();
     DirBuilder::new().mode(0o700).create(dir)
 }
 

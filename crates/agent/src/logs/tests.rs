@@ -1,7 +1,9 @@
 //! Where output goes, and that all of it gets there.
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rallypoint_testkit::{WAIT_TIMEOUT, eventually_or};
 
 use super::*;
 use crate::config::{LogDir, PerRank, Streams};
@@ -183,12 +185,8 @@ fn lines_are_shown_while_the_worker_runs() {
     let mut attempt = logs.start(&placement()).unwrap();
     let worker = attempt.worker(0).unwrap();
     write(&worker.stdout, "not this\nI want this\nand also this\nwan");
-    let deadline = Instant::now() + Duration::from_secs(60);
     let expected = "[trainer0]:I want this\n[trainer0]:and also this\n";
-    while shown(&logs) != expected {
-        assert!(Instant::now() < deadline, "{:?}", shown(&logs));
-        std::thread::yield_now();
-    }
+    eventually_or(WAIT_TIMEOUT, || format!("{:?}", shown(&logs)), || shown(&logs) == expected);
     assert_eq!(attempt.finish(MOST, || false), 0);
     assert_eq!(shown(&logs), expected);
 }

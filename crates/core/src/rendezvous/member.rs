@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::membership::{Joined, Membership};
 use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::settings::Settings;
@@ -23,6 +24,8 @@ pub struct Member {
     pub announcement: Option<u64>,
     /// The complete round that this node is in, as it was last seen.
     pub round: Option<Arc<State>>,
+    /// The round that this node has joined and not left since, as it was then.
+    pub joined: Option<Arc<Joined>>,
     /// Whether the state seen last is older than `round`: the store has lost the round.
     pub is_ahead: bool,
 }
@@ -37,6 +40,7 @@ impl Member {
             beat: None,
             announcement: None,
             round: None,
+            joined: None,
             is_ahead: false,
         }
     }
@@ -56,6 +60,11 @@ impl Member {
         {
             self.round = Some(Arc::clone(state));
         }
+    }
+
+    /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
+    pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+        Membership::new(&self.me, joined, state, &self.watch, &self.settings)
     }
 
     /// Whether a run towards [`super::Goal::KeepAlive`] would write: its heartbeat is due, a node is dead, or the

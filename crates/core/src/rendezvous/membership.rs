@@ -1,203 +1,170 @@
-//! Who is where in the shared state, and what a node's coming and going does to the rest of it.
+//! The membership of a rendezvous: what one node knows about the other nodes, as one value.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::fmt;
+use std::time::Duration;
 
 use super::node::NodeDesc;
-use super::state::{Extra, State};
-use super::time::WallTime;
+use super::settings::Settings;
+use super::state::State;
+use super::watch::Watch;
 
-/// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.
-const WORLD: &str = "rallypoint_world";
-/// How many have left so far.
-const LEAVERS: &str = "rallypoint_left";
-/// The newest heartbeat there was, while no node that is here has it.
-const NEWEST: &str = "rallypoint_newest";
-/// Who closed the rendezvous, and when.
-const CLOSED_BY: &str = "rallypoint_closed_by";
+/// The round that a node has joined, as it was when the node joined it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The number of the round.
+    pub round: u64,
+    /// Its nodes in the order of their ranks.
+    pub nodes: Vec<NodeDesc>,
+    /// How many nodes had left the rendezvous by then.
+    leavers: i64,
+}
 
-impl State {
-    /// All nodes in it, each once.
-    pub fn members(&self) -> BTreeSet<&NodeDesc> {
-        self.lists().chain(self.last_heartbeats.keys()).collect()
+impl Joined {
+    /// The round that `state` shows.
+    pub(super) fn of(state: &State) -> Joined {
+        let nodes = state.participants.keys().cloned().collect();
+        Joined { round: state.round, nodes, leavers: state.leavers() }
     }
+}
 
-    /// The nodes of all lists, one list after the other.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
-        self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
-    }
+/// The membership of a rendezvous at one moment, as one node sees it.
+///
+/// `members`, `returned` and `lost` together are the nodes that the round of this node was completed with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The round that this node has joined; `None` if it is on its way into one.
+    pub round: Option<u64>,
+    /// The nodes that are still in that round, in the order of their ranks.
+    pub members: Vec<NodeDesc>,
+    /// The nodes that have left that round and wait for the next one or are in it.
+    pub returned: Vec<NodeDesc>,
+    /// The nodes of that round that have left the rendezvous or died.
+    pub lost: Option<Lost>,
+    /// All nodes that wait for the next round.
+    pub waiting: Vec<NodeDesc>,
+    /// The nodes that stand by because the round is full.
+    pub spares: Vec<NodeDesc>,
+    /// Whether nodes of the round have begun the next one, or wait for it.
+    pub is_round_over: bool,
+    /// Whether the other nodes have dropped this one from the round, or have gone on to a later one without it.
+    pub is_dropped: bool,
+    /// Whether the rendezvous has ended for good.
+    pub is_closed: bool,
+    /// The node that closed it and when, for people to read. Nodes of torch's don't record it.
+    pub closed_by: Option<String>,
+}
 
-    /// The heartbeat of a node, if it has one; `None` if the node is not here at all.
-    pub(super) fn heartbeat(&self, node: &NodeDesc) -> Option<Option<WallTime>> {
-        match self.last_heartbeats.get(node) {
-            Some(heartbeat) => Some(Some(*heartbeat)),
-            None => self.has(node).then_some(None),
+/// Nodes of a round that have left the rendezvous or died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The nodes.
+    pub nodes: Vec<NodeDesc>,
+    /// Why they are lost.
+    pub cause: LossCause,
+    /// Whether none of them is about to come back.
+    pub is_final: bool,
+}
+
+/// Why nodes are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossCause {
+    /// A node recorded that it left. Nodes of torch's record nothing.
+    Left,
+    /// No heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`).
+    Silent(Duration),
+}
+
+impl Membership {
+    /// The membership that `state` shows to node `me`, which has joined the round `joined`.
+    pub fn new(
+        me: &NodeDesc,
+        joined: Option<&Joined>,
+        state: &State,
+        watch: &Watch,
+        settings: &Settings,
+    ) -> Membership {
+        let nodes = joined.map_or(&[][..], |joined| &joined.nodes);
+        let is_current = joined.is_some_and(|joined| joined.round == state.round);
+        let is_in = |node: &&NodeDesc| is_current && state.participants.contains_key(*node);
+        let members: Vec<_> = nodes.iter().filter(is_in).cloned().collect();
+        let left = || nodes.iter().filter(|node| !is_in(node));
+        let returned: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
+        let lost: Vec<_> = left().filter(|node| !state.has(node)).cloned().collect();
+        let is_over = joined.is_some() && !state.closed && !is_current;
+        let is_wanted = nodes.iter().any(|node| state.wait_list.contains(node));
+        Membership {
+            round: joined.map(|joined| joined.round),
+            is_round_over: is_over || is_wanted && !state.closed,
+            is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(me),
+            lost: joined.and_then(|joined| Lost::new(lost, joined, state, watch, settings)),
+            members,
+            returned,
+            waiting: state.wait_list.iter().cloned().collect(),
+            spares: state.redundancy_list.iter().cloned().collect(),
+            is_closed: state.closed,
+            closed_by: state.closed_by(),
         }
     }
 
-    /// Whether a node is in one of the lists.
-    pub fn has(&self, node: &NodeDesc) -> bool {
-        self.participants.contains_key(node)
-            || self.wait_list.contains(node)
-            || self.redundancy_list.contains(node)
-    }
-
-    /// The state without these nodes.
-    pub fn without(&self, gone: &[NodeDesc], min_nodes: u64) -> State {
-        let mut next = self.clone();
-        let mut left = false;
-        for node in gone {
-            left |= next.participants.remove(node).is_some();
-            next.wait_list.remove(node);
-            next.redundancy_list.remove(node);
-            next.last_heartbeats.remove(node);
-        }
-        if left {
-            if next.complete && next.participants.is_empty() {
-                next.complete = false;
-                next.round += 1;
-            }
-            if !next.complete && (next.participants.len() as u64) < min_nodes {
-                next.deadline = None;
-            }
-        }
-        next
-    }
-
-    /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
-    /// that round. If other nodes have completed a round since then, they have gone on without the node.
-    pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round && self.world_text().is_none()
-    }
-
-    /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
-    /// new heartbeat, because the store has lost the ones they sent.
-    pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
-        for node in other.last_heartbeats.keys() {
-            if !self.has(node) {
-                self.wait_list.insert(node.clone());
-                self.last_heartbeats.insert(node.clone(), heartbeat);
-            }
-        }
-        self.last_heartbeats.values_mut().for_each(|last| *last = heartbeat);
-        self
-    }
-
-    /// Puts a node into the open round. That it asked for it is a sign of life.
-    pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
-        self.wait_list.remove(node);
-        self.redundancy_list.remove(node);
-        self.participants.insert(node.clone(), 0);
-        self.last_heartbeats.insert(node.clone(), heartbeat);
-    }
-
-    /// Ends the open round: ranks in the order of the nodes.
-    ///
-    /// If it is full, whoever waits is a spare from now on. Left on the wait list until they see it themselves, they
-    /// would make the round start over, and with many of them again and again.
-    pub(super) fn complete(&mut self, max_nodes: u64) {
-        if self.participants.len() as u64 >= max_nodes {
-            self.redundancy_list.append(&mut self.wait_list);
-        }
-        self.complete = true;
-        self.deadline = None;
-        for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
-            *held = rank;
-        }
-        self.write_down_world(self.participants.len() as u64);
-    }
-
-    fn write_down_world(&mut self, nodes: u64) {
-        let world = format!("{}:{nodes}", self.round);
-        self.extra.insert(Arc::from(WORLD), Extra::Text(Arc::from(world)));
-    }
-
-    /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
-    /// highest rank has left, nothing else tells. Whoever waits may have been in it, unless it is full; rather too large,
-    /// so that nobody enters it any more, than too small. Since somebody waits, all start over anyway.
-    pub(super) fn keep_world(&mut self, before: &State, max_nodes: u64) {
-        if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
-            self.write_down_world(before.world_size().max(before.largest_world(max_nodes)));
-        }
-    }
-
-    /// How many nodes the complete round may have had, if those who wait were in it.
-    pub(super) fn largest_world(&self, max_nodes: u64) -> u64 {
-        ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
-    }
-
-    pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
-        self.closed = true;
-        let by = format!("{} (pid {}) at {at}", node.addr, node.pid);
-        self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
-    }
-
-    /// How many of ours have left so far.
-    pub fn leavers(&self) -> i64 {
-        match self.extra.get(LEAVERS) {
-            Some(Extra::Int(count)) => *count,
-            _ => 0,
-        }
-    }
-
-    /// Counts one more that has left.
-    pub(super) fn count_leaver(&mut self) {
-        let before = self.leavers();
-        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
-    }
-
-    /// The newest heartbeat that was ever here, as far as our nodes have written it down.
-    pub(super) fn newest(&self) -> Option<WallTime> {
-        let left = match self.extra.get(NEWEST) {
-            Some(Extra::Time(newest)) => Some(*newest),
-            _ => None,
-        };
-        self.last_heartbeats.values().copied().max().max(left)
-    }
-
-    /// Keeps the newest heartbeat of before, if whoever had it is no longer here.
-    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
-        let here = self.last_heartbeats.values().copied().max();
-        match before {
-            Some(newest) if before > here => self.extra.insert(Arc::from(NEWEST), Extra::Time(newest)),
-            _ => self.extra.remove(NEWEST),
-        };
-    }
-
-    /// How many nodes the complete round was completed with, as far as that can be known.
-    ///
-    /// Our nodes write it down, with the first write into a round that a torch node completed. Before that the highest rank
-    /// tells, unless that one has left.
+    /// How many nodes the round was completed with.
     pub fn world_size(&self) -> u64 {
-        let have = self.participants.len() as u64;
-        let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
-        self.written_world().unwrap_or(0).max(highest).max(have)
+        let lost = self.lost.as_ref().map_or(0, |lost| lost.nodes.len());
+        (self.members.len() + self.returned.len() + lost) as u64
     }
 
-    /// What stands there of the size of this round.
-    pub(super) fn written_world(&self) -> Option<u64> {
-        let (round, world) = self.world_text()?;
-        (round == self.round).then_some(world)
+    /// How many nodes wait for the next round, as torch's handler counts them. A node that was dropped counts itself, because
+    /// it has to start over to be let in again.
+    pub fn num_nodes_waiting(&self) -> u64 {
+        (self.waiting.len() as u64).max(u64::from(self.is_dropped))
     }
 
-    /// Returns the last round whose size was written down, and its size.
-    fn world_text(&self) -> Option<(u64, u64)> {
-        let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
-        let (round, world) = text.split_once(':')?;
-        Some((round.parse().ok()?, world.parse().ok()?))
+    /// Whether the round goes on as it is: all of its nodes are in it, and no node waits for the next one.
+    pub fn is_intact(&self) -> bool {
+        self.num_nodes_waiting() == 0 && (self.is_closed || self.lost.is_none())
     }
 
-    /// Returns how many nodes the round before this one was completed with, if one of our nodes has written it down.
-    pub(super) fn previous_world(&self) -> Option<u64> {
-        let (round, world) = self.world_text()?;
-        (Some(round) == self.round.checked_sub(1)).then_some(world)
+    /// Whether a node of the round is no longer in it.
+    pub fn is_gone(&self, node: &NodeDesc) -> bool {
+        let is_lost = self.lost.as_ref().is_some_and(|lost| lost.nodes.contains(node));
+        is_lost || self.returned.contains(node)
     }
+}
 
-    /// Who closed it, where one of our nodes did.
-    pub fn closed_by(&self) -> Option<String> {
-        match self.extra.get(CLOSED_BY) {
-            Some(Extra::Text(text)) => Some(text.to_string()),
-            _ => None,
+impl Lost {
+    fn new(
+        nodes: Vec<NodeDesc>,
+        joined: &Joined,
+        state: &State,
+        watch: &Watch,
+        settings: &Settings,
+    ) -> Option<Lost> {
+        if nodes.is_empty() {
+            return None;
+        }
+        let limit = settings.keep_alive_limit();
+        let cause = match state.leavers() == joined.leavers {
+            true => LossCause::Silent(limit),
+            false => LossCause::Left,
+        };
+        // The node that dropped them may have watched them for longer. Nodes of torch's that are not silent leave to come back.
+        let is_silent = |node| watch.silence_of_gone(node) >= limit * 4 / 5;
+        let is_final = cause == LossCause::Left || nodes.iter().all(is_silent);
+        Some(Lost { nodes, cause, is_final })
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<_> =
+            self.nodes.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
+        write!(f, "{}: ", nodes.join(", "))?;
+        match self.cause {
+            LossCause::Left => f.write_str("left"),
+            LossCause::Silent(limit) => write!(
+                f,
+                "no heartbeat for {} s (keep_alive_interval × keep_alive_max_attempt)",
+                limit.as_secs_f64()
+            ),
         }
     }
 }

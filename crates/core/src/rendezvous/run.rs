@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::apply::apply;
 use super::decide::{Change, Decision, Goal, View, decide};
 use super::member::Member;
+use super::membership::Joined;
 use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::reason::Reason;
@@ -106,7 +107,10 @@ impl Run {
     }
 
     /// The first step.
-    pub fn start(&mut self) -> Step {
+    pub fn start(&mut self, member: &mut Member) -> Step {
+        if matches!(self.goal, Goal::Join | Goal::Exit | Goal::Leave) {
+            member.joined = None;
+        }
         Step::Read
     }
 
@@ -267,6 +271,7 @@ impl Run {
                 let state = cell.state.clone().unwrap_or_default();
                 if self.goal == Goal::Join {
                     member.round = Some(Arc::clone(&state));
+                    member.joined = Some(Arc::new(Joined::of(&state)));
                 }
                 Step::End(End::Reached { state, reason })
             }

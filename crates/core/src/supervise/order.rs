@@ -20,6 +20,8 @@ pub enum Order {
     Send(Target, Signal),
     /// Tell the other nodes, now.
     Tell(News),
+    /// Report which nodes of the round are lost, and why.
+    ReportLost,
     /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, or
     /// with `NodesLeft`.
     CheckPeers(LocalRank),

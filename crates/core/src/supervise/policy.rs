@@ -24,6 +24,10 @@ impl Policy {
     /// grace time once more.
     pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
+    /// How long a node that has finished waits for the others after the rendezvous was closed. Nodes that failed have said so
+    /// by then.
+    pub const CLOSED_GRACE: Duration = Duration::from_secs(5);
+
     /// A run of the workers that is shorter than this counts as a short run. Short runs in a row delay the next restart.
     pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::event::{Event, Exit, LocalRank, Obstacle, Signal};
 use super::ladder::Ladder;
 use super::order::{News, Order, Parting, Reason, Target, Verdict};
+use super::peers::{Peers, Reports};
 use super::policy::Policy;
-use crate::rendezvous::MonoTime;
+use crate::rendezvous::{Membership, MonoTime};
 
 /// What to do with the workers of one node.
 #[derive(Debug, Clone)]
@@ -28,6 +29,7 @@ pub struct Supervisor {
     /// How many runs in a row ended as early because nodes came or went.
     short_rounds: u32,
     phase: Phase,
+    peers: Peers,
     workers: Vec<Ladder>,
     /// What the workers have left behind, once that is cleared away.
     strays: Option<Ladder>,
@@ -51,7 +53,10 @@ enum Phase {
     /// A worker failed and no restart is left. The job continues only if a lost node is to blame.
     CheckingPeers(LocalRank),
     /// Its workers have done their work; the others' may not have.
-    Finishing,
+    Finishing {
+        /// Since when the rendezvous is closed, if it is.
+        closed_since: Option<MonoTime>,
+    },
     /// The workers are to end.
     Stopping {
         then: Then,
@@ -86,6 +91,7 @@ impl Supervisor {
             short_failures: 0,
             short_rounds: 0,
             phase: Phase::Joining(None),
+            peers: Peers::default(),
             workers: vec![Ladder::Gone; policy.workers as usize],
             strays: None,
             alone: true,
@@ -137,10 +143,28 @@ impl Supervisor {
             Phase::Running => self.while_running(event),
             Phase::BackingOff { .. } => self.while_backing_off(event),
             Phase::CheckingPeers(worker) => self.while_checking_peers(event, worker),
-            Phase::Finishing => self.while_finishing(event),
+            Phase::Finishing { .. } => self.while_finishing(event),
             Phase::Stopping { then, .. } => self.while_stopping(event, then),
             Phase::Ended => {}
         }
+    }
+
+    /// Handles the membership of the rendezvous as it was seen at `now`, with what the nodes of the round have reported; `None` if
+    /// the round's store did not answer.
+    pub fn handle_membership(&mut self, seen: &Membership, reports: Option<&Reports>, now: MonoTime) {
+        if matches!(self.phase, Phase::Joining(_) | Phase::Ended) {
+            return;
+        }
+        if let Phase::Finishing { closed_since } = &mut self.phase
+            && seen.is_closed
+        {
+            closed_since.get_or_insert(now);
+        }
+        let findings = self.peers.observe(seen, reports, now);
+        if findings.reports_lost {
+            self.orders.push_back(Order::ReportLost);
+        }
+        findings.events.into_iter().for_each(|event| self.handle_event(event));
     }
 
     /// What is to be done now, one thing after the other until there is no more.
@@ -163,7 +187,15 @@ impl Supervisor {
     /// When there is something to be done even if nothing happens.
     pub fn timeout(&self) -> Option<MonoTime> {
         let ladders = self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until());
-        ladders.chain(self.backoff_end()).min()
+        ladders.chain(self.backoff_end()).chain(self.end_of_finishing()).min()
+    }
+
+    /// When a node that has finished no longer waits for the others, because the rendezvous is closed.
+    fn end_of_finishing(&self) -> Option<MonoTime> {
+        match self.phase {
+            Phase::Finishing { closed_since } => closed_since.map(|since| since.after(Policy::CLOSED_GRACE)),
+            _ => None,
+        }
     }
 
     fn while_joining(&mut self, event: Event, then: Option<Then>) {
@@ -186,6 +218,7 @@ impl Supervisor {
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
                 self.workers.fill(Ladder::Running);
                 (self.started, self.strays) = (true, None);
+                self.peers = Peers::default();
                 self.phase = Phase::Running;
                 self.orders.push_back(Order::Start { restarts: self.restarts });
             }
@@ -205,7 +238,7 @@ impl Supervisor {
         match event {
             Event::Exited(worker, exit) if !exit.is_success() => self.fail(worker, exit),
             Event::Exited(..) if self.workers.iter().all(|worker| *worker == Ladder::Gone) => {
-                self.phase = Phase::Finishing;
+                self.phase = Phase::Finishing { closed_since: None };
                 self.orders.push_back(Order::Finish);
             }
             Event::NotStarted(_) => {
@@ -379,6 +412,11 @@ impl Supervisor {
             && until <= now
         {
             self.join(reason);
+            return true;
+        }
+        if self.end_of_finishing().is_some_and(|until| until <= now) {
+            self.orders.push_back(Order::StopFinishing);
+            self.while_finishing(Event::Finished { all: false });
             return true;
         }
         let Phase::Stopping { then, grace, at_once, .. } = self.phase else { return false };

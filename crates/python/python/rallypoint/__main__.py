@@ -9,7 +9,7 @@ import sysconfig
 def command() -> "str | None":
     """Where the command is: with this environment's scripts, or the user's."""
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"))
+    places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
     return shutil.which("rallypoint", path=os.pathsep.join(places))
 
 

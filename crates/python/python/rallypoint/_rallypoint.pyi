@@ -190,7 +190,7 @@ class RendezvousNode:
     def name(self) -> str:
         """Who this is, as torch writes it: address, process and number."""
 
-    def next_rendezvous(self) -> tuple[str, int, int, str, int]:
+    def next_rendezvous(self) -> tuple[Store, int, int, tuple[str, int]]:
         """Waits until this node is in a round."""
 
     def is_closed(self) -> bool:
@@ -212,8 +212,8 @@ class StaticNode:
     def __new__(
         cls, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
     ) -> StaticNode: ...
-    def next_rendezvous(self) -> TCPStore:
-        """Waits until all nodes are here; the store in which they have met."""
+    def next_rendezvous(self) -> tuple[Store, int, int, tuple[str, int]]:
+        """Waits until all nodes are here."""
 
 def await_leaving(seconds: float) -> None:
     """Waits until the calls that were interrupted have ended, at most so many seconds."""
@@ -221,11 +221,11 @@ def await_leaving(seconds: float) -> None:
 def parse_rendezvous_endpoint(endpoint: str) -> tuple[str, int | None]:
     """Host and port of an endpoint; `None` if it names no port."""
 
-def check_rendezvous_options(config: dict[str, object]) -> list[str]:
-    """What is wrong with the names of these options, for the `c10d` backend."""
+def check_rendezvous_options(names: list[str]) -> list[str]:
+    """Returns a message for each of these options that the `c10d` backend does not know."""
 
 def create_rendezvous_store(
-    endpoint: str, run_id: str, is_host: bool | None, read_timeout: int
+    endpoint: str, run_id: str, min_nodes: int, max_nodes: int, is_host: bool | None, read_timeout: int
 ) -> tuple[TCPStore, str]:
     """Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it."""
 

@@ -7,8 +7,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{C10dBackend, RendezvousBackend, Token};
 
-use super::raising::raised_by_cell;
-use crate::blocking::detached;
+use super::exceptions::raised_by_cell;
+use crate::calls::detached;
 use crate::stores;
 
 type Bytes<'py> = Bound<'py, PyBytes>;

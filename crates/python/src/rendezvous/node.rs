@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use rallypoint_core::rendezvous::keys;
 use rallypoint_rendezvous::{
-    Config, DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, RendezvousInfo,
-    RendezvousParameters, Settings,
+    DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, RendezvousInfo, Settings,
 };
 
 use super::backend::PythonBackend;
-use super::calling::{Maker, interruptible};
+use super::calls::{Maker, interruptible};
 use super::cell::RendezvousCell;
-use super::raising::raised;
-use super::telling::listen;
+use super::exceptions::raised;
+use super::logging::listen;
+use super::{Round, to_round};
 use crate::stores;
 
 /// One node of a dynamic rendezvous.
@@ -28,10 +29,9 @@ pub(super) struct RendezvousNode {
     /// How often it was asked to join.
     calls: Arc<AtomicU64>,
     maker: Maker,
+    /// The store in which the nodes of a round meet.
+    store: Py<PyAny>,
 }
-
-/// Prefix of the round's store, rank, world size, and where the workers meet.
-type Round = (String, u64, u64, String, u16);
 
 #[pymethods]
 impl RendezvousNode {
@@ -73,19 +73,20 @@ impl RendezvousNode {
             keep_alive_max_attempt: keep_alive_max_attempt.clamp(0, i64::from(u32::MAX)) as u32,
             ..defaults
         };
-        let store = stores::to_rust(store)?;
+        let below = stores::to_rust(store)?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {
             Ok(cell) => cell.get().backend(),
             Err(_) => Arc::new(PythonBackend::new(backend)?),
         };
-        let made = DynamicRendezvousHandler::new(backend, store, addr, settings)
-            .and_then(|handler| handler.expecting(&expecting(expected_hosts)?));
+        let made = DynamicRendezvousHandler::new(backend, below, addr, settings)
+            .and_then(|handler| handler.expecting(expected_hosts.as_deref()));
         let handler = made.map_err(|error| raised(py, error))?;
         Ok(RendezvousNode {
             handler: Some(Arc::new(handler)),
             turn: Arc::default(),
             calls: Arc::default(),
             maker: Maker::here(),
+            store: store.clone().unbind(),
         })
     }
 
@@ -96,7 +97,7 @@ impl RendezvousNode {
     }
 
     /// Waits until this node is in a round.
-    fn next_rendezvous(&self, py: Python<'_>) -> PyResult<Round> {
+    fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         let handler = Arc::clone(self.handler()?);
         let (joining, turn) = (Arc::clone(&handler), Arc::clone(&self.turn));
         let (leaving, leaving_turn, calls) =
@@ -131,14 +132,14 @@ impl RendezvousNode {
             },
         )?
         .map_err(|error| raised(py, error))?;
-        let prefix = format!("torch.rendezvous.{}.{}", handler.run_id(), round.round);
-        let place = round.bootstrap_store_info;
-        Ok((prefix, round.rank, round.world_size, place.master_addr, place.master_port))
+        let prefix = keys::round_prefix(handler.run_id(), round.round);
+        let store = stores::adopt_part(self.store.bind(py), prefix, Arc::clone(&round.store))?;
+        Ok(to_round(round, store))
     }
 
     /// Whether the rendezvous has ended for good.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.call(py, |handler| handler.is_closed())
+        self.call(py, |handler| Ok(handler.membership()?.is_closed))
     }
 
     /// Ends the rendezvous for everybody.
@@ -148,7 +149,7 @@ impl RendezvousNode {
 
     /// How many nodes wait for the next round.
     fn num_nodes_waiting(&self, py: Python<'_>) -> PyResult<u64> {
-        self.call(py, |handler| handler.num_nodes_waiting())
+        self.call(py, |handler| Ok(handler.membership()?.num_nodes_waiting()))
     }
 
     /// Ends the heartbeats. Does nothing in a process that was forked: there are none.
@@ -207,11 +208,4 @@ fn check_nodes(run_id: &str, min_nodes: i64, max_nodes: i64) -> PyResult<()> {
         return Ok(());
     };
     Err(PyValueError::new_err(wrong))
-}
-
-/// Parameters that say who is expected, and nothing else.
-fn expecting(hosts: Option<String>) -> Result<RendezvousParameters, RendezvousError> {
-    let config: Config =
-        hosts.map(|hosts| ("expected_hosts".to_owned(), hosts.as_str().into())).into_iter().collect();
-    RendezvousParameters::new("c10d", "", "", 1, 1)?.with_config(config)
 }

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
-use super::base::{PyStore, Zero, native_of};
-use crate::argument::{FilePath, Whole};
-use crate::blocking::run;
+use super::store::{PyStore, Zero, native_of};
+use crate::arguments::{FilePath, Whole};
+use crate::calls::run;
 use crate::process::{Native, Original};
 
 /// A store in one file that many processes share, torch's FileStore among them.
@@ -39,7 +39,7 @@ impl PyFileStore {
 
     #[pyo3(signature = (file_name, world_size = Whole(-1)))]
     fn __init__(slf: &Bound<'_, Self>, file_name: FilePath, world_size: Whole<i32>) -> PyResult<()> {
-        open(slf, file_name.0, world_size.0, DEFAULT_TIMEOUT)
+        open(slf, file_name.0, world_size.0, Some(DEFAULT_TIMEOUT))
     }
 
     /// The path of the file.
@@ -59,7 +59,12 @@ impl PyFileStore {
     }
 }
 
-fn open(slf: &Bound<'_, PyFileStore>, path: PathBuf, world_size: i32, timeout: Duration) -> PyResult<()> {
+fn open(
+    slf: &Bound<'_, PyFileStore>,
+    path: PathBuf,
+    world_size: i32,
+    timeout: Option<Duration>,
+) -> PyResult<()> {
     let options = FileStoreOptions::new(&path).num_workers(u64::try_from(world_size).ok()).timeout(timeout);
     let store = run(slf.py(), || options.open())?;
     slf.as_super().get().fill(Arc::new(Native::new(Original::File(Box::new(store)))), Zero::Forever)?;

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{HashStore, Store};
 
-use super::base::{PyStore, Zero, native_of};
-use crate::blocking::run;
+use super::store::{PyStore, Zero, native_of};
+use crate::calls::run;
 use crate::process::{Native, Original};
 
 /// A store shared by the threads of one process.

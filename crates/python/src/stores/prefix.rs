@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{PrefixStore, Store};
 
-use super::base::{Below, PyStore, Zero, below, native_of};
-use crate::argument::Key;
-use crate::foreign::Foreign;
+use super::store::{Below, PyStore, Zero, below, native_of};
+use crate::arguments::Key;
+use crate::python_store::Foreign;
 
 /// A part of another store: every key gets prefix and a slash before it. Prefixes may be nested.
 #[pyclass(name = "PrefixStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
@@ -51,23 +51,17 @@ impl PyPrefixStore {
         if store.is_none() {
             return Err(PyValueError::new_err("store argument cannot be None"));
         }
-        let zero = match store.cast::<PyStore>() {
-            Ok(store) => store.get().zero(),
-            Err(_) if is_torch_store(store) => Zero::Forever,
-            Err(_) => {
-                let found = store.get_type().name()?.to_string();
-                return Err(PyTypeError::new_err(format!("store must be a Store, not {found}")));
-            }
-        };
+        if !store.is_instance_of::<PyStore>() && !is_torch_store(store) {
+            let found = store.get_type().name()?.to_string();
+            return Err(PyTypeError::new_err(format!("store must be a Store, not {found}")));
+        }
         let (of, python) = match below(store)? {
             Below::Native(native) => (native, None),
             Below::Python(python) => (Arc::clone(&python) as Arc<dyn Store>, Some(python)),
         };
         let part: Arc<dyn Store> = Arc::new(PrefixStore::new(&*prefix, of));
         let below = python.map(|python| (python, Arc::downgrade(&part)));
-        slf.as_super().get().fill(part, zero)?;
-        let _ = slf.get().of.set(Of { prefix: prefix.to_owned(), store: store.clone().unbind(), below });
-        Ok(())
+        fill(slf, part, Of { prefix: prefix.to_owned(), store: store.clone().unbind(), below })
     }
 
     /// A store written in Python may hold the parts that were made of it. It is what breaks such a circle.
@@ -104,8 +98,36 @@ impl PyPrefixStore {
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Of { prefix, store, .. } = Self::parts(slf)?;
         let below = store.bind(slf.py()).call_method0("clone")?;
-        slf.py().get_type::<PyPrefixStore>().call1((prefix, below))
+        part_of(&below, prefix)
     }
+}
+
+fn fill(slf: &Bound<'_, PyPrefixStore>, part: Arc<dyn Store>, of: Of) -> PyResult<()> {
+    let zero = of.store.bind(slf.py()).cast::<PyStore>().map_or(Zero::Forever, |store| store.get().zero());
+    slf.as_super().get().fill(part, zero)?;
+    let _ = slf.get().of.set(of);
+    Ok(())
+}
+
+/// The part of a store object under this prefix.
+pub(crate) fn part_of<'py>(store: &Bound<'py, PyAny>, prefix: &str) -> PyResult<Bound<'py, PyAny>> {
+    store.py().get_type::<PyPrefixStore>().call1((prefix, store))
+}
+
+/// Wraps `part`, the part of `store` under `prefix`, in a Python object: a PrefixStore of torch's if `store` is one of
+/// torch's stores.
+pub(crate) fn adopt_part<'py>(
+    store: &Bound<'py, PyAny>,
+    prefix: String,
+    part: Arc<dyn Store>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = store.py();
+    if is_torch_store(store) {
+        return py.import("torch.distributed")?.call_method1("PrefixStore", (prefix, store));
+    }
+    let adopted = Bound::new(py, PyPrefixStore::empty())?;
+    fill(&adopted, part, Of { prefix, store: store.clone().unbind(), below: None })?;
+    Ok(adopted.into_any())
 }
 
 /// Whether it is one of torch's own. Where torch is not loaded there are none.

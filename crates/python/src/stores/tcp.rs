@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rallypoint_store::{DEFAULT_TIMEOUT, Endpoint, Listen, Store, StoreError, TcpStore, TcpStoreOptions};
+use rallypoint_store::{
+    Awaited, DEFAULT_TIMEOUT, Endpoint, Listen, ListenFault, Store, StoreError, TcpStore, TcpStoreOptions,
+};
 
-use super::base::{PyStore, Zero, native_of};
-use super::listen::take_over;
-use crate::argument::{Key, Timeout, Truth, Whole};
-use crate::blocking::{detached, run};
+use super::listener::take_over;
+use super::store::{PyStore, Zero, native_of};
+use crate::arguments::{Key, Timeout, Truth, Whole};
+use crate::calls::{detached, run};
 use crate::error::{raise, to_python, with_hint};
 use crate::process::{Native, Original};
 
@@ -94,7 +96,7 @@ impl PyTcpStore {
         let listen = master_listen_fd.filter(|_| is_master).map(|number| take_over(number.0)).transpose();
         let listen = listen.map_err(|why| raise(py, "DistNetworkError", why))?;
         let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
-        store.set_timeout(plan.timeout.or_at_once());
+        store.set_timeout(Some(plan.timeout.or_at_once()));
         let port = store.port();
         let native = Arc::new(Native::new(Original::Tcp(store)));
         Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
@@ -174,14 +176,14 @@ impl Plan {
             // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
             Endpoint::new(&self.host, self.port).await_name(timeout)?;
         }
-        let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_nanos(1));
+        let left = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, left)) {
             // The agent that started this process serves already.
-            Err(StoreError::AddressInUse { .. }) if self.is_agents() => {
+            Err(StoreError::Listen { fault: ListenFault::InUse, .. }) if self.is_agents() => {
                 TcpStore::open(self.options(&self.host, false, None, left))
             }
             // A name or address that leads here by way of another: torch listens on all, and so do we then.
-            Err(StoreError::Listen { source, .. })
+            Err(StoreError::Listen { fault: ListenFault::System(source), .. })
                 if self.is_master && source.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
                 TcpStore::open(self.options("", true, None, left))
@@ -197,15 +199,13 @@ impl Plan {
         listen: Option<Listen>,
         timeout: Duration,
     ) -> TcpStoreOptions {
-        TcpStoreOptions {
-            world_size: self.world_size,
-            is_master,
-            timeout,
-            wait_for_workers: self.wait_for_workers,
-            multi_tenant: self.multi_tenant,
-            listen,
-            ..TcpStoreOptions::new(Endpoint::new(host, self.port))
-        }
+        TcpStoreOptions::new(Endpoint::new(host, self.port))
+            .world_size(self.world_size)
+            .is_master(is_master)
+            .timeout(timeout)
+            .wait_for_workers(self.wait_for_workers)
+            .multi_tenant(self.multi_tenant)
+            .listen(listen)
     }
 
     /// Whether the server of this port is the one of torchrun's agent, as it tells its workers.
@@ -219,7 +219,7 @@ impl Plan {
     fn explain(&self, py: Python<'_>, error: StoreError) -> PyErr {
         let (host, port) = (&self.host, self.port);
         let (class, told) = match &error {
-            StoreError::AddressInUse { .. } => (
+            StoreError::Listen { fault: ListenFault::InUse, .. } => (
                 "DistNetworkError",
                 format!(
                     "The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, \
@@ -230,14 +230,14 @@ impl Plan {
                 "DistNetworkError",
                 format!("The server socket has failed to listen on any local network address. port: {port}"),
             ),
-            StoreError::Unreachable { .. } | StoreError::Unresolvable { .. } => (
+            StoreError::Unreachable { .. } => (
                 "DistNetworkError",
                 format!(
                     "The client socket has timed out after {}ms while trying to connect to ({host}, {port})",
                     self.timeout.millis()
                 ),
             ),
-            StoreError::WorkersMissing { joined, expected, .. } => (
+            StoreError::Timeout { awaited: Awaited::Workers { joined, expected }, .. } => (
                 "DistStoreError",
                 format!(
                     "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",

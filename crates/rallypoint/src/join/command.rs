@@ -21,7 +21,7 @@ pub(super) fn environment(
     ranks: &AssignedRanks,
 ) -> Vec<(&'static str, String)> {
     let place = &round.bootstrap_store_info;
-    let shares = if handler.use_agent_store() { "True" } else { "False" };
+    let shares = if round.use_agent_store { "True" } else { "False" };
     vec![
         ("GROUP_RANK", round.rank.to_string()),
         ("GROUP_WORLD_SIZE", round.world_size.to_string()),

@@ -23,7 +23,7 @@ pub(super) fn come_without_workers(store: &dyn Store, rank: u64) -> Result<()> {
 
 /// The command has failed here. The others need not wait for it; whether the job goes on is not theirs to say.
 pub(super) fn fail(round: &RendezvousInfo) {
-    let said = say_that_it_ended(&*round.store.with_timeout(SAY), round.rank);
+    let said = say_that_it_ended(&*round.store.with_timeout(Some(SAY)), round.rank);
     if let Err(error) = said.and_then(|()| ExitBarrier::of(round).with_timeout(SAY).fail()) {
         tracing::debug!("could not tell the others that the command has failed: {error}");
     }
@@ -60,10 +60,11 @@ fn nobody_else_comes(
     barrier: &ExitBarrier,
 ) -> Result<Option<String>> {
     // What can't be found out now is asked again; if the store is gone, that is seen at the barrier.
-    if handler.is_round_over().unwrap_or(false) {
+    let seen = handler.membership().unwrap_or_default();
+    if seen.is_round_over {
         return Ok(Some("others have left the round and start over".into()));
     }
-    let gone = handler.gone_from_round().unwrap_or_default();
+    let gone: Vec<_> = round.participants.iter().filter(|node| seen.is_gone(node)).cloned().collect();
     if gone.is_empty() || !is_all_that_will_come(round, barrier, &gone)? {
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo, RoleInfo, assign_ranks,
+    AssignedRanks, RendezvousError, RendezvousHandler, RendezvousInfo, RoleInfo, assign_ranks,
 };
 use rustix::process::Signal;
 
@@ -50,8 +50,7 @@ impl Node {
         std::thread::spawn(move || send.send(child.wait()));
         self.signals.set_running(true);
         let is_done = Arc::<AtomicBool>::default();
-        let me = round.participants.get(round.rank as usize).cloned();
-        let over = watch(Arc::clone(&handler), me, Arc::clone(&is_done));
+        let over = watch(Arc::clone(&handler), Arc::clone(&is_done));
         let mut told_to_end = None;
         let status = loop {
             match ended.recv_timeout(LOOK) {
@@ -123,29 +122,22 @@ impl Node {
 
 /// Watches the round while the command runs; whether it is over comes when it is. A thread of its own, because a store that
 /// does not answer must hold up neither signals nor the command's end.
-fn watch(
-    handler: Arc<dyn RendezvousHandler>,
-    me: Option<NodeDesc>,
-    is_done: Arc<AtomicBool>,
-) -> Receiver<()> {
+fn watch(handler: Arc<dyn RendezvousHandler>, is_done: Arc<AtomicBool>) -> Receiver<()> {
     let (send, over) = channel();
     std::thread::spawn(move || {
         let (mut said, mut lost) = (false, None);
         while !is_done.load(Ordering::SeqCst) {
             handler.wait_for_change(Duration::from_secs(1));
             // What is wrong with the store is said by the thread that sends heartbeats.
-            if handler.is_round_over().unwrap_or(false) {
+            let Ok(seen) = handler.membership() else { continue };
+            if seen.is_round_over {
                 let _ = send.send(());
                 return;
             }
-            lost = super::tell_lost(&*handler, lost);
-            let waiting = handler.num_nodes_waiting().unwrap_or(0);
-            // One that was dropped is told to start over as if somebody waited; that it was dropped has been said.
-            let is_out = || {
-                let gone = handler.gone_from_round().unwrap_or_default();
-                me.as_ref().is_some_and(|me| gone.contains(me))
-            };
-            if waiting > 0 && !said && !is_out() {
+            lost = super::tell_lost(&seen, lost);
+            let waiting = seen.num_nodes_waiting();
+            // That this node was dropped has been said.
+            if waiting > 0 && !said && !seen.is_dropped {
                 tracing::info!(
                     "nodes wait for the next round ({waiting} now); this node goes on until its command has ended"
                 );

@@ -190,7 +190,7 @@ pub(crate) struct RunArgs {
     /// Where a report of how the run ended on this node goes, as JSON: a file, or - for standard output
     #[arg(long, alias = "end_report", value_name = "FILE", help_heading = "What the agent tells")]
     pub(super) end_report: Option<String>,
-    /// Answers over HTTP there whether the agent lives [default: TORCHELASTIC_HEALTH_CHECK_PORT; the address is 127.0.0.1]
+    /// Answers over HTTP there whether the agent lives [default: TORCHELASTIC_HEALTH_CHECK_PORT; the address is 127.0.0.1; `:PORT` is all]
     #[arg(
         long,
         alias = "health_check",

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::Refused;
-use super::said::Said;
+use super::given::Given;
 
 /// As Python's `int(text)`: blanks around it, a sign, single underscores between digits.
 pub(super) fn int(text: &str) -> Result<i64, String> {
@@ -37,61 +37,62 @@ impl Defaults<'_> {
         (self.0)(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// A flag's text, or that of its variable.
-    pub(super) fn text(&self, given: &Option<String>, flag: &str) -> Option<String> {
-        given.clone().or_else(|| self.variable(&variable_of(flag)))
+    /// Returns a flag's text, or that of its variable.
+    pub(super) fn given(&self, typed: &Option<String>, flag: &'static str) -> Option<Given<String>> {
+        let value = typed.clone().or_else(|| self.variable(&variable_of(flag)))?;
+        Some(Given { value, flag, typed: typed.is_some() })
     }
 
-    /// The same for a number. What is no number is wrong usage, wherever it stands.
+    pub(super) fn text(&self, typed: &Option<String>, flag: &'static str) -> Option<String> {
+        self.given(typed, flag).map(|given| given.value)
+    }
+
+    /// Returns a flag's number, or that of its variable. A variable that is no number is wrong usage.
+    pub(super) fn given_number<T: Copy>(
+        &self,
+        typed: Option<T>,
+        flag: &'static str,
+        read: fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Given<T>>, Refused> {
+        let variable = variable_of(flag);
+        let value = match (typed, self.variable(&variable)) {
+            (Some(typed), _) => typed,
+            (None, None) => return Ok(None),
+            (None, Some(text)) => {
+                read(&text).map_err(|why| Refused::usage(format!("{variable} ({flag}): {why}")))?
+            }
+        };
+        Ok(Some(Given { value, flag, typed: typed.is_some() }))
+    }
+
     pub(super) fn number<T: Copy>(
         &self,
-        given: Option<T>,
-        flag: &str,
+        typed: Option<T>,
+        flag: &'static str,
         read: fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Refused> {
-        match (given, self.variable(&variable_of(flag))) {
-            (Some(given), _) => Ok(Some(given)),
-            (None, None) => Ok(None),
-            (None, Some(text)) => match read(&text) {
-                Ok(number) => Ok(Some(number)),
-                Err(why) => Err(Refused::usage(format!("{} ({flag}): {why}", variable_of(flag)))),
-            },
-        }
+        Ok(self.given_number(typed, flag, read)?.map(|given| given.value))
     }
 
-    /// A flag's text, or that of its variable, and which of the two it is.
-    pub(super) fn said(&self, given: &Option<String>, flag: &'static str) -> Option<Said<String>> {
-        self.text(given, flag).map(|value| Said { value, flag, typed: given.is_some() })
-    }
-
-    /// The same for a number.
-    pub(super) fn said_number<T: Copy>(
+    /// Returns a flag without a value if it, or its variable, is set. A variable is set if it is a number other than 0.
+    pub(super) fn given_switch(
         &self,
-        given: Option<T>,
+        typed: bool,
         flag: &'static str,
-        read: fn(&str) -> Result<T, String>,
-    ) -> Result<Option<Said<T>>, Refused> {
-        let number = self.number(given, flag, read)?;
-        Ok(number.map(|value| Said { value, flag, typed: given.is_some() }))
-    }
-
-    /// The same for a flag without a value, if it is given.
-    pub(super) fn said_switch(
-        &self,
-        given: bool,
-        flag: &'static str,
-    ) -> Result<Option<Said<&'static str>>, Refused> {
-        Ok(self.switch(given, flag)?.then_some(Said { value: "", flag, typed: given }))
-    }
-
-    /// A flag without a value, or its variable: a number that isn't 0.
-    pub(super) fn switch(&self, given: bool, flag: &str) -> Result<bool, Refused> {
+    ) -> Result<Option<Given<&'static str>>, Refused> {
         let name = variable_of(flag);
-        let Some(text) = self.variable(&name) else { return Ok(given) };
-        let number = int(&text).map_err(|_| {
-            Refused::value(format!("{name}={text:?} ({flag}) is not a number; 1 is yes, 0 is no"))
-        })?;
-        Ok(given || number != 0)
+        let mut is_set = typed;
+        if let Some(text) = self.variable(&name) {
+            let number = int(&text).map_err(|_| {
+                Refused::value(format!("{name}={text:?} ({flag}) is not a number; 1 is yes, 0 is no"))
+            })?;
+            is_set |= number != 0;
+        }
+        Ok(is_set.then_some(Given { value: "", flag, typed }))
+    }
+
+    pub(super) fn switch(&self, typed: bool, flag: &'static str) -> Result<bool, Refused> {
+        Ok(self.given_switch(typed, flag)?.is_some())
     }
 }
 

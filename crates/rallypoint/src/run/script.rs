@@ -1,10 +1,12 @@
-//! What a worker runs, found before anything starts: the interpreter, the script, the module, the program.
+//! Looks for the interpreter, script, module or program of the workers, and for the files to write, before the agent starts.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_disk_full};
 
 use super::Refused;
 use super::python::Defaults;
@@ -42,8 +44,45 @@ pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result
     })
 }
 
-/// That there is such a program, as the worker will look for it.
-pub(super) fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refused> {
+/// Fails if the workers' command is not there or a file of the plan can't be written. A plan that is refused leaves no file.
+pub(super) fn check(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), Refused> {
+    let path = (defaults.0)("PATH").unwrap_or_default();
+    let targets = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
+    match &config.command.mode {
+        CommandMode::Program => check_program(&config.command.target, &path)?,
+        CommandMode::Module { interpreter } => check_modules(&targets, interpreter, defaults)?,
+        // The local rank may be in its name.
+        CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
+            targets.iter().try_for_each(|target| check_script(target))?
+        }
+    }
+    check_files(config)
+}
+
+fn check_files(config: &LaunchConfig) -> Result<(), Refused> {
+    let events = match &config.events {
+        EventLog::File(file) => Some(("--event-log", file)),
+        EventLog::None | EventLog::Console => None,
+    };
+    let report = config.report.as_ref().filter(|file| file.as_os_str() != "-");
+    let mut made = Vec::new();
+    for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
+        let was_there = file.exists();
+        if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
+            // The agent then runs without an event log, and warns about it.
+            if flag == "--event-log" && is_disk_full(&error) {
+                continue;
+            }
+            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
+        }
+        made.extend((!was_there).then_some(file));
+    }
+    Ok(())
+}
+
+/// Fails if there is no such program, looked up as the worker will look it up.
+fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refused> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
         (None, true) if name.as_encoded_bytes().contains(&b'/') => {
@@ -56,8 +95,8 @@ pub(super) fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refused> {
     }
 }
 
-/// That there is such a script.
-pub(super) fn check_script(name: &OsStr) -> Result<(), Refused> {
+/// Fails if the script can't be read.
+fn check_script(name: &OsStr) -> Result<(), Refused> {
     match std::fs::File::open(name) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -80,11 +119,7 @@ print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(nam
 ///
 /// A module in this folder is found without the interpreter, which takes 12 ms or more to start. If the interpreter gives no
 /// answer, because it is a wrapper for example, the check passes.
-pub(super) fn check_modules(
-    modules: &[OsString],
-    interpreter: &OsStr,
-    defaults: &Defaults<'_>,
-) -> Result<(), Refused> {
+fn check_modules(modules: &[OsString], interpreter: &OsStr, defaults: &Defaults<'_>) -> Result<(), Refused> {
     let looks_here = (defaults.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
     let is_here = |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
     let tops = modules.iter().filter_map(|module| module.to_str()?.split('.').next());

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{ConnectionFault, Endpoint, StoreError};
+use rallypoint_store::{Awaited, ConnectionFault, Endpoint, Oversize, StoreError};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -161,40 +161,35 @@ fn with_value(mut object: Value, value: &[u8]) -> Value {
 pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool) -> ExitCode {
     let fault = error.connection_fault();
     let (code, kind, hint) = match error {
-        StoreError::Timeout { .. } => {
+        StoreError::Timeout { awaited: Awaited::Keys(_), .. } => {
             (TIMED_OUT, "timeout", "give it longer with --timeout, or look with `list`")
         }
-        StoreError::BarrierTimeout { .. } => (TIMED_OUT, "timeout", "give it longer with --timeout"),
+        StoreError::Timeout { .. } => (TIMED_OUT, "timeout", "give it longer with --timeout"),
         StoreError::NoAnswer { .. } => (
             TIMED_OUT,
             "timeout",
             "the process there is stopped or overloaded, or the network drops its answers",
         ),
-        StoreError::Unresolvable { .. } | StoreError::Unreachable { .. } => {
+        StoreError::Unreachable { .. } => {
             (UNREACHABLE, "unreachable", fault.as_ref().map_or("", ConnectionFault::hint))
         }
         StoreError::ConnectionLost { .. } | StoreError::StoreReset { .. } => {
             (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
         }
-        StoreError::Indeterminate { op: Op::Barrier, .. } => {
+        StoreError::Indeterminate { context, .. } if context.op == Some(Op::Barrier) => {
             (UNREACHABLE, "indeterminate", "the others may have passed; meet again at another key")
         }
         StoreError::Indeterminate { .. } => {
             (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
         }
-        StoreError::Protocol { .. } | StoreError::WrongNonce { .. } => {
+        StoreError::Protocol { .. } => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
-        StoreError::UnsupportedByServer { .. } => (1, "unsupported", ""),
-        StoreError::ReplyTooLarge { .. } => {
+        StoreError::Unsupported { .. } => (1, "unsupported", ""),
+        StoreError::TooLarge(Oversize::Reply { .. }) => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")
         }
-        StoreError::KeyTooLong { .. }
-        | StoreError::ValueTooLarge { .. }
-        | StoreError::AppendTooLarge { .. }
-        | StoreError::RequestTooLarge { .. } => {
-            (2, "usage", "store it in parts, or keep it in a file and store its path")
-        }
+        StoreError::TooLarge(_) => (2, "usage", "store it in parts, or keep it in a file and store its path"),
         StoreError::InvalidArgument(_) => (2, "usage", "see `rallypoint store --help`"),
         _ => (1, "failed", ""),
     };

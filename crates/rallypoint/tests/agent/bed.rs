@@ -2,20 +2,12 @@
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::held_port::held_port;
-
-/// Only a failure takes that long.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+use rallypoint_testkit::{Guarded, Lines, WAIT_TIMEOUT, eventually_or};
+use rustix::process::{Pid, Signal};
 
 /// The variable that marks all that comes of one agent.
 pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
@@ -24,50 +16,12 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Waits until something holds.
-pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    until_within(SOON, || what.to_owned(), holds);
-}
-
-/// The same with a limit of its own; if it takes longer, `what` says what there is instead.
-pub(crate) fn until_within(limit: Duration, what: impl Fn() -> String, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within {limit:?}: {}", what());
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A port where nobody listens for now.
-pub(crate) struct Port {
-    pub(crate) number: u16,
-}
-
-impl Port {
-    /// One that is the test's own for as long as the tests run.
-    pub(crate) fn free() -> Port {
-        Port { number: held_port() }
-    }
-
-    /// One that nobody holds, and that the system gives to nobody who asks for any, so that it is still free later on.
-    pub(crate) fn of_nobody() -> Port {
-        let number = || 20_000 + (random() % 12_000) as u16;
-        let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();
-        Port { number: std::iter::repeat_with(number).take(1000).find(is_free).expect("a port is free") }
-    }
-
-    pub(crate) fn endpoint(&self) -> String {
-        format!("127.0.0.1:{}", self.number)
-    }
-}
-
 /// An agent that runs.
 pub(crate) struct Agent {
-    child: Child,
+    child: Guarded,
     mark: String,
-    out: Arc<Mutex<String>>,
-    err: Arc<Mutex<String>>,
-    readers: Vec<JoinHandle<()>>,
+    out: Lines,
+    err: Lines,
 }
 
 /// What was left of an agent that has ended.
@@ -113,46 +67,38 @@ impl Agent {
         command.env(MARK, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         prepare(&mut command);
-        let mut child = command.spawn().unwrap();
-        let (out, err) = (Arc::default(), Arc::default());
-        let readers = [
-            child.stdout.take().map(|stream| read(stream, &out)),
-            child.stderr.take().map(|stream| read(stream, &err)),
-        ];
-        Agent { child, mark, out, err, readers: readers.into_iter().flatten().collect() }
+        let mut child = Guarded::spawn(&mut command);
+        let out = Lines::read(child.stdout.take().unwrap());
+        let err = Lines::read(child.stderr.take().unwrap());
+        Agent { child, mark, out, err }
     }
 
     pub(crate) fn out(&self) -> String {
-        self.out.lock().unwrap().clone()
+        self.out.text()
     }
 
     pub(crate) fn err(&self) -> String {
-        self.err.lock().unwrap().clone()
+        self.err.text()
     }
 
     /// Waits until its output has so many lines with this in them.
     pub(crate) fn says(&self, what: &str, times: usize) {
         let said = || self.out().lines().filter(|line| line.contains(what)).count();
         let instead = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
-        until_within(SOON, instead, || said() >= times);
+        eventually_or(WAIT_TIMEOUT, instead, || said() >= times);
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        self.child.pid()
     }
 
-    /// The process that stands between the one that was started and the agent proper; once there is one.
-    pub(crate) fn keeper(&self) -> Option<Pid> {
+    /// The agent, once there is one: the child of the process that was started.
+    pub(crate) fn inner(&self) -> Option<Pid> {
         children(self.pid()).first().copied()
     }
 
-    /// The agent proper, which the two others watch over; once there is one.
-    pub(crate) fn inner(&self) -> Option<Pid> {
-        children(self.keeper()?).first().copied()
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).unwrap();
+        self.child.signal(signal);
     }
 
     pub(crate) fn mark(&self) -> String {
@@ -160,49 +106,28 @@ impl Agent {
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.wait_within(SOON)
+        self.wait_within(WAIT_TIMEOUT)
     }
 
     fn wait_within(&mut self, limit: Duration) -> ExitStatus {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}\n{}", self.out(), self.err());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let mut status = None;
+        let instead = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
+        eventually_or(limit, instead, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
     }
 
     pub(crate) fn ended(self) -> Ended {
-        self.ended_within(SOON)
+        self.ended_within(WAIT_TIMEOUT)
     }
 
     /// The same for one that has much to do.
     pub(crate) fn ended_within(mut self, limit: Duration) -> Ended {
         let status = self.wait_within(limit);
-        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
-        Ended { status, out: self.out(), err: self.err() }
+        Ended { status, out: self.out.all(), err: self.err.all() }
     }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn read(stream: impl Read + Send + 'static, to: &Arc<Mutex<String>>) -> JoinHandle<()> {
-    let to = Arc::clone(to);
-    std::thread::spawn(move || {
-        let mut stream = BufReader::new(stream);
-        let mut line = Vec::new();
-        while stream.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            to.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-    })
 }
 
 /// The command lines of the living processes that have a mark.
@@ -240,9 +165,4 @@ pub(crate) fn kill_at_once(pids: &[Pid]) {
     let script = r#"kill -9 "$@""#;
     // One may be gone because another was killed before it.
     Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
-}
-
-/// The full number with `RALLYPOINT_SOAK=1`.
-pub(crate) fn rounds(few: usize, all: usize) -> usize {
-    if std::env::var_os("RALLYPOINT_SOAK").is_some_and(|value| value == "1") { all } else { few }
 }

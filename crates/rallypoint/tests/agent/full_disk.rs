@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rallypoint_testkit::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::bed::{Agent, Ended, until};
+use crate::bed::{Agent, Ended};
 
 /// A small file system of its own, which only the agent and its workers see.
 struct Disk {
@@ -95,7 +96,7 @@ fn a_disk_that_workers_have_filled_is_reported_while_they_run() {
     let Some(disk) = Disk::new("size=64k") else { return };
     let script = "head -c 200000 /dev/zero; while [ ! -e DIR/go ]; do sleep 0.02; done";
     let agent = disk.start(&["--redirects", "3"], script);
-    until("it is reported", || agent.err().contains("is full"));
+    eventually("it is reported", || agent.err().contains("is full"));
     fs::write(disk.path("go"), "").unwrap();
     assert_reported(&agent.ended(), &disk.report(), "is full; workers lose output that they write there");
 }

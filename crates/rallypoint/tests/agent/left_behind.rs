@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rallypoint_testkit::{eventually_or, scaled};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, family, kill_at_once, random, relatives, rounds, until_within};
+use crate::bed::{Agent, family, kill_at_once, random, relatives};
 
 /// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
 const FAMILY: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
@@ -19,17 +20,17 @@ fn start(workers: &str, script: &str) -> Agent {
 }
 
 pub(crate) fn assert_gone(mark: &str, what: &str) {
-    until_within(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
+    eventually_or(GONE, || format!("{what}: still there: {:#?}", family(mark)), || family(mark).is_empty());
 }
 
-/// The outer process, the keeper and the agent; all of them are there.
-fn the_three(agent: &Agent) -> [Pid; 3] {
-    [agent.pid(), agent.keeper().unwrap(), agent.inner().unwrap()]
+/// The outer process and the agent; both are there.
+fn both(agent: &Agent) -> [Pid; 2] {
+    [agent.pid(), agent.inner().unwrap()]
 }
 
 #[test]
-fn whoever_of_the_three_processes_is_killed_and_whenever_nobody_is_left() {
-    for round in 0..rounds(24, 200) {
+fn whichever_of_the_two_processes_is_killed_and_whenever_nothing_is_left() {
+    for round in 0..scaled(24, 200) {
         let mut agent = start("2", FAMILY);
         let pause = match round % 4 {
             // When all are there.
@@ -42,9 +43,8 @@ fn whoever_of_the_three_processes_is_killed_and_whenever_nobody_is_left() {
         };
         // Part of the fault: it may come at any moment.
         std::thread::sleep(Duration::from_micros(pause));
-        let (victim, who) = match random() % 3 {
+        let (victim, who) = match random() % 2 {
             0 => (agent.inner(), "the agent"),
-            1 => (agent.keeper(), "the keeper"),
             _ => (None, "the outer process"),
         };
         let _ = kill_process(victim.unwrap_or(agent.pid()), Signal::KILL);
@@ -54,42 +54,40 @@ fn whoever_of_the_three_processes_is_killed_and_whenever_nobody_is_left() {
     }
 }
 
-#[test]
-fn whichever_two_of_the_three_are_killed_at_once_nobody_is_left() {
-    for (spared, who) in ["the outer process", "the keeper", "the agent"].into_iter().enumerate() {
-        let agent = start("2", FAMILY);
-        agent.says("ready", 2);
-        let three = the_three(&agent);
-        let victims: Vec<Pid> = (0..3).filter(|at| *at != spared).map(|at| three[at]).collect();
-        kill_at_once(&victims);
-        assert_gone(&agent.mark(), &format!("{who} was spared"));
-    }
+/// The name that `pkill` and `killall` compare.
+fn name(pid: Pid) -> String {
+    let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// What `pkill -9 -f` does.
+/// Kills all processes of a job that are chosen by id and command line, the agent not being among them.
+fn kill_chosen(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
+    let agent = start("2", &format!(": a_word_of_the_script; {FAMILY}"));
+    agent.says("ready", 2);
+    let relatives = relatives(&agent.mark()).into_iter();
+    let victims: Vec<Pid> =
+        relatives.filter(|(pid, line)| is_victim(*pid, line)).map(|(pid, _)| pid).collect();
+    let [outer, inner] = both(&agent);
+    assert!(victims.contains(&outer), "{what}: {:#?}", family(&agent.mark()));
+    assert!(!victims.contains(&inner), "{what}: {:#?}", family(&agent.mark()));
+    kill_at_once(&victims);
+    assert_gone(&agent.mark(), what);
+}
+
+/// What `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint` do.
 #[test]
-fn killing_all_that_has_the_scripts_name_in_its_command_line_leaves_nobody() {
-    for word in ["a_word_of_the_script", "rallypoint"] {
-        let agent = start("2", &format!(": a_word_of_the_script; {FAMILY}"));
-        agent.says("ready", 2);
-        let victims: Vec<Pid> = relatives(&agent.mark())
-            .into_iter()
-            .filter_map(|(pid, line)| line.contains(word).then_some(pid))
-            .collect();
-        let [outer, keeper, inner] = the_three(&agent);
-        assert!(victims.contains(&outer) && victims.contains(&inner), "{:#?}", family(&agent.mark()));
-        assert!(!victims.contains(&keeper), "{:#?}", family(&agent.mark()));
-        kill_at_once(&victims);
-        assert_gone(&agent.mark(), &format!("all with {word:?} in their command lines were killed"));
-    }
+fn killing_all_processes_with_a_word_in_their_command_lines_or_names_leaves_nothing() {
+    kill_chosen("the script in the command line", |_, line| line.contains("a_word_of_the_script"));
+    kill_chosen("the program in the command line", |_, line| line.contains("rallypoint"));
+    kill_chosen("the program's name", |pid, _| name(pid).contains("rallypoint"));
 }
 
 #[test]
-fn if_all_three_are_killed_at_once_the_workers_die_with_them() {
+fn if_both_processes_are_killed_at_once_the_workers_die_with_them() {
     let agent = start("3", "echo ready; exec sleep 600");
     agent.says("ready", 3);
-    kill_at_once(&the_three(&agent));
-    assert_gone(&agent.mark(), "all three were killed");
+    kill_at_once(&both(&agent));
+    assert_gone(&agent.mark(), "both were killed");
 }
 
 #[test]

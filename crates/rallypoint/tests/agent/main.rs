@@ -3,7 +3,6 @@
 mod bed;
 mod fixed;
 mod full_disk;
-mod held_port;
 mod left_behind;
 mod nodes;
 mod peers;

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_store::TcpStoreServer;
+use rallypoint_testkit::{Port, eventually};
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, children, kill_at_once, until};
+use crate::bed::{Agent, children, kill_at_once};
 use crate::nodes::{TELL, has_host, kill_all_of, node, node_of, node_with, worker_of};
 
 /// Torch's heartbeats, so that only a departure can be quick.
@@ -18,9 +19,9 @@ fn starts(node: &Agent) -> Vec<String> {
 
 /// Torch's nodes, and ours before, notice it after 15 s without heartbeats.
 #[test]
-fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
-    for process in ["outer", "keeper", "agent"] {
-        let port = Port::free();
+fn a_node_of_which_one_process_was_killed_is_taken_out_by_the_other() {
+    for process in ["outer", "agent"] {
+        let port = Port::held();
         let script = format!("{TELL} exec sleep 600");
         let join = || node_with(&port, "2:3", SLOW_HEARTBEATS, &[], &script);
         let host = join();
@@ -29,7 +30,6 @@ fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
         [&host, &survivor, &victim].into_iter().for_each(|node| node.says("/3 ", 1));
         let killed = match process {
             "outer" => victim.pid(),
-            "keeper" => victim.keeper().unwrap(),
             _ => victim.inner().unwrap(),
         };
         let start = Instant::now();
@@ -42,17 +42,16 @@ fn a_node_of_which_any_one_process_was_killed_is_taken_out_by_another() {
     }
 }
 
-/// Two processes of the node see the third one's end at the same time; one of them used to cut off the other's departure.
 #[test]
 fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
-    for process in ["outer", "keeper", "outer", "keeper", "outer", "keeper"] {
-        let port = Port::free();
+    for process in ["outer", "agent", "outer", "agent"] {
+        let port = Port::held();
         let join = || node_with(&port, "3", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
         let host = join();
         has_host(&port);
         let victim = join();
-        until("it waits", || victim.err().contains("2 of at least 3"));
-        let killed = if process == "outer" { victim.pid() } else { victim.keeper().unwrap() };
+        eventually("it waits", || victim.err().contains("2 of at least 3"));
+        let killed = if process == "outer" { victim.pid() } else { victim.inner().unwrap() };
         let start = Instant::now();
         kill_process(killed, Signal::KILL).unwrap();
         let others = [join(), join()];
@@ -69,7 +68,7 @@ fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
 /// Training processes fail at once when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {
-    let port = Port::free();
+    let port = Port::held();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
     // As a collective operation would fail: when the peer is gone, in the first round only.
@@ -92,7 +91,7 @@ fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {
 
 #[test]
 fn a_worker_that_fails_beside_living_peers_still_ends_the_job_at_once() {
-    let port = Port::free();
+    let port = Port::held();
     let join = || node_with(&port, "2", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
     let (one, other) = (join(), join());
     one.says("told", 1);
@@ -110,7 +109,7 @@ fn a_worker_that_fails_beside_living_peers_still_ends_the_job_at_once() {
 /// Before, it made the job restart 35 to 67 times a second.
 #[test]
 fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
-    let port = Port::free();
+    let port = Port::held();
     let script = format!("{TELL} exec sleep 600");
     let one = node(&port, "2:2", &[], &script);
     has_host(&port);
@@ -127,10 +126,10 @@ fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
 
 #[test]
 fn another_command_or_restart_limit_is_warned_about() {
-    let port = Port::free();
+    let port = Port::held();
     let one = node(&port, "2", &["--max-restarts", "1"], &format!("{TELL} exit 0"));
     has_host(&port);
-    until("it waits", || one.err().contains("1 of at least 2"));
+    eventually("it waits", || one.err().contains("1 of at least 2"));
     let other = node(&port, "2", &["--max-restarts", "0"], &format!("{TELL} true; exit 0"));
     let (one, other) = (one.ended(), other.ended());
     assert_eq!((one.status.code(), other.status.code()), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
@@ -143,7 +142,7 @@ fn another_command_or_restart_limit_is_warned_about() {
 /// It may be another job that has the same id by mistake.
 #[test]
 fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
-    let port = Port::free();
+    let port = Port::held();
     let dir = tempfile::tempdir().unwrap();
     let done = dir.path().join("done");
     let script = format!("{TELL} until [ -e {} ]; do sleep 0.05; done", done.display());
@@ -151,7 +150,7 @@ fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
     has_host(&port);
     worker.says("told", 1);
     let spare = node(&port, "1", &[], &script);
-    until("it warns", || spare.err().contains("is a spare of the rendezvous"));
+    eventually("it warns", || spare.err().contains("is a spare of the rendezvous"));
     std::fs::write(&done, "").unwrap();
     let (worker, spare) = (worker.ended(), spare.ended());
     assert_eq!((worker.status.code(), spare.status.code()), (Some(0), Some(0)), "{}", spare.err);
@@ -167,19 +166,19 @@ fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
 /// Both would train, and write the same checkpoints.
 #[test]
 fn a_job_of_one_node_that_was_stuck_ends_its_workers_when_a_spare_has_taken_its_place() {
-    let port = Port::free();
+    let port = Port::held();
     let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
     let script = format!("{TELL} exec sleep 600");
     let stuck = node(&port, "1", &[], &script);
     stuck.says("told", 1);
     let spare = node(&port, "1", &[], &script);
-    until("it stands by", || spare.err().contains("is a spare of the rendezvous"));
+    eventually("it stands by", || spare.err().contains("is a spare of the rendezvous"));
     let agent = stuck.inner().unwrap();
     kill_process(agent, Signal::STOP).unwrap();
     spare.says("told", 1);
     kill_process(agent, Signal::CONT).unwrap();
-    until("its workers have ended", || children(agent).is_empty());
-    until("it stands by", || stuck.err().contains("is a spare of the rendezvous"));
+    eventually("its workers have ended", || children(agent).is_empty());
+    eventually("it stands by", || stuck.err().contains("is a spare of the rendezvous"));
     drop(server);
 }
 
@@ -196,7 +195,7 @@ fn restarts_back_off_while_workers_end_at_once() {
 
 #[test]
 fn a_node_that_was_dropped_does_not_count_itself_among_those_who_wait() {
-    let port = Port::free();
+    let port = Port::held();
     let script = format!("{TELL} exec sleep 600");
     let join = || node(&port, "1:2", &[], &script);
     let host = join();

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rallypoint_testkit::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{Agent, until};
+use crate::bed::Agent;
 
 fn standalone<'a>(more: &[&'a str], script: &'a str) -> Vec<&'a str> {
     [&["--standalone"], more, &["--no-python", "sh", "-c", script]].concat()
@@ -82,7 +83,7 @@ fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
     agent.says("ready", 1);
     agent.signal(Signal::TERM);
-    until("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
+    eventually("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
     agent.signal(Signal::INT);
     let mark = agent.mark();
     let ended = agent.ended();
@@ -103,7 +104,7 @@ fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_gra
             true => rustix::process::kill_process(inner, Signal::TERM).unwrap(),
             false => {
                 let taken = || agent.err().contains("closing signal SIGTERM");
-                until("the first has been taken", taken);
+                eventually("the first has been taken", taken);
                 agent.signal(Signal::TERM);
             }
         }
@@ -189,7 +190,7 @@ fn events_that_nobody_reads_stop_no_agent() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     agent.arg("run").args(standalone(&["--event-log", "-", "--max-restarts", "2"], &script));
     let mut agent = agent.stdout(Stdio::null()).stderr(full).spawn().unwrap();
-    until("it starts its worker three times", || {
+    eventually("it starts its worker three times", || {
         std::fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() == 3)
     });
     drop(unread);

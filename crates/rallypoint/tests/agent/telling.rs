@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 
+use rallypoint_testkit::{Port, eventually};
 use serde_json::Value;
 
-use crate::bed::{Agent, Port, until};
+use crate::bed::Agent;
 
 #[test]
 fn events_have_torchs_names_in_torchs_order() {
@@ -39,7 +40,7 @@ fn events_have_torchs_names_in_torchs_order() {
 
 #[test]
 fn a_health_check_says_what_the_agent_does() {
-    let port = Port::free();
+    let port = Port::held();
     let endpoint = port.endpoint();
     let script = "echo ready; sleep 600";
     let arguments = ["--standalone", "--health-check", &endpoint, "--no-python", "sh", "-c", script];
@@ -52,7 +53,7 @@ fn a_health_check_says_what_the_agent_does() {
         stream.read_to_string(&mut text).ok()?;
         serde_json::from_str::<Value>(text.split_once("\r\n\r\n")?.1).ok()
     };
-    until("it runs", || ask().is_some_and(|state| state["status"] == "running"));
+    eventually("it runs", || ask().is_some_and(|state| state["status"] == "running"));
     let state = ask().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
@@ -60,7 +61,7 @@ fn a_health_check_says_what_the_agent_does() {
 #[test]
 fn a_node_of_a_static_job_says_what_it_waits_for() {
     for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
-        let port = Port::free().number.to_string();
+        let port = Port::held().number.to_string();
         let agent = Agent::start_as_usual(&[
             "--nnodes",
             "2",
@@ -73,7 +74,7 @@ fn a_node_of_a_static_job_says_what_it_waits_for() {
             "--no-python",
             "true",
         ]);
-        until(what, || agent.err().contains(what));
+        eventually(what, || agent.err().contains(what));
     }
 }
 
@@ -94,7 +95,7 @@ fn a_node_says_that_nobody_answers_at_the_endpoint() {
         "--no-python",
         "true",
     ]);
-    until("it says so", || {
+    eventually("it says so", || {
         agent.err().contains(&format!("no answer yet from the store at {endpoint}: accepts connections"))
     });
 }

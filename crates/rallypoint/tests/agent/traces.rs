@@ -7,19 +7,20 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rallypoint_testkit::{Port, eventually_or, scaled};
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, Port, random, relatives, rounds, until_within};
+use crate::bed::{Agent, random, relatives};
 use crate::left_behind::{GONE, assert_gone};
 
 #[test]
 fn starting_and_killing_leaves_no_file_process_port_or_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let (place, health) = (Port::of_nobody(), Port::of_nobody());
+    let (place, health) = (Port::unassigned(), Port::unassigned());
     let (endpoint, checked) = (place.endpoint(), health.endpoint());
     let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &checked];
     let mut processes = BTreeSet::new();
-    for round in 0..rounds(30, 1000) {
+    for round in 0..scaled(30, 1000) {
         // At a port that the system chooses, or at one of ours.
         let place: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
@@ -28,9 +29,8 @@ fn starting_and_killing_leaves_no_file_process_port_or_memory() {
         std::thread::sleep(Duration::from_micros(random() % 20_000));
         processes.extend(relatives(&agent.mark()).iter().map(|(pid, _)| pid.as_raw_nonzero().to_string()));
         let signal = if round % 4 < 2 { Signal::TERM } else { Signal::KILL };
-        let victim = match random() % 3 {
+        let victim = match random() % 2 {
             0 => agent.inner(),
-            1 => agent.keeper(),
             _ => None,
         };
         let _ = kill_process(victim.unwrap_or(agent.pid()), signal);
@@ -39,7 +39,7 @@ fn starting_and_killing_leaves_no_file_process_port_or_memory() {
         for port in [&endpoint, &checked] {
             // The sockets of a process are closed a little after its environment is gone.
             let bind = || TcpListener::bind(port);
-            until_within(GONE, || format!("round {round}: {port}: {:?}", bind()), || bind().is_ok());
+            eventually_or(GONE, || format!("round {round}: {port}: {:?}", bind()), || bind().is_ok());
         }
     }
     let left = || fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
@@ -98,7 +98,7 @@ fn restarting<'a>(restarts: &'a str, script: &'a str) -> [&'a str; 8] {
 #[test]
 fn an_agent_does_not_grow_however_often_it_starts_its_workers() {
     let dir = tempfile::tempdir().unwrap();
-    let (early, last) = (20, rounds(100, 1000));
+    let (early, last) = (20, scaled(100, 1000));
     let restarts = last.to_string();
     let script = format!("{} exit 1", look(early, last));
     let arguments = [&["--standalone"][..], &restarting(&restarts, &script)].concat();
@@ -110,10 +110,10 @@ fn an_agent_does_not_grow_however_often_it_starts_its_workers() {
 
 #[test]
 fn two_nodes_do_not_grow_however_often_they_start_over() {
-    let (early, last) = (10, rounds(40, 400));
+    let (early, last) = (10, scaled(40, 400));
     let restarts = last.to_string();
     for backend in ["c10d", "static"] {
-        let (dir, port) = (tempfile::tempdir().unwrap(), Port::free());
+        let (dir, port) = (tempfile::tempdir().unwrap(), Port::held());
         let endpoint = port.endpoint();
         // The first of the two fails as soon as the other has started, too.
         let script = format!(

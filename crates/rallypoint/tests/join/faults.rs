@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{NodeDesc, cell};
 use rallypoint_store::{Limits, Store, TcpStore};
+use rallypoint_testkit::{eventually, held_port};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
-use crate::held_port::held_port;
-use crate::node::{Node, command, run, server, text, until};
+use crate::node::{Node, command, run, server, text};
 
 /// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
 #[test]
@@ -77,7 +77,7 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
     node.logs("waiting for it to be put right");
     store.set(KEY, &good).unwrap();
     // It has read it again if it has written it again.
-    until("its heartbeat goes on", || store.get(KEY).unwrap() != good);
+    eventually("its heartbeat goes on", || store.get(KEY).unwrap() != good);
     assert!(node.child.try_wait().unwrap().is_none(), "it goes on");
     let start = Instant::now();
     store.set(KEY, b"!!!").unwrap();

@@ -1,10 +1,10 @@
 //! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
 
 use rallypoint_store::{Store, TcpStore};
+use rallypoint_testkit::{eventually, held_port};
 use rustix::process::Signal;
 
-use crate::held_port::held_port;
-use crate::node::{Node, until};
+use crate::node::Node;
 
 /// A static job at a port of its own.
 struct Job {
@@ -84,7 +84,7 @@ fn who_comes_after_all_have_met_with_another_number_of_nodes_is_refused() {
     let nodes = ["0", "1"].map(|rank| job.node("127.0.0.2", rank, "2"));
     nodes.iter().for_each(|node| assert_eq!(node.joined()["world_size"], 2));
     let store = TcpStore::connect("127.0.0.1", job.port).unwrap();
-    until("all have met", || store.check(&["rallypoint.static/job/met"]).unwrap());
+    eventually("all have met", || store.check(&["rallypoint.static/job/met"]).unwrap());
     let late = job.node("127.0.0.4", "2", "3");
     let this = name("127.0.0.4", &late);
     let (code, log) = late.ended();

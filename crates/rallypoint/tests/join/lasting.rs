@@ -5,10 +5,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rallypoint_testkit::{Guarded, held_port};
+use rustix::process::Signal;
 
-use crate::held_port::held_port;
-use crate::node::{Node, SOON, command, server};
+use crate::node::{Node, command, server};
 
 #[test]
 fn after_a_lost_store_the_next_round_has_its_whole_time_again() {
@@ -45,22 +45,14 @@ fn a_node_whose_log_nobody_reads_stays_in_its_round_and_leaves_when_told_to() {
     full.write_all(&[b'x'; 65_536]).unwrap();
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
-    let mut silent = command(&arguments).stdout(Stdio::null()).stderr(full).spawn().unwrap();
+    let mut silent = Guarded::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
     // Long enough that a node without heartbeats would be out.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(other.joined()["world_size"], 2);
-    kill_process(Pid::from_child(&silent), Signal::TERM).unwrap();
+    silent.signal(Signal::TERM);
     let newcomer = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(newcomer.joined()["round"], 1, "with the other, in the place of the one that left");
-    let deadline = Instant::now() + SOON;
-    let status = loop {
-        if let Some(status) = silent.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(silent.ended().code(), Some(0));
     drop(unread);
 }

@@ -2,8 +2,6 @@
 
 mod faults;
 mod fixed;
-#[path = "../agent/held_port.rs"]
-mod held_port;
 mod lasting;
 mod node;
 mod waiting;
@@ -13,10 +11,10 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rallypoint_testkit::{eventually, held_port};
 use rustix::process::Signal;
 
-use held_port::held_port;
-use node::{Node, command, run, server, text, until};
+use node::{Node, command, run, server, text};
 use worker::Held;
 
 #[test]
@@ -171,7 +169,7 @@ fn a_signal_reaches_all_that_the_command_has_started() {
     let started = format!("/proc/{}", node.line());
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    until("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
+    eventually("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
 }
 
 /// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.

@@ -1,25 +1,11 @@
 //! A node that runs, as a user starts it, with what it says.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
 use rallypoint_store::TcpStoreServer;
-use rustix::process::{Pid, Signal, kill_process};
+use rallypoint_testkit::{Guarded, Lines};
+use rustix::process::Signal;
 use serde_json::Value;
-
-/// Only a failure takes that long.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
-
-/// Waits until something is so.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
@@ -37,9 +23,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// A node that runs, with what it says.
 pub(crate) struct Node {
-    pub(crate) child: Child,
-    lines: Receiver<String>,
-    log: Receiver<String>,
+    pub(crate) child: Guarded,
+    lines: Lines,
+    log: Lines,
 }
 
 impl Node {
@@ -58,14 +44,15 @@ impl Node {
 
     /// A node as this command starts it.
     pub(crate) fn run(mut command: Command) -> Node {
-        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.spawn().unwrap();
-        let (lines, log) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Guarded::spawn(&mut command);
+        let lines = Lines::read(child.stdout.take().unwrap());
+        let log = Lines::read(child.stderr.take().unwrap());
         Node { child, lines, log }
     }
 
     pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(SOON).expect("it says something")
+        self.lines.line()
     }
 
     pub(crate) fn joined(&self) -> Value {
@@ -73,50 +60,17 @@ impl Node {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.signal(signal);
     }
 
     pub(crate) fn ended(mut self) -> (i32, String) {
-        let deadline = Instant::now() + SOON;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let mut log = String::new();
-        while let Ok(line) = self.log.recv_timeout(SOON) {
-            log += &(line + "\n");
-        }
-        (status.code().unwrap_or(-1), log)
+        let status = self.child.ended();
+        (status.code().unwrap_or(-1), self.log.rest())
     }
 
     /// Reads the log up to a line with this.
     pub(crate) fn logs(&mut self, what: &str) -> String {
-        let deadline = Instant::now() + SOON;
-        loop {
-            let line = self.log.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-            match line.unwrap_or_else(|_| panic!("it never says {what:?}")) {
-                line if line.contains(what) => return line,
-                _ => {}
-            }
-        }
-    }
-}
-
-/// What comes from there, line by line.
-fn read(from: impl Read + Send + 'static) -> Receiver<String> {
-    let (send, lines) = channel();
-    let from = BufReader::new(from);
-    std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-    lines
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.log.find(what)
     }
 }
 

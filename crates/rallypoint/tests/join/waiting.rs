@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{NodeDesc, State, cell};
 use rallypoint_store::{Limits, Store, TcpStore, TcpStoreServer};
+use rallypoint_testkit::eventually;
 use rustix::process::Signal;
 
-use crate::node::{Node, server, until};
+use crate::node::{Node, server};
 
 /// The state of the job. Waits until there is one.
 fn state(server: &TcpStoreServer) -> State {
@@ -86,10 +87,10 @@ fn a_log_tells_once_of_what_does_not_change() {
         waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), says));
     }
     let first = Node::start(&server, "3", &[]);
-    until("the first waits", || state(&server).participants.len() == 1);
+    eventually("the first waits", || state(&server).participants.len() == 1);
     wait();
     let second = Node::start(&server, "3", &[]);
-    until("both wait", || state(&server).participants.len() == 2);
+    eventually("both wait", || state(&server).participants.len() == 2);
     wait();
     let said = lines_about_waiting(first);
     assert_eq!(said.len(), 2, "{said:#?}");

@@ -7,9 +7,10 @@ use rallypoint_rendezvous::{
     rendezvous_handler_registry,
 };
 use rallypoint_store::TcpStoreServer;
+use rallypoint_testkit::eventually;
 use rustix::process::Signal;
 
-use crate::node::{Node, server, until};
+use crate::node::{Node, server};
 
 /// Another node of the job, in this process.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
@@ -170,5 +171,5 @@ fn a_node_that_is_killed_leaves_no_command_behind() {
     let pid = node.line();
     assert!(is_running(&pid));
     node.signal(Signal::KILL);
-    until("the command is left behind", || !is_running(&pid));
+    eventually("the command is left behind", || !is_running(&pid));
 }

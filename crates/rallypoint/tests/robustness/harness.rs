@@ -3,17 +3,18 @@
 //! Nothing here knows a row of the table; the bounds that all rows share are in [`Server::assert_unharmed`].
 
 mod bystander;
-mod client;
 mod process;
 mod server;
 
 use std::fs::File;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub(crate) use bystander::{Bystander, assert_undisturbed, probe};
-pub(crate) use client::{Client, End, announced, header, list, message, pairs, string};
 pub(crate) use process::{Process, TICK};
+pub(crate) use rallypoint_testkit::{
+    Client, End, announced, eventually_within as eventually, header, is_soak, list, message, pairs, scaled,
+    string,
+};
 pub(crate) use server::Server;
 
 pub(crate) const KIB: usize = 1024;
@@ -21,24 +22,6 @@ pub(crate) const MIB: usize = 1024 * KIB;
 /// What the C library takes from the system at a time for pieces of some mebibytes, once it has seen such. It gives that
 /// back only when nothing is left in it, so one small piece may keep all of it: once, not once more each time.
 pub(crate) const HEAP: usize = 64 * MIB;
-
-/// Waits until `holds`, and fails saying `what` if that takes longer than `limit`.
-pub(crate) fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// The `full` number when the full numbers are asked for, else the one that a test run can afford.
-pub(crate) fn scaled(affordable: usize, full: usize) -> usize {
-    if is_soak() { full } else { affordable }
-}
-
-pub(crate) fn is_soak() -> bool {
-    std::env::var_os("RALLYPOINT_SOAK").is_some_and(|soak| soak == "1")
-}
 
 /// Tests that need most of the machine wait for each other, whether they are threads or processes.
 pub(crate) fn alone() -> File {

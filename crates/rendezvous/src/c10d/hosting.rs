@@ -112,13 +112,13 @@ pub fn create_tcp_store(
         }
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let most = if told.is_some() { left } else { left.min(AGAIN) };
-        let options = TcpStoreOptions { timeout: most, ..options(endpoint.clone()) };
+        let options = options(endpoint.clone()).timeout(most);
         let opening = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
             // An attempt that ends before `most` was interrupted, and is not repeated.
-            Err(StoreError::Unreachable { .. } | StoreError::Unresolvable { .. })
-                if opening.elapsed() >= most && start.elapsed() < timeout => {}
+            Err(StoreError::Unreachable { .. }) if opening.elapsed() >= most && start.elapsed() < timeout => {
+            }
             Err(mut source) => {
                 if let StoreError::Unreachable { waited, .. } = &mut source {
                     *waited = start.elapsed();
@@ -127,7 +127,7 @@ pub fn create_tcp_store(
             }
         }
     };
-    store.set_timeout(timeout);
+    store.set_timeout(Some(timeout));
     let reachable_as = match store.local_address() {
         // Here the host is reached by a loopback address, but elsewhere by the name that was given.
         Some(address) if address.ip().to_canonical().is_loopback() => name_of_host(&endpoint),
@@ -156,11 +156,11 @@ fn take_over(parameters: RendezvousParameters) -> TakeOver {
 
 fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
     let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
-    TcpStore::open(TcpStoreOptions { is_master: true, multi_tenant: true, timeout, ..options(place) })
+    TcpStore::open(options(place).is_master(true).multi_tenant(true).timeout(timeout))
 }
 
 fn options(endpoint: Endpoint) -> TcpStoreOptions {
-    TcpStoreOptions { limits: limits(), on_reset: OnReset::Continue, ..TcpStoreOptions::new(endpoint) }
+    TcpStoreOptions::new(endpoint).limits(limits()).on_reset(OnReset::Continue)
 }
 
 /// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.

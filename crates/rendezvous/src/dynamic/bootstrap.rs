@@ -123,9 +123,7 @@ impl Bootstrap {
     ) -> Result<Option<RendezvousStoreInfo>> {
         let before = self.said.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
         let patience = match (&before, self.silent) {
-            // None at all means: for ever.
-            (None, _) if store.timeout().is_zero() => Duration::MAX,
-            (None, _) => store.timeout(),
+            (None, _) => store.timeout().unwrap_or(Duration::MAX),
             (Some(_), false) => AGAIN,
             (Some(_), true) => HARDLY,
         };

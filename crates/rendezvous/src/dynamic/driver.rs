@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings, State, StateError,
-    Step, Tolerance, WallTime, Watch, keys, pickle,
+    Cell, End, Goal, Joined, Member, Membership, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings,
+    State, StateError, Step, Tolerance, WallTime, Watch, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, TcpStore};
 
@@ -121,9 +121,14 @@ impl Driver {
         self.member().has_duty(self.now())
     }
 
-    /// For how long a node that is no longer here has been silent.
-    pub(super) fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
-        self.member().watch.silence_of_gone(node)
+    /// The round that this node has joined and not left since.
+    pub(super) fn joined(&self) -> Option<Arc<Joined>> {
+        self.member().joined.clone()
+    }
+
+    /// The membership that `state` shows. `joined` is the round that this node had joined before `state` was read.
+    pub(super) fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+        self.member().membership(joined, state)
     }
 
     /// Who was expected by name and is not in the state that was read last.
@@ -283,7 +288,7 @@ impl Driver {
     pub(super) fn pursue(&self, goal: Goal, deadline: MonoTime) -> Result<End> {
         let started = Instant::now();
         let mut run = Run::new(goal, self.now(), deadline);
-        let mut step = run.start();
+        let mut step = run.start(&mut self.member());
         let mut corrupt_since = None;
         let mut woken = None;
         let mut is_spare = false;
@@ -503,7 +508,7 @@ impl Driver {
             return false;
         }
         let prefix = keys::round_prefix(&self.settings.run_id, before.round);
-        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(WHY)));
+        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(WHY))));
         nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 

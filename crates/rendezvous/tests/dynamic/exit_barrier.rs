@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{ExitBarrier, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd};
+use rallypoint_rendezvous::{
+    ExitBarrier, Membership, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
+};
 
 use crate::nodes::{Job, join_all};
 
@@ -26,7 +28,7 @@ fn all_wait_for_the_last_who_closes_the_rendezvous() {
     });
     assert_eq!(ends, [RoundEnd::Finished; 3]);
     assert_eq!(ExitBarrier::of(&rounds[0]).ended().unwrap(), 3);
-    assert!(job.node().is_closed().unwrap());
+    assert!(job.node().membership().unwrap().is_closed);
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn who_has_failed_is_not_waited_for_and_the_rendezvous_stays_open() {
         let mut asked = false;
         let give_up = || if std::mem::replace(&mut asked, true) { Ok(None) } else { fail_now() };
         assert_eq!(finishing.finish(&*nodes[1], MOST, false, give_up), RoundEnd::Failed);
-        assert!(!nodes[1].is_closed().unwrap());
+        assert!(!nodes[1].membership().unwrap().is_closed);
     }
 }
 
@@ -65,7 +67,7 @@ fn who_gives_up_waiting_can_take_back_that_it_has_come() {
     assert_eq!(barrier.ended().unwrap(), 0);
     // One of two again, so that nobody is the last.
     assert_eq!(barrier.finish(&*nodes[0], short, true, || Ok(None)), RoundEnd::Incomplete);
-    assert!(!nodes[0].is_closed().unwrap());
+    assert!(!nodes[0].membership().unwrap().is_closed);
 }
 
 #[test]
@@ -96,18 +98,12 @@ impl RendezvousHandler for HostThatLeaves {
     fn next_rendezvous(&self) -> Result<RendezvousInfo, RendezvousError> {
         unreachable!("the node has finished")
     }
-    fn is_closed(&self) -> Result<bool, RendezvousError> {
-        Ok(false)
-    }
     fn set_closed(&self) -> Result<(), RendezvousError> {
         drop(self.0.lock().unwrap().take());
         Ok(())
     }
-    fn num_nodes_waiting(&self) -> Result<u64, RendezvousError> {
-        Ok(0)
-    }
-    fn shutdown(&self) -> bool {
-        true
+    fn membership(&self) -> Result<Membership, RendezvousError> {
+        Ok(Membership::default())
     }
 }
 
@@ -116,7 +112,7 @@ impl RendezvousHandler for HostThatLeaves {
 fn the_last_node_ends_soon_although_the_stores_host_is_gone() {
     let job = Job::new(1, 1);
     let mut round = join_all(&job.nodes(1)).remove(0);
-    round.store = Arc::from(round.store.with_timeout(5 * MOST));
+    round.store = Arc::from(round.store.with_timeout(Some(5 * MOST)));
     let started = Instant::now();
     let end =
         ExitBarrier::of(&round).finish(&HostThatLeaves(Mutex::new(Some(job))), MOST, false, || Ok(None));

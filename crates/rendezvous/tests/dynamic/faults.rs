@@ -1,9 +1,7 @@
 //! Nodes that die, stores that forget.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{State, cell};
@@ -11,6 +9,7 @@ use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
 };
 use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
+use rallypoint_testkit::Relay;
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
 use crate::outages::SOON;
@@ -32,7 +31,9 @@ fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
     let waiting = join(&spare);
     // It is gone without a word: only its heartbeats end.
     drop(nodes.remove(0));
-    eventually("the spare waits", Duration::from_secs(10), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    eventually("the spare waits", Duration::from_secs(10), || {
+        nodes[0].membership().unwrap().num_nodes_waiting() > 0
+    });
     let left = nodes[0].next_rendezvous().unwrap();
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
 }
@@ -55,9 +56,13 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     let value =
         rallypoint_core::rendezvous::cell::write(&state, &rallypoint_store::Limits::default()).unwrap();
     store.set("torch.rendezvous.job", &value).unwrap();
-    eventually("it finds out", Duration::from_secs(5), || nodes[0].num_nodes_waiting().unwrap() > 0);
+    eventually("it finds out", Duration::from_secs(5), || {
+        nodes[0].membership().unwrap().num_nodes_waiting() > 0
+    });
     let first = join(&nodes[0]);
-    eventually("the other hears of it", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    eventually("the other hears of it", Duration::from_secs(5), || {
+        nodes[1].membership().unwrap().num_nodes_waiting() > 0
+    });
     let second = nodes[1].next_rendezvous().unwrap();
     let after = [first.join().unwrap().unwrap(), second];
     assert_agree(&after);
@@ -93,10 +98,12 @@ fn a_state_that_was_deleted_is_put_back() {
     let nodes = job.nodes(2);
     join_all(&nodes);
     job.store().delete_key("torch.rendezvous.job").unwrap();
-    assert_eq!(nodes[0].num_nodes_waiting().unwrap(), 0);
-    assert!(!nodes[1].is_closed().unwrap());
+    assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
+    assert!(!nodes[1].membership().unwrap().is_closed);
     let first = join(&nodes[0]);
-    eventually("it is heard", Duration::from_secs(5), || nodes[1].num_nodes_waiting().unwrap() > 0);
+    eventually("it is heard", Duration::from_secs(5), || {
+        nodes[1].membership().unwrap().num_nodes_waiting() > 0
+    });
     let second = nodes[1].next_rendezvous().unwrap();
     let after = [first.join().unwrap().unwrap(), second];
     assert_agree(&after);
@@ -108,18 +115,18 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
     let mut job = quick(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(2);
     let store = job.store();
-    store.set_timeout(Duration::from_millis(500));
+    store.set_timeout(Some(Duration::from_millis(500)));
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     let port = job.server.port();
     drop(job);
-    assert_eq!(node.num_nodes_waiting().unwrap(), 0, "an outage changes nothing at first");
-    eventually("it is noticed", SOON, || node.num_nodes_waiting().is_err());
-    let error = node.num_nodes_waiting().unwrap_err();
+    assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0, "an outage changes nothing at first");
+    eventually("it is noticed", SOON, || node.membership().is_err());
+    let error = node.membership().unwrap_err();
     assert!(matches!(error, RendezvousError::Outage { .. }), "{error}");
     assert!(error.to_string().contains("store_outage_timeout"), "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
-    assert!(!node.shutdown());
+    node.set_closed().unwrap_err();
 }
 
 #[test]
@@ -144,17 +151,17 @@ fn the_state_comes_back_and_a_node_goes_on() {
 fn a_store_that_is_frozen_for_too_long_is_an_error() {
     let mut job = quick(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(3);
-    let proxy = Frozen::before(&job);
-    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let proxy = Relay::to(job.server.port());
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port());
     let timeout = Duration::from_secs(2);
     let with_room = Duration::from_secs(4);
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
-    proxy.freeze();
+    proxy.block();
     eventually("the outage has lasted too long", Duration::from_secs(20), || {
         let start = Instant::now();
-        let failed = node.num_nodes_waiting().is_err();
+        let failed = node.membership().is_err();
         assert!(start.elapsed() < with_room, "{:?}", start.elapsed());
         failed
     });
@@ -162,49 +169,6 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     node.leave().unwrap_err();
     // Leaving may take 5 s.
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
-}
-
-/// A way to a server that can be frozen: nothing passes any more, and no connection is closed.
-struct Frozen {
-    port: u16,
-    frozen: Arc<AtomicBool>,
-}
-
-impl Frozen {
-    fn before(job: &Job) -> Frozen {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, server) = (listener.local_addr().unwrap().port(), job.server.port());
-        let frozen = Arc::<AtomicBool>::default();
-        let flag = Arc::clone(&frozen);
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
-                for (from, to) in [(&client, &server), (&server, &client)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let flag = Arc::clone(&flag);
-                    std::thread::spawn(move || pass(from, to, &flag));
-                }
-            }
-        });
-        Frozen { port, frozen }
-    }
-
-    fn freeze(&self) {
-        self.frozen.store(true, Ordering::SeqCst);
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
-    let mut bytes = [0; 64 * 1024];
-    while let Ok(len @ 1..) = from.read(&mut bytes) {
-        // It stays open for as long as the test runs.
-        while frozen.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        if to.write_all(&bytes[..len]).is_err() {
-            return;
-        }
-    }
 }
 
 /// Puts a rank 0 before the first node of this job, which has joined and then says nothing: it died, or is a launcher that
@@ -316,15 +280,15 @@ fn who_knows_where_a_silent_rank_0_is_tells_those_who_come_later() {
 fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_its_time_to_join() {
     let mut job = quick(2, 2);
     job.settings.join_timeout = Duration::from_secs(2);
-    let proxy = Frozen::before(&job);
-    let endpoint = Endpoint::new("127.0.0.1", proxy.port);
+    let proxy = Relay::to(job.server.port());
+    let endpoint = Endpoint::new("127.0.0.1", proxy.port());
     let timeout = Duration::from_secs(60);
-    let store = TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(endpoint) }).unwrap();
+    let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     let start = Instant::now();
     let joining = join(&node);
     eventually("it waits", Duration::from_secs(60), || state(&job.store()).has(node.node()));
-    proxy.freeze();
+    proxy.block();
     let error = joining.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
     // It has 2 s, and 5 s more to withdraw.

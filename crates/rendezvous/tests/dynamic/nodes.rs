@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::rendezvous::{State, cell};
 use rallypoint_rendezvous::{
@@ -107,8 +107,7 @@ impl Job {
     /// A client of the job's store.
     pub(crate) fn store(&self) -> TcpStore {
         let endpoint = Endpoint::new("127.0.0.1", self.server.port());
-        TcpStore::open(TcpStoreOptions { timeout: Duration::from_secs(20), ..TcpStoreOptions::new(endpoint) })
-            .unwrap()
+        TcpStore::open(TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(20))).unwrap()
     }
 
     pub(crate) fn node(&self) -> Arc<DynamicRendezvousHandler> {
@@ -184,12 +183,8 @@ pub(crate) fn assert_agree(rounds: &[RendezvousInfo]) {
     }
 }
 
-/// Waits until something is so.
-pub(crate) fn eventually(what: &str, within: Duration, is_so: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < within, "not within {within:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    start.elapsed()
+/// Waits until a condition holds, at most `within`. Returns how long that took.
+#[track_caller]
+pub(crate) fn eventually(what: &str, within: Duration, holds: impl FnMut() -> bool) -> Duration {
+    rallypoint_testkit::eventually_within(within, what, holds)
 }

@@ -17,7 +17,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
     let endpoint = Endpoint::new("127.0.0.1", job.server.port());
     let timeout = Duration::from_secs(2);
-    let options = TcpStoreOptions { timeout, on_reset: OnReset::Continue, ..TcpStoreOptions::new(endpoint) };
+    let options = TcpStoreOptions::new(endpoint).timeout(timeout).on_reset(OnReset::Continue);
     job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
 }
 
@@ -38,7 +38,7 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
     assert_agree(&rounds);
     restart(&mut job);
     eventually("the round is restored", SOON, || {
-        nodes.iter().for_each(|node| assert_eq!(node.num_nodes_waiting().unwrap(), 0));
+        nodes.iter().for_each(|node| assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0));
         job.store().check(&["torch.rendezvous.job"]).unwrap() && {
             let state = job.state();
             state.complete && state.round == 0 && state.participants.len() == 2
@@ -46,12 +46,12 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
     });
     // Rank 0 has published again where the workers meet.
     eventually("the master is published", SOON, || {
-        nodes.iter().for_each(|node| drop(node.num_nodes_waiting()));
+        nodes.iter().for_each(|node| drop(node.membership()));
         job.store().check(&["torch.rendezvous.job.0/MASTER_PORT"]).unwrap()
     });
     for node in &nodes {
-        assert_eq!((node.num_nodes_waiting().unwrap(), node.num_nodes_gone().unwrap()), (0, 0));
-        assert!(!node.is_closed().unwrap());
+        let seen = node.membership().unwrap();
+        assert!(seen.is_intact() && !seen.is_closed);
     }
 }
 
@@ -114,8 +114,8 @@ fn a_newcomer_at_the_empty_store_waits_for_the_round_that_is_restored() {
     assert_eq!((before.round, before.world_size), (0, 1));
     restart(&mut job);
     let joining = join(&newcomer);
-    eventually("the newcomer waits", SOON, || member.num_nodes_waiting().unwrap() == 1);
-    assert!(member.gone_from_round().unwrap().is_empty(), "the member is still in its round");
+    eventually("the newcomer waits", SOON, || member.membership().unwrap().num_nodes_waiting() == 1);
+    assert!(!member.membership().unwrap().is_dropped, "the member is still in its round");
     let after = [member.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
     assert_agree(&after);
     assert_eq!(after[0].round, 1);

@@ -89,7 +89,7 @@ fn a_node_that_comes_later_gets_the_same_master_as_those_that_were_there() {
     job.settings.last_call_timeout = LAST_CALL;
     let mut nodes = job.nodes(2);
     let first = join_all(&nodes);
-    assert_eq!(nodes[0].num_nodes_waiting().unwrap(), 0);
+    assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     let late = job.node();
     let joining = join(&late);
     // The others hear of it without looking.
@@ -97,7 +97,7 @@ fn a_node_that_comes_later_gets_the_same_master_as_those_that_were_there() {
     nodes[0].wait_for_change(SOON);
     nodes[1].wait_for_change(SOON);
     assert!(start.elapsed() < SOON / 2, "{:?}", start.elapsed());
-    assert!(nodes.iter().all(|node| node.num_nodes_waiting().unwrap() == 1));
+    assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 1));
     let mut second = join_all(&nodes);
     second.push(joining.join().unwrap().unwrap());
     assert_agree(&second);
@@ -120,7 +120,7 @@ fn a_node_that_comes_later_and_is_rank_0_is_the_master_of_all() {
     let joining = join(&late);
     nodes[0].wait_for_change(SOON);
     nodes[1].wait_for_change(SOON);
-    assert!(nodes.iter().all(|node| node.num_nodes_waiting().unwrap() == 1));
+    assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 1));
     let mut second = join_all(&nodes);
     second.insert(0, joining.join().unwrap().unwrap());
     nodes.insert(0, late);
@@ -150,7 +150,7 @@ fn nodes_start_over_within_milliseconds() {
         let start = Instant::now();
         let first = join(&nodes[0]);
         nodes[1].wait_for_change(SOON);
-        assert_eq!(nodes[1].num_nodes_waiting().unwrap(), 1);
+        assert_eq!(nodes[1].membership().unwrap().num_nodes_waiting(), 1);
         let second = nodes[1].next_rendezvous().unwrap();
         assert_agree(&[first.join().unwrap().unwrap(), second]);
         start.elapsed()
@@ -185,7 +185,7 @@ fn start_over(nodes: &[Arc<DynamicRendezvousHandler>]) -> (Duration, Duration) {
     let first = join(&nodes[0]);
     nodes[1].wait_for_change(SOON);
     let heard = start.elapsed();
-    assert!(nodes[1].is_round_over().unwrap());
+    assert!(nodes[1].membership().unwrap().is_round_over);
     let second = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[first.join().unwrap().unwrap(), second]);
     (heard, start.elapsed() - heard)
@@ -210,16 +210,19 @@ fn who_has_gone_from_a_round_is_known_and_that_it_is_over_once_one_of_them_waits
     let nodes = job.nodes(3);
     let rounds = join_all(&nodes);
     assert_agree(&rounds);
-    assert!(nodes[0].gone_from_round().unwrap().is_empty() && !nodes[0].is_round_over().unwrap());
+    let seen = || nodes[0].membership().unwrap();
+    assert!(seen().is_intact() && !seen().is_round_over);
     nodes[1].leave().unwrap();
-    eventually("it is seen", SOON, || nodes[0].gone_from_round().unwrap() == [nodes[1].node().clone()]);
+    eventually("it is seen", SOON, || {
+        seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()])
+    });
     // Somebody who was not in it waits: that ends nothing.
     let late = job.node();
     let joining = join(&late);
-    eventually("it waits", SOON, || nodes[0].num_nodes_waiting().unwrap() == 1);
-    assert!(!nodes[0].is_round_over().unwrap());
+    eventually("it waits", SOON, || seen().num_nodes_waiting() == 1);
+    assert!(!seen().is_round_over);
     let starting = join(&nodes[2]);
-    eventually("it is over", SOON, || nodes[0].is_round_over().unwrap());
+    eventually("it is over", SOON, || seen().is_round_over);
     nodes[0].leave().unwrap();
     assert_agree(&[joining.join().unwrap().unwrap(), starting.join().unwrap().unwrap()]);
 }
@@ -232,10 +235,10 @@ fn a_node_too_many_stands_by_and_ends_well_when_the_job_does() {
     let spare = job.node();
     let waiting = join(&spare);
     eventually("the spare is on the list", SOON, || job.spares() == 1);
-    assert!(nodes[0].shutdown());
+    nodes[0].set_closed().unwrap();
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::GracefulExit { .. }), "{error}");
-    assert!(nodes[1].is_closed().unwrap());
+    assert!(nodes[1].membership().unwrap().is_closed);
 }
 
 #[test]
@@ -250,7 +253,7 @@ fn a_spare_takes_the_place_of_one_that_leaves() {
     // The one that is left hears that somebody waits, and starts over.
     eventually("somebody waits", SOON, || {
         nodes[1].wait_for_change(Duration::from_millis(100));
-        nodes[1].num_nodes_waiting().unwrap() > 0
+        nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let left = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
@@ -263,7 +266,7 @@ fn who_leaves_closes_nothing_for_the_others() {
     let nodes = job.nodes(2);
     join_all(&nodes);
     nodes[0].leave().unwrap();
-    assert!(!nodes[1].is_closed().unwrap());
+    assert!(!nodes[1].membership().unwrap().is_closed);
     let alone = nodes[1].next_rendezvous().unwrap();
     assert_eq!((alone.rank, alone.world_size, alone.round), (0, 1, 1));
 }
@@ -370,13 +373,15 @@ fn a_node_that_left_is_gone_and_one_that_starts_over_has_returned() {
     job.settings.last_call_timeout = LAST_CALL;
     let nodes = job.nodes(3);
     join_all(&nodes);
-    assert_eq!((nodes[0].num_nodes_gone().unwrap(), nodes[0].num_nodes_returned().unwrap()), (0, 0));
+    let seen = || nodes[0].membership().unwrap();
+    assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("it is seen to wait", SOON, || nodes[0].num_nodes_returned().unwrap() == 1);
+    eventually("it is seen to wait", SOON, || seen().returned == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
-    eventually("it is seen to be gone", SOON, || nodes[0].num_nodes_gone().unwrap() == 2);
-    assert_eq!(nodes[0].num_nodes_returned().unwrap(), 0, "somebody else is gone, too");
-    assert_eq!(nodes[0].num_nodes_standing_by().unwrap(), 1);
+    eventually("it is seen to be gone", SOON, || seen().lost.is_some());
+    let seen = seen();
+    assert_eq!(seen.lost.unwrap().nodes, [nodes[2].node().clone()]);
+    assert_eq!((seen.waiting, seen.returned), (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()]));
     let rounds = [nodes[0].next_rendezvous().unwrap(), again.join().unwrap().unwrap()];
     assert_agree(&rounds);
 }
@@ -410,8 +415,7 @@ fn a_node_that_was_told_other_numbers_is_refused_and_the_others_go_on() {
     assert_agree(&[waiting.join().unwrap().unwrap(), round]);
     // A round under way goes on, too.
     stranger.next_rendezvous().unwrap_err();
-    assert_eq!(first.num_nodes_waiting().unwrap(), 0);
-    assert!(first.gone_from_round().unwrap().is_empty());
+    assert!(first.membership().unwrap().is_intact());
 }
 
 /// Both come at once, so that one of them is let in before it has read anything.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rallypoint_core::wire::Op;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{FileObstacle, StoreError};
+use crate::error::{Context, FileFault, FileObstacle, StoreError, StoreKind};
 
 /// An operation under way.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// An operation that starts now and may take `timeout`; zero for without end.
-    pub(super) fn new(op: Op, keys: &'a [&'a str], timeout: Duration) -> Call<'a> {
+    /// An operation that starts now and may take `timeout`; `None` for without end.
+    pub(super) fn new(op: Op, keys: &'a [&'a str], timeout: Option<Duration>) -> Call<'a> {
         Call { op, keys, deadline: Deadline::after(timeout) }
     }
 
@@ -36,13 +36,12 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn gave_up(&self, path: &Path, obstacle: FileObstacle) -> StoreError {
-        StoreError::FileTimeout {
-            path: path.to_owned(),
-            op: self.op,
-            keys: self.key_names(),
-            waited: self.waited(),
-            obstacle,
-        }
+        let (context, waited) = (self.context(path), self.waited());
+        StoreError::File { path: path.to_owned(), fault: FileFault::Timeout { context, waited, obstacle } }
+    }
+
+    pub(super) fn context(&self, path: &Path) -> Box<Context> {
+        Context::new(StoreKind::File, path.display().to_string()).during(self.op, self.key_names())
     }
 }
 
@@ -80,7 +79,7 @@ mod tests {
     #[test]
     fn pauses_end_with_the_call_and_not_before_it() {
         let timeout = Duration::from_millis(25);
-        let call = Call::new(Op::Get, &["k"], timeout);
+        let call = Call::new(Op::Get, &["k"], Some(timeout));
         let mut pace = Pace::for_keys();
         while pace.pause(&call) {}
         assert!(call.is_over());
@@ -88,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_what_the_clock_cannot_hold_are_without_end() {
-        for timeout in [Duration::ZERO, Duration::MAX] {
+    fn a_time_out_that_the_clock_cannot_hold_is_without_end() {
+        for timeout in [None, Some(Duration::MAX)] {
             let call = Call::new(Op::Get, &[], timeout);
             assert!(!call.is_over());
             assert!(Pace::for_lock().pause(&call));

@@ -20,10 +20,11 @@ use crate::store::DEFAULT_TIMEOUT;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FileStoreOptions {
     pub(super) path: PathBuf,
     pub(super) num_workers: Option<u64>,
-    pub(super) timeout: Duration,
+    pub(super) timeout: Option<Duration>,
     pub(super) shared: bool,
     pub(super) run_id: Option<String>,
     pub(super) limits: Limits,
@@ -35,7 +36,7 @@ impl FileStoreOptions {
         FileStoreOptions {
             path: path.into(),
             num_workers: None,
-            timeout: DEFAULT_TIMEOUT,
+            timeout: Some(DEFAULT_TIMEOUT),
             shared: false,
             run_id: None,
             limits: Limits::default(),
@@ -48,9 +49,9 @@ impl FileStoreOptions {
         self
     }
 
-    /// How long opening and every later operation may take; [`NO_TIMEOUT`](crate::NO_TIMEOUT) for without end.
-    pub fn timeout(mut self, timeout: Duration) -> FileStoreOptions {
-        self.timeout = timeout;
+    /// How long opening and every later operation may take; `None` for without end.
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> FileStoreOptions {
+        self.timeout = timeout.into();
         self
     }
 
@@ -64,7 +65,7 @@ impl FileStoreOptions {
     /// Refuses a file that an earlier run left behind.
     ///
     /// The first one to open a file without any user's keys writes the run's name into it; a file that names another
-    /// run, or that holds keys but names none, is then [`StaleFile`](crate::StoreError::StaleFile). Torch's processes
+    /// run, or that holds keys but names none, is then [`FileFault::Stale`](crate::FileFault::Stale). Torch's processes
     /// neither write nor check the name, so in a job that mixes both one of ours must come first.
     pub fn run_id(mut self, run_id: impl Into<String>) -> FileStoreOptions {
         self.run_id = Some(run_id.into());

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use super::call::{Call, Pace};
-use crate::error::{FileObstacle, Result, StoreError};
+use crate::error::{FileFault, FileObstacle, Result, StoreError};
 
 /// The path of the file and whom to trust with it.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Place {
     }
 
     pub(super) fn failed(&self, what: &'static str, source: io::Error) -> StoreError {
-        StoreError::File { path: self.path.clone(), what, source }
+        StoreError::File { path: self.path.clone(), fault: FileFault::System { what, source } }
     }
 
     /// Opens the file, which must be one to trust; `None` if it isn't there.
@@ -156,7 +156,7 @@ impl Place {
     }
 
     fn untrusted(&self, why: &str) -> StoreError {
-        StoreError::UntrustedFile { path: self.path.clone(), why: why.to_owned() }
+        StoreError::File { path: self.path.clone(), fault: FileFault::Untrusted(why.to_owned()) }
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn call() -> Call<'static> {
-        Call::new(Op::Set, &["k"], Duration::from_millis(20))
+        Call::new(Op::Set, &["k"], Some(Duration::from_millis(20)))
     }
 
     #[test]
@@ -252,10 +252,16 @@ mod tests {
         .unwrap();
         for access in [Access::Read, Access::Write, Access::Create] {
             let error = pipe.try_lock(access).unwrap_err();
-            assert!(matches!(error, StoreError::UntrustedFile { .. }), "{access:?}: {error}");
+            assert!(
+                matches!(error, StoreError::File { fault: FileFault::Untrusted(_), .. }),
+                "{access:?}: {error}"
+            );
         }
         let inside = Place::new(place.path().join("inside"), false);
         std::fs::write(place.path(), "").unwrap();
-        assert!(matches!(inside.try_lock(Access::Create), Err(StoreError::File { what: "open", .. })));
+        assert!(matches!(
+            inside.try_lock(Access::Create),
+            Err(StoreError::File { fault: FileFault::System { what: "open", .. }, .. })
+        ));
     }
 }

@@ -11,7 +11,7 @@ use super::call::{Call, Pace};
 use super::place::Access;
 use super::view::View;
 use super::{FileStore, not_a_number};
-use crate::error::{FileObstacle, KeyStates, Result, StoreError};
+use crate::error::{Awaited, FileFault, FileObstacle, KeyStates, Result, StoreError};
 
 impl FileStore {
     pub(super) fn view(&self) -> MutexGuard<'_, View> {
@@ -57,7 +57,7 @@ impl FileStore {
             let found = match looked {
                 // What was seen before still tells more than that it can't be seen now. But of a file that is gone, no key
                 // is there.
-                Err(StoreError::FileTimeout { obstacle, .. })
+                Err(StoreError::File { fault: FileFault::Timeout { obstacle, .. }, .. })
                     if sought_in.is_some() && obstacle != FileObstacle::Missing =>
                 {
                     return Err(self.timed_out(call, keys, &self.view(), Some(obstacle)));
@@ -79,14 +79,13 @@ impl FileStore {
         view: &View,
         obstacle: Option<FileObstacle>,
     ) -> StoreError {
-        let path = self.place.path().display();
-        let store = match view.torn() {
-            0 => format!("FileStore {path}"),
-            torn => format!("FileStore {path} (its last {torn} bytes are a torn record)"),
-        };
+        let mut context = call.context(self.place.path());
+        if view.torn() > 0 {
+            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn()));
+        }
         let present = keys.iter().map(|key| view.replay().value(key).is_some()).collect();
         let keys = KeyStates { obstacle, ..KeyStates::new(call.key_names(), Some(present)) };
-        StoreError::Timeout { op: call.op, store, waited: call.waited(), keys: keys.into() }
+        StoreError::Timeout { context, waited: call.waited(), awaited: Awaited::Keys(keys.into()) }
     }
 
     /// Decides on what the file holds now, and writes the records that follow before anybody else can write.
@@ -114,17 +113,16 @@ impl FileStore {
         match replay.admit(run_id) {
             Admission::Ours => Ok(None),
             Admission::Claim(record) => Ok(Some(record)),
-            Admission::Stale(found) => Err(StoreError::StaleFile {
+            Admission::Stale(found) => Err(StoreError::File {
                 path: self.place.path().to_owned(),
-                run_id: run_id.clone(),
-                found,
+                fault: FileFault::Stale { run_id: run_id.clone(), found },
             }),
         }
     }
 
     /// Signs out of the file, and removes it if this was the last one. If the file is gone or is another one now, this
     /// instance is not counted in it and there is nothing to do.
-    pub(super) fn leave(&self, timeout: Duration) -> Result<()> {
+    pub(super) fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         if !self.view().joined {
             return Ok(());
         }

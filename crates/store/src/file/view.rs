@@ -11,7 +11,7 @@ use rallypoint_core::record::{Record, RecordReader, Replay};
 
 use super::call::Call;
 use super::place::{Locked, Place, identity};
-use crate::error::{FileObstacle, Result, StoreError};
+use crate::error::{FileFault, FileObstacle, Result, StoreError};
 
 /// How much is read at once.
 const PIECE: u64 = 64 * 1024;
@@ -136,10 +136,9 @@ impl View {
                     end => break end,
                 }
             };
-            next.map_err(|damage| StoreError::Corrupt {
+            next.map_err(|damage| StoreError::File {
                 path: place.path().to_owned(),
-                offset: damage.offset(),
-                what: damage.to_string(),
+                fault: FileFault::Corrupt { offset: damage.offset(), what: damage.to_string() },
             })?;
             // What it would take isn't there: not worth reading the rest of a torn record to find that out.
             if self.reader.tail().is_some_and(|tail| tail.offset + tail.need as u64 > self.len) {

@@ -10,7 +10,7 @@ use rallypoint_core::Limits;
 
 use super::{Listen, ServerOptions, TcpStoreServer};
 use crate::endpoint::Endpoint;
-use crate::error::{LimitMismatch, Result, ServerMismatch, StoreError};
+use crate::error::{LimitMismatch, ListenFault, Result, ServerMismatch, StoreError};
 
 /// A server, and what it was started for.
 struct Entry {
@@ -43,7 +43,10 @@ pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<
     {
         return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
             None => Ok(server),
-            Some(mismatch) => Err(StoreError::ServedOtherwise { port: asked.port, mismatch }),
+            Some(mismatch) => Err(StoreError::Listen {
+                address: format!("port {}", asked.port),
+                fault: ListenFault::ServedOtherwise(mismatch),
+            }),
         };
     }
     let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);

@@ -499,7 +499,7 @@ mod tests {
                     let stream = TcpStream::connect(address).unwrap();
                     let lateness = || {
                         let (mut set, start) = (None, Instant::now());
-                        let deadline = Deadline::after(timeout);
+                        let deadline = Deadline::after(Some(timeout));
                         while let Ok(new) = new_timeout(set, deadline.slice()) {
                             if let Some(new) = new {
                                 stream.set_read_timeout(new).unwrap();
@@ -530,10 +530,10 @@ mod tests {
 
     #[test]
     fn a_socket_has_no_time_out_only_where_the_call_has_none() {
-        let never = Deadline::after(Duration::ZERO).slice();
+        let never = Deadline::after(None).slice();
         assert_eq!(new_timeout(None, never).unwrap(), None);
         assert_eq!(new_timeout(Some(Duration::from_secs(1)), never).unwrap(), Some(None));
-        let over = Deadline::after(Duration::from_nanos(1));
+        let over = Deadline::after(Some(Duration::from_nanos(1)));
         while !over.has_passed() {}
         assert!(matches!(new_timeout(None, over.slice()), Err(Broken::Silent { .. })));
     }

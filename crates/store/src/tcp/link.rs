@@ -17,7 +17,7 @@ use super::newer;
 use super::pool::Pool;
 use crate::deadline::{Backoff, Deadline};
 use crate::endpoint::Endpoint;
-use crate::error::{Result, StoreError};
+use crate::error::{Context, Oversize, Result, StoreError, StoreKind, Violation};
 use crate::fault::ConnectionFault;
 
 /// An attempt that the deadline ends after less than this does not show why there is no connection.
@@ -45,20 +45,20 @@ pub(super) struct Link {
 /// What a connection is for, as errors tell it.
 #[derive(Debug, Clone, Copy)]
 struct Call<'a> {
-    op: Op,
+    /// `None` if the store is being made.
+    op: Option<Op>,
     keys: &'a [&'a [u8]],
 }
 
 impl Call<'_> {
-    /// None yet: the store is being made.
-    const NONE: Call<'static> = Call { op: Op::Validate, keys: &[] };
+    const NONE: Call<'static> = Call { op: None, keys: &[] };
 
-    fn is_none(&self) -> bool {
-        self.op == Op::Validate
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.keys.iter().map(|key| user_key(key)).collect()
+    fn context(&self, peer: impl ToString) -> Box<Context> {
+        let context = Context::new(StoreKind::Tcp, peer.to_string());
+        match self.op {
+            Some(op) => context.during(op, self.keys.iter().map(|key| user_key(key)).collect()),
+            None => Box::new(context),
+        }
     }
 }
 
@@ -82,9 +82,9 @@ impl Link {
         &self.endpoint
     }
 
-    /// The store, as errors call it.
-    pub(super) fn describe(&self) -> String {
-        format!("TCP store {}", self.endpoint)
+    /// The store, as errors describe it.
+    pub(super) fn context(&self) -> Context {
+        Context::new(StoreKind::Tcp, self.endpoint.to_string())
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -146,9 +146,8 @@ impl Link {
         deadline: &Deadline,
         mut attempt: impl FnMut(&mut Connection, &Deadline) -> Result<T, Broken>,
     ) -> Result<T> {
-        let peer = || self.endpoint.to_string();
-        let call = Call { op, keys };
-        let names = || call.names();
+        let call = Call { op: Some(op), keys };
+        let context = || call.context(&self.endpoint);
         let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         let mut refusals = 0;
@@ -164,7 +163,7 @@ impl Link {
                 (Err(StoreError::Unreachable { tried, .. }), Some(lost)) => {
                     let last = tried.last().map_or("no address".into(), |(_, fault)| fault.to_string());
                     let reason = format!("{lost}; then {last}");
-                    return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
+                    return Err(StoreError::ConnectionLost { context: context(), reason });
                 }
                 (Err(error), _) => return Err(error),
             };
@@ -185,9 +184,9 @@ impl Link {
             };
             drop(connection);
             if let (Some(since), Broken::Lost { ended: true, sent: true, .. }) = (newer::since(op), &broken)
-                && self.is_unknown(call, deadline)
+                && self.is_unknown(op, call, deadline)
             {
-                return Err(StoreError::UnsupportedByServer { peer: peer(), op, since });
+                return Err(StoreError::Unsupported { context: context(), since: Some(since) });
             }
             let (reason, ended) = match broken {
                 // In a reply there is one limit for all of them.
@@ -196,26 +195,32 @@ impl Link {
                     | WireError::KeyTooLong { len, limit }
                     | WireError::FrameTooLong { len, limit },
                 ) => {
-                    return Err(StoreError::ReplyTooLarge { peer: peer(), op, keys: names(), len, limit });
+                    return Err(StoreError::TooLarge(Oversize::Reply { context: context(), len, limit }));
                 }
                 Broken::Violation(violation) => {
-                    return Err(StoreError::Protocol { peer: peer(), op, keys: names(), violation });
+                    return Err(StoreError::Protocol {
+                        context: context(),
+                        violation: Violation::Malformed(violation),
+                    });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    return Err(StoreError::WrongNonce { peer: peer(), op, keys: names(), sent, found });
+                    return Err(StoreError::Protocol {
+                        context: context(),
+                        violation: Violation::WrongNonce { sent, found },
+                    });
                 }
                 Broken::Silent { sent: true } if !repeatable => {
                     let waited = deadline.waited().as_millis();
                     let reason = format!("no answer within {waited} ms (stopped, frozen, or cut off)");
-                    return Err(StoreError::Indeterminate { peer: peer(), op, keys: names(), reason });
+                    return Err(StoreError::Indeterminate { context: context(), reason });
                 }
                 Broken::Silent { .. } => {
                     let waited = deadline.waited();
-                    return Err(StoreError::NoAnswer { peer: peer(), op, keys: names(), waited });
+                    return Err(StoreError::NoAnswer { context: context(), waited });
                 }
                 Broken::Lost { reason, sent: true, .. } if !repeatable => {
                     let reason = reason.to_string();
-                    return Err(StoreError::Indeterminate { peer: peer(), op, keys: names(), reason });
+                    return Err(StoreError::Indeterminate { context: context(), reason });
                 }
                 Broken::Lost { reason, ended, .. } => (reason.to_string(), ended),
             };
@@ -226,11 +231,10 @@ impl Link {
             refusals += u32::from(ended && (!waits || started.elapsed() < SOON_AFTER));
             if refusals == if waits { REFUSALS_OF_A_WAIT } else { REFUSALS } {
                 let reason = "the server is there but closes the connection on this request each time; its log says why";
-                let store = self.describe();
-                return Err(StoreError::Refused { store, op, keys: names(), reason: reason.into() });
+                return Err(StoreError::Refused { context: context(), reason: reason.into() });
             }
             if deadline.has_passed() {
-                return Err(StoreError::ConnectionLost { peer: peer(), op, keys: names(), reason });
+                return Err(StoreError::ConnectionLost { context: context(), reason });
             }
             lost = Some(reason);
             deadline.sleep(backoff.pause());
@@ -238,13 +242,13 @@ impl Link {
     }
 
     /// Whether the server is one of torch's that doesn't have this operation.
-    fn is_unknown(&self, call: Call<'_>, deadline: &Deadline) -> bool {
+    fn is_unknown(&self, op: Op, call: Call<'_>, deadline: &Deadline) -> bool {
         if self.known().identity().is_some() {
             return false;
         }
         // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
         self.checkout(call, deadline, Nobody::GiveUp, &mut |_| {})
-            .is_ok_and(|mut connection| newer::is_unknown(&mut connection, call.op, deadline))
+            .is_ok_and(|mut connection| newer::is_unknown(&mut connection, op, deadline))
     }
 
     /// An idle connection that is still good, or a new one, tried for until the deadline.
@@ -311,7 +315,7 @@ impl Link {
                 (others, Some(left)) => deadline.or_after(left / others as u32),
                 (_, None) => deadline.or_after(SHARE_OF_FOREVER),
             };
-            let broken = match self.try_address(*address, !call.is_none(), &share, report) {
+            let broken = match self.try_address(*address, call.op.is_some(), &share, report) {
                 Ok(connection) => {
                     self.not_reset(call).map_err(Missed::finally)?;
                     return Ok(connection);
@@ -324,12 +328,12 @@ impl Link {
                 Broken::Silent { .. } => tried.push((peer(), ConnectionFault::Silent)),
                 // Not a store, it seems; but another address may have one.
                 Broken::Violation(violation) => {
-                    let (op, keys) = (call.op, call.names());
-                    stranger.get_or_insert(StoreError::Protocol { peer: peer(), op, keys, violation });
+                    let (context, violation) = (call.context(address), Violation::Malformed(violation));
+                    stranger.get_or_insert(StoreError::Protocol { context, violation });
                 }
                 Broken::WrongNonce { sent, found } => {
-                    let (op, keys) = (call.op, call.names());
-                    stranger.get_or_insert(StoreError::WrongNonce { peer: peer(), op, keys, sent, found });
+                    let (context, violation) = (call.context(address), Violation::WrongNonce { sent, found });
+                    stranger.get_or_insert(StoreError::Protocol { context, violation });
                 }
             }
         }
@@ -338,9 +342,8 @@ impl Link {
             return Err(Missed { error, is_final: tried.is_empty(), is_refused: false });
         }
         let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
-        let endpoint = self.endpoint.to_string();
-        let (op, keys, waited) = (call.op, call.names(), deadline.waited());
-        let error = StoreError::Unreachable { endpoint, op, keys, waited, tried };
+        let (context, waited) = (call.context(&self.endpoint), deadline.waited());
+        let error = StoreError::Unreachable { context, waited, tried };
         Err(Missed { error, is_final: false, is_refused })
     }
 
@@ -427,9 +430,7 @@ impl Link {
         match self.known().reset() {
             None => Ok(()),
             Some(evidence) => Err(StoreError::StoreReset {
-                peer: self.endpoint.to_string(),
-                op: call.op,
-                keys: call.names(),
+                context: call.context(&self.endpoint),
                 evidence: evidence.into(),
             }),
         }
@@ -437,8 +438,7 @@ impl Link {
 
     /// The addresses, looked up in another thread where a name server is involved: it has its own idea of time.
     fn resolve(&self, deadline: &Deadline, report: Report<'_>) -> Result<Vec<SocketAddr>> {
-        let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
-        self.endpoint.resolve_reporting(left.unwrap_or_default(), &mut || {
+        self.endpoint.resolve_reporting(deadline.left(), &mut || {
             let reason = "the name server has not answered yet".into();
             report(&ConnectionFault::Unresolvable { host: self.endpoint.host.clone(), reason });
         })

@@ -1,6 +1,6 @@
 //! The store's operations as requests: what each sends, what it reads, and whether it may be sent again.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rallypoint_core::number::parse_prefix;
@@ -13,7 +13,7 @@ use super::broken::Broken;
 use super::connection::Connection;
 use super::link::user_key;
 use crate::deadline::Deadline;
-use crate::error::{Result, StoreError};
+use crate::error::{Oversize, Result, StoreError, StoreKind};
 use crate::store::{Exchange, Store};
 
 impl Store for TcpStore {
@@ -48,7 +48,7 @@ impl Store for TcpStore {
         Ok(self.exchange(&keys, true, request, &self.deadline())? == Reply::Checked(true))
     }
 
-    fn wait_for(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let keys = self.wire_keys(keys)?;
         self.wait_then(Op::Wait, &as_slices(&keys), None, timeout).map(|_| ())
     }
@@ -111,9 +111,7 @@ impl Store for TcpStore {
         match deleted {
             // Gone it is, but whether this call did it nobody knows.
             Reply::Number(0) if unanswered => Err(StoreError::Indeterminate {
-                peer: self.link.endpoint().to_string(),
-                op: Op::DeleteKey,
-                keys: vec![user_key(&key)],
+                context: self.link.context().during(Op::DeleteKey, vec![user_key(&key)]),
                 reason: "the first try got no answer, the second found no such key".into(),
             }),
             deleted => Ok(deleted == Reply::Number(1)),
@@ -201,23 +199,23 @@ impl Store for TcpStore {
         }
     }
 
-    fn barrier_for(&self, key: &str, world_size: u64, timeout: Duration) -> Result<()> {
+    fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         let size = i64::try_from(world_size)
             .ok()
             .filter(|&size| size > 0)
-            .ok_or_else(|| StoreError::BadWorldSize { what: format!("barrier {key}"), world_size: 0 })?;
+            .ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
         self.meet(key, &self.wire_key(key)?, size, &Deadline::after(timeout))
     }
 
-    fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Option<Duration> {
         self.load_timeout()
     }
 
-    fn set_timeout(&self, timeout: Duration) {
-        self.store_timeout(timeout);
+    fn set_timeout(&self, timeout: Option<Duration>) {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    fn with_timeout(&self, timeout: Duration) -> Box<dyn Store> {
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         Box::new(TcpStore::over(Arc::clone(&self.link), self.server.clone(), timeout))
     }
 
@@ -233,8 +231,8 @@ impl Store for TcpStore {
         self.link.known().generation()
     }
 
-    fn kind(&self) -> &'static str {
-        "TcpStore"
+    fn kind(&self) -> StoreKind {
+        StoreKind::Tcp
     }
 }
 
@@ -312,7 +310,7 @@ impl TcpStore {
         let held = self.look_at(key, deadline)?.map_or(0, |held| held.len());
         // More than its limit it can't hold: then that is not what it said.
         let too_long = held <= limit && held.saturating_add(len) > limit;
-        too_long.then(|| StoreError::AppendTooLarge { key: user_key(key), len, held, limit })
+        too_long.then(|| StoreError::TooLarge(Oversize::Append { key: user_key(key), len, held, limit }))
     }
 
     /// What a key holds after a failure, if anything; `None` if that can't be learned soon.
@@ -354,7 +352,7 @@ impl TcpStore {
         }
     }
 
-    /// Fails with [`StoreError::UnsupportedByServer`] if the server has no queues. Without this check, a pop from such a server
+    /// Fails with [`StoreError::Unsupported`] if the server has no queues. Without this check, a pop from such a server
     /// would wait until its timeout.
     fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<()> {
         if !self.link.server(Op::QueuePop, &[key], deadline)?.has_queues() {
@@ -372,7 +370,11 @@ impl TcpStore {
     fn wire_key(&self, key: &str) -> Result<Vec<u8>> {
         let limit = self.link.limits().key_len;
         if key.len() + 1 > limit {
-            return Err(StoreError::KeyTooLong { key: printable(key.as_bytes()), len: key.len() + 1, limit });
+            return Err(StoreError::TooLarge(Oversize::Key {
+                key: printable(key.as_bytes()),
+                len: key.len() + 1,
+                limit,
+            }));
         }
         let mut wire = Vec::with_capacity(key.len() + 1);
         wire.push(b'/');
@@ -383,14 +385,14 @@ impl TcpStore {
     fn wire_keys(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
         let limit = self.link.limits().keys_per_request;
         if keys.len() > limit {
-            return Err(StoreError::TooManyKeys { count: keys.len(), limit });
+            return Err(StoreError::TooLarge(Oversize::Keys { count: keys.len(), limit }));
         }
         let wire = keys.iter().map(|key| self.wire_key(key)).collect::<Result<Vec<_>>>()?;
         self.check_request(9 + wire.iter().map(|key| 8 + key.len()).sum::<usize>())?;
         Ok(wire)
     }
 
-    /// Fails with [`StoreError::ValueTooLarge`] if the server does not take one of these values.
+    /// Fails with [`Oversize::Value`] if the server does not take one of these values.
     fn check_values(
         &self,
         op: Op,
@@ -402,7 +404,7 @@ impl TcpStore {
         let limit = limit.unwrap_or(self.link.limits().value_len);
         match pairs.iter().find(|(_, value)| value.len() > limit) {
             Some((key, value)) => {
-                Err(StoreError::ValueTooLarge { key: user_key(key), len: value.len(), limit })
+                Err(StoreError::TooLarge(Oversize::Value { key: user_key(key), len: value.len(), limit }))
             }
             None => Ok(()),
         }
@@ -410,7 +412,7 @@ impl TcpStore {
 
     fn check_request(&self, len: usize) -> Result<()> {
         let limit = self.link.limits().frame_len;
-        if len > limit { Err(StoreError::RequestTooLarge { len, limit }) } else { Ok(()) }
+        if len > limit { Err(StoreError::TooLarge(Oversize::Request { len, limit })) } else { Ok(()) }
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
 
     fn connect(pool: &Pool, server: &TcpStoreServer) -> Connection {
         let address = server.addresses()[0];
-        let (ack, deadline) = (Ack::Ping, Deadline::after(SOON));
+        let (ack, deadline) = (Ack::Ping, Deadline::after(Some(SOON)));
         let (mut connection, _) =
             Connection::open(address, ack, false, &Limits::default(), &deadline, &mut || {}).unwrap();
         connection.set_recognized();
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn an_idle_connection_is_asked_and_one_in_use_is_watched() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-        let (address, deadline) = (server.addresses()[0], Deadline::after(SOON));
+        let (address, deadline) = (server.addresses()[0], Deadline::after(Some(SOON)));
         let pool = Pool::default();
         let watched = |beside| match beside {
             Beside::Unheard(watched) => watched,
@@ -160,7 +160,7 @@ mod tests {
         let (_busy, idle) = (connect(&pool, &server), connect(&pool, &server));
         pool.put_back(idle);
         drop(server);
-        let beside = pool.beside(address, &Deadline::after(SOON));
+        let beside = pool.beside(address, &Deadline::after(Some(SOON)));
         assert!(matches!(&beside, Beside::Unheard(watched) if watched.is_empty()), "{beside:?}");
     }
 }

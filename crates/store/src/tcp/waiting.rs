@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::link::user_key;
 use super::operations::one;
 use crate::deadline::Deadline;
-use crate::error::{KeyStates, Result, StoreError};
+use crate::error::{Awaited, Result, StoreError};
 
 /// How a wait ended.
 enum Waited<T> {
@@ -42,7 +42,7 @@ impl TcpStore {
         op: Op,
         keys: &[&[u8]],
         then: Option<(Request<'_>, ReplyKind)>,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<Option<Reply>> {
         let deadline = Deadline::after(timeout);
         let waited = self.link.call(op, keys, true, &deadline, |connection, deadline| {
@@ -93,11 +93,10 @@ impl TcpStore {
         })?;
         match came {
             true => Ok(()),
-            false => Err(StoreError::BarrierTimeout {
-                store: self.describe(),
-                key: name.into(),
-                world_size: world_size as u64,
+            false => Err(StoreError::Timeout {
+                context: self.link.context().during(Op::Barrier, vec![name.into()]),
                 waited: deadline.waited(),
+                awaited: Awaited::Arrivals(world_size as u64),
             }),
         }
     }
@@ -109,12 +108,9 @@ impl TcpStore {
         present: Option<Vec<bool>>,
         deadline: &Deadline,
     ) -> StoreError {
-        StoreError::Timeout {
-            op,
-            store: self.describe(),
-            waited: deadline.waited(),
-            keys: KeyStates::new(keys.iter().map(|key| user_key(key)).collect(), present).into(),
-        }
+        let keys: Vec<_> = keys.iter().map(|key| user_key(key)).collect();
+        let context = self.link.context().during(op, keys.clone());
+        StoreError::Timeout { context, waited: deadline.waited(), awaited: Awaited::keys(keys, present) }
     }
 }
 

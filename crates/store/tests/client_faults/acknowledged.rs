@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Result, Store, StoreError, TcpStore};
+use rallypoint_store::{Oversize, Result, Store, StoreError, TcpStore};
 
 use crate::child::Server;
 use crate::clock::{SOON, client, fails_after};
@@ -52,8 +52,8 @@ fn no_write_succeeds_whose_bytes_nobody_has_handled() {
         let error = write(&store).unwrap_err();
         let repeatable = matches!(op, Op::Set | Op::MultiSet);
         match error {
-            StoreError::Refused { op: refused, .. } if repeatable => assert_eq!(refused, op),
-            StoreError::Indeterminate { op: lost, .. } if !repeatable => assert_eq!(lost, op),
+            StoreError::Refused { context, .. } if repeatable => assert_eq!(context.op, Some(op)),
+            StoreError::Indeterminate { context, .. } if !repeatable => assert_eq!(context.op, Some(op)),
             other => panic!("{name}: {other:?}"),
         }
         assert_eq!(server.value("/k"), None);
@@ -90,18 +90,26 @@ fn what_is_too_large_is_refused_before_anything_is_sent_and_the_connection_survi
         ("multi_set", store.multi_set(&[("a", b"1"), ("k", &large)])),
     ] {
         let error = result.unwrap_err();
-        let StoreError::ValueTooLarge { key, len, limit } = &error else { panic!("{name}: {error:?}") };
+        let StoreError::TooLarge(Oversize::Value { key, len, limit }) = &error else {
+            panic!("{name}: {error:?}")
+        };
         assert_eq!((key.as_str(), *len, *limit), ("k", (8 << 20) + 1, 8 << 20));
     }
     for result in [store.set(&long, b"v"), store.get(&long).map(drop), store.wait(&["k", &long])] {
         let error = result.unwrap_err();
-        assert!(matches!(error, StoreError::KeyTooLong { len: 8193, limit: 8192, .. }), "{error:?}");
+        assert!(
+            matches!(error, StoreError::TooLarge(Oversize::Key { len: 8193, limit: 8192, .. })),
+            "{error:?}"
+        );
     }
     let error = store.check(&vec!["k"; 131_073]).unwrap_err();
-    assert!(matches!(error, StoreError::TooManyKeys { count: 131_073, limit: 131_072 }), "{error:?}");
+    assert!(
+        matches!(error, StoreError::TooLarge(Oversize::Keys { count: 131_073, limit: 131_072 })),
+        "{error:?}"
+    );
     let pairs: Vec<(&str, &[u8])> = vec![("k", &large[..8 << 20]); 9];
     let error = store.multi_set(&pairs).unwrap_err();
-    assert!(matches!(error, StoreError::RequestTooLarge { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::TooLarge(Oversize::Request { .. })), "{error:?}");
     assert_eq!(server.count(Op::Ping), before);
     store.set("k", &large[1..]).unwrap();
     assert_eq!(server.value("/k").unwrap().len(), 8 << 20);

@@ -20,7 +20,7 @@ fn survives(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl F
     let operations: Vec<Operation> = all().into_iter().chain(waiting()).collect();
     let stores: Vec<_> = operations.iter().map(|_| connect(SOON)).collect();
     prepare(&stores[0]);
-    stores.iter().for_each(|store| store.set_timeout(TIMEOUT));
+    stores.iter().for_each(|store| store.set_timeout(Some(TIMEOUT)));
     cut();
     std::thread::scope(|scope| {
         for (operation, store) in operations.iter().zip(&stores) {
@@ -43,7 +43,7 @@ fn survives(connect: impl Fn(Duration) -> TcpStore, cut: impl Fn(), heal: impl F
     heal();
     let healed = Instant::now();
     for (operation, store) in all().iter().zip(&stores) {
-        store.set_timeout(SOON);
+        store.set_timeout(Some(SOON));
         (operation.call)(store).expect(operation.name);
     }
     assert!(healed.elapsed() < RECOVERY, "it took {:?} after healing", healed.elapsed());

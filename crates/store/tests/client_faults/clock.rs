@@ -12,12 +12,12 @@ pub(crate) use crate::timing::{SOON, TRIES, eventually, goes_on_for, latest};
 pub(crate) fn client(port: u16, timeout: Duration) -> TcpStore {
     let store = open("127.0.0.1", port, SOON).unwrap();
     store.server_identity();
-    store.set_timeout(timeout);
+    store.set_timeout(Some(timeout));
     store
 }
 
 pub(crate) fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore> {
-    TcpStore::open(TcpStoreOptions { timeout, ..TcpStoreOptions::new(Endpoint::new(host, port)) })
+    TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).timeout(timeout))
 }
 
 /// Calls something that must fail when its time is up, not before, and hardly after.

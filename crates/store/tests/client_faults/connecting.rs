@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Op;
 use rallypoint_store::reserve_port;
 use rallypoint_store::{
-    ConnectionFault, Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions,
+    Awaited, ConnectionFault, Endpoint, Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions,
     TcpStoreServer,
 };
 
@@ -82,7 +82,7 @@ fn a_server_that_stops_before_the_first_operation_is_given_its_time_and_no_more(
     at_once(operations, |operation| {
         let server = Fake::start(OURS, |seen| if seen.op == Op::Check { Act::Ignore } else { Act::Answer });
         let store = open("127.0.0.1", server.port(), SOON).unwrap();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         let error = fails_after(TIMEOUT, operation.name, || (operation.call)(&store));
         assert!(matches!(error, StoreError::NoAnswer { .. } | StoreError::Unreachable { .. }), "{error:?}");
     });
@@ -191,14 +191,17 @@ fn a_stranger_at_one_address_does_not_hide_the_store_at_another() {
 #[test]
 fn the_master_of_a_world_that_does_not_come_says_how_many_did() {
     let open = |is_master, port| {
-        TcpStore::open(TcpStoreOptions {
-            is_master,
-            world_size: Some(3),
-            timeout: TIMEOUT,
-            ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-        })
+        TcpStore::open(
+            TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+                .is_master(is_master)
+                .world_size(Some(3))
+                .timeout(TIMEOUT),
+        )
     };
     let error = fails_after(TIMEOUT, "open", || open(true, 0));
-    assert!(matches!(error, StoreError::WorkersMissing { joined: 1, expected: 3, .. }), "{error:?}");
+    assert!(
+        matches!(error, StoreError::Timeout { awaited: Awaited::Workers { joined: 1, expected: 3 }, .. }),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("1 of 3 joined"), "{error}");
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Barrier, PrefixStore, Result, Store, StoreError, TcpStore, barrier, synchronize};
+use rallypoint_store::{
+    Awaited, Barrier, PrefixStore, Result, Store, StoreError, TcpStore, barrier, synchronize,
+};
 
 use crate::child::Server;
 use crate::clock::{SOON, client, eventually, fails_after, goes_on_for};
@@ -29,7 +31,7 @@ fn every_operation_returns_in_time_from_a_server_that_is_stopped_and_works_when_
                 match error {
                     // What was not sent, for lack of a connection that works, is told apart from what was.
                     StoreError::Unreachable { .. } => {}
-                    StoreError::Timeout { ref keys, .. }
+                    StoreError::Timeout { awaited: Awaited::Keys(ref keys), .. }
                         if operation.repeatable || operation.name.contains("empty") =>
                     {
                         assert_eq!(keys.present, None, "nobody can have said so");
@@ -66,14 +68,13 @@ fn a_server_that_falls_silent_while_it_says_which_keys_are_there_is_believed_so_
     // The missing one is behind all that can be asked for.
     keys.rotate_left(1);
     // On a busy machine it may have had no time to say anything.
-    let was_heard =
-        |error: &StoreError| matches!(error, StoreError::Timeout { keys, .. } if keys.present.is_some());
+    let was_heard = |error: &StoreError| matches!(error, StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.present.is_some());
     let error = fails_in_time(TIMEOUT, "wait", was_heard, || {
         checks.store(0, Ordering::SeqCst);
-        store.wait_for(&keys, TIMEOUT)
+        store.wait_for(&keys, Some(TIMEOUT))
     });
     let said = error.to_string();
-    let StoreError::Timeout { keys, .. } = error else { panic!("{said}") };
+    let StoreError::Timeout { awaited: Awaited::Keys(keys), .. } = error else { panic!("{said}") };
     let known = keys.present.as_ref().map_or(0, Vec::len);
     assert!(known > 0 && known < 20_000, "{said}");
     assert!(keys.missing().is_empty(), "{said}");
@@ -97,11 +98,11 @@ fn the_time_out_is_kept_whatever_its_length() {
     std::thread::scope(|scope| {
         for (timeout, [waiting, asking]) in timeouts.iter().zip(&stores) {
             scope.spawn(move || {
-                let store = waiting.with_timeout(*timeout);
+                let store = waiting.with_timeout(Some(*timeout));
                 fails_after(*timeout, "get", || store.get("missing"));
             });
             scope.spawn(move || {
-                let store = asking.with_timeout(*timeout);
+                let store = asking.with_timeout(Some(*timeout));
                 fails_after(*timeout, "add", || store.add("n", 1));
             });
         }
@@ -140,9 +141,9 @@ fn what_is_built_on_a_store_keeps_its_own_time_out() {
     let store = Arc::new(client(server.port(), SOON));
     let part = PrefixStore::new("part", store.clone());
     server.freeze();
-    fails_after(TIMEOUT, "wait_for", || store.wait_for(&["k"], TIMEOUT));
-    fails_after(TIMEOUT, "barrier_for", || store.barrier_for("b", 2, TIMEOUT));
-    fails_after(TIMEOUT, "a prefix's barrier_for", || part.barrier_for("b", 2, TIMEOUT));
+    fails_after(TIMEOUT, "wait_for", || store.wait_for(&["k"], Some(TIMEOUT)));
+    fails_after(TIMEOUT, "barrier_for", || store.barrier_for("b", 2, Some(TIMEOUT)));
+    fails_after(TIMEOUT, "a prefix's barrier_for", || part.barrier_for("b", 2, Some(TIMEOUT)));
     fails_after(TIMEOUT, "synchronize", || synchronize(&*store, b"v", 0, 2, "k", TIMEOUT));
     let meeting = Barrier::new("meeting", 2).timeout(TIMEOUT);
     fails_after(TIMEOUT, "barrier", || barrier(&*store, &meeting));
@@ -156,12 +157,12 @@ fn an_answer_that_comes_too_late_is_never_taken_for_another() {
     let store = client(server.port(), SOON);
     store.multi_set(&[("a", b"1"), ("b", b"2")]).unwrap();
     for _ in 0..5 {
-        store.set_timeout(Duration::from_millis(60));
+        store.set_timeout(Some(Duration::from_millis(60)));
         server.freeze();
         store.get("a").unwrap_err();
         store.num_keys().unwrap_err();
         server.thaw();
-        store.set_timeout(SOON);
+        store.set_timeout(Some(SOON));
         assert_eq!(store.get("b").unwrap(), b"2");
         assert_eq!(store.num_keys().unwrap(), 2);
         assert!(!store.check(&["c"]).unwrap());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rallypoint_core::WireError;
 use rallypoint_core::wire::{Op, Reply};
-use rallypoint_store::{Store, StoreError, TcpStore};
+use rallypoint_store::{Oversize, Store, StoreError, TcpStore, Violation};
 
 use crate::clock::{SOON, TRIES, client, fails_after, open};
 use crate::fake::{Act, Fake, OURS, TORCHS, bytes};
@@ -51,11 +51,11 @@ fn a_reply_that_announces_too_much_is_refused_at_once() {
             let store = connected(&server);
             server.at_next(op, Act::Say(reply));
             let error = call(&store).unwrap_err();
-            let StoreError::ReplyTooLarge { op: during, peer, keys, len: named, limit } = &error else {
+            let StoreError::TooLarge(Oversize::Reply { context, len: named, limit }) = &error else {
                 panic!("{op}: {error:?}")
             };
-            assert_eq!((*during, peer), (op, &format!("127.0.0.1:{}", server.port())));
-            assert_eq!(keys.len(), usize::from(op != Op::ListKeys), "{error}");
+            assert_eq!((context.op, &context.peer), (Some(op), &format!("127.0.0.1:{}", server.port())));
+            assert_eq!(context.keys.len(), usize::from(op != Op::ListKeys), "{error}");
             assert!(*named > 64 << 20 && *limit == 64 << 20, "{error}");
             assert_poisoned(&server, &store);
         }
@@ -70,8 +70,8 @@ fn a_list_that_announces_too_many_or_fewer_than_none_is_refused() {
         server.at_next(Op::ListKeys, Act::Say(count.to_le_bytes().to_vec()));
         let error = store.list_keys().unwrap_err();
         match error {
-            StoreError::ReplyTooLarge { op: Op::ListKeys, .. } if count > 0 => {}
-            StoreError::Protocol { op: Op::ListKeys, .. } if count < 0 => {}
+            StoreError::TooLarge(Oversize::Reply { .. }) if count > 0 => {}
+            StoreError::Protocol { .. } if count < 0 => {}
             other => panic!("{count}: {other:?}"),
         }
         assert_poisoned(&server, &store);
@@ -97,7 +97,10 @@ fn a_byte_that_means_nothing_is_a_violation() {
                 let store = connected(&server);
                 server.at_next(op, Act::Say(vec![byte]));
                 let error = call(&store).unwrap_err();
-                let StoreError::Protocol { violation: WireError::BadReplyByte { found, .. }, .. } = &error
+                let StoreError::Protocol {
+                    violation: Violation::Malformed(WireError::BadReplyByte { found, .. }),
+                    ..
+                } = &error
                 else {
                     panic!("{op}: {error:?}")
                 };
@@ -117,15 +120,18 @@ fn a_bad_answer_to_a_cancel_is_a_violation() {
     });
     let timeout = Duration::from_millis(50);
     let calls: [Call; 2] = [
-        |store| store.wait_for(&["missing"], Duration::from_millis(50)),
-        |store| store.barrier_for("b", 2, Duration::from_millis(50)),
+        |store| store.wait_for(&["missing"], Some(Duration::from_millis(50))),
+        |store| store.barrier_for("b", 2, Some(Duration::from_millis(50))),
     ];
     for call in calls {
         let store = connected(&server);
         let connections = server.connections();
         // On a busy machine the answer may come too late to be looked at.
         let heard = (0..TRIES).any(|_| match fails_after(timeout, "it", || call(&store)) {
-            StoreError::Protocol { violation: WireError::BadReplyByte { found: 9, .. }, .. } => true,
+            StoreError::Protocol {
+                violation: Violation::Malformed(WireError::BadReplyByte { found: 9, .. }),
+                ..
+            } => true,
             StoreError::Timeout { .. } | StoreError::Indeterminate { .. } => false,
             other => panic!("{other:?}"),
         });
@@ -149,7 +155,13 @@ fn a_ping_that_is_answered_with_another_number_is_a_violation() {
         let store = connected(&server);
         server.at_next(Op::Ping, Act::Say(bytes(Reply::Nonce(0xDEAD_BEEF))));
         let error = call(&store).unwrap_err();
-        assert!(matches!(error, StoreError::WrongNonce { found: 0xDEAD_BEEF, .. }), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                StoreError::Protocol { violation: Violation::WrongNonce { found: 0xDEAD_BEEF, .. }, .. }
+            ),
+            "{error:?}"
+        );
         assert_poisoned(&server, &store);
     }
 }
@@ -218,14 +230,17 @@ fn a_reply_that_drips_ends_with_the_time_out() {
     let value = vec![7; 1000];
     store.set("long", &value).unwrap();
     let timeout = Duration::from_millis(300);
-    store.set_timeout(timeout);
+    store.set_timeout(Some(timeout));
     let is_fair = |error: &StoreError| matches!(error, StoreError::NoAnswer { .. });
     let error = fails_in_time(timeout, "get", is_fair, || {
         server.at_next(Op::Get, Act::Drip(Duration::from_millis(20)));
         store.get("long")
     });
-    assert!(matches!(error, StoreError::NoAnswer { op: Op::Get, .. }), "{error:?}");
-    store.set_timeout(SOON);
+    assert!(
+        matches!(&error, StoreError::NoAnswer { context, .. } if context.op == Some(Op::Get)),
+        "{error:?}"
+    );
+    store.set_timeout(Some(SOON));
     assert!(store.get("long").unwrap() == value);
 }
 
@@ -242,7 +257,10 @@ fn what_is_no_store_at_all_is_named_at_once() {
             _ => Act::Ignore,
         });
         let error = open("127.0.0.1", server.port(), SOON).unwrap_err();
-        assert!(matches!(error, StoreError::WrongNonce { .. }), "{error:?}");
+        assert!(
+            matches!(error, StoreError::Protocol { violation: Violation::WrongNonce { .. }, .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("not a c10d store server"), "{error}");
     }
 }

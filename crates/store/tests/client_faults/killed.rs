@@ -58,12 +58,12 @@ fn whoever_waits_on_a_server_that_is_killed_is_told_within_50_ms() {
             }
             assert!(names(&error, port, operation.name), "{}: {error}", operation.name);
             match &error {
-                StoreError::ConnectionLost { keys, .. } if !operation.name.starts_with("barrier") => {
-                    assert!(!keys.is_empty());
+                StoreError::ConnectionLost { context, .. } if !operation.name.starts_with("barrier") => {
+                    assert!(!context.keys.is_empty());
                 }
                 // Whether it was counted there nobody knows.
-                StoreError::Indeterminate { keys, .. } if operation.name.starts_with("barrier") => {
-                    assert_eq!(keys, &["two"]);
+                StoreError::Indeterminate { context, .. } if operation.name.starts_with("barrier") => {
+                    assert_eq!(context.keys, ["two"]);
                 }
                 other => panic!("{}: {other:?}", operation.name),
             }
@@ -124,11 +124,11 @@ fn later_calls_try_again_until_their_time_is_up_and_say_that_nobody_listens() {
     server.kill();
     at_once(all(), |operation| {
         let error = fails_after(timeout, operation.name, || (operation.call)(&store));
-        let StoreError::Unreachable { endpoint, op, tried, waited, .. } = &error else {
+        let StoreError::Unreachable { context, tried, waited } = &error else {
             panic!("{}: {error:?}", operation.name)
         };
-        assert_eq!(*op, operation.op(), "{error}");
-        assert_eq!(endpoint, &format!("127.0.0.1:{port}"));
+        assert_eq!(context.op, Some(operation.op()), "{error}");
+        assert_eq!(&context.peer, &format!("127.0.0.1:{port}"));
         assert!(tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused), "{error}");
         assert!(*waited >= timeout, "{error}");
     });

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Store, StoreError};
+use rallypoint_store::{Oversize, Store, StoreError};
 
 use crate::child::{heard, say, start};
 use crate::clock::{SOON, client};
@@ -30,7 +30,7 @@ pub(crate) fn read_and_say_what_it_took(port: u16) {
     let error = store.get("k").unwrap_err();
     let (_, most) = resident();
     let kind = match error {
-        StoreError::ReplyTooLarge { .. } => "too-large",
+        StoreError::TooLarge(Oversize::Reply { .. }) => "too-large",
         StoreError::NoAnswer { .. } => "no-answer",
         StoreError::Timeout { .. } => "timeout",
         other => panic!("{other:?}"),
@@ -97,8 +97,9 @@ fn a_reply_as_long_as_the_limit_is_taken() {
     let values = store.multi_get(&["a", "b", "c", "a", "b", "c", "a"]).unwrap();
     assert!(values.iter().all(|got| *got == value));
     let error = store.multi_get(&["a", "b", "c", "a", "b", "c", "a", "b"]).unwrap_err();
-    let StoreError::ReplyTooLarge { peer, op, keys, len, limit } = &error else { panic!("{error:?}") };
-    assert_eq!((peer, *op, keys.len()), (&format!("127.0.0.1:{}", server.port()), Op::MultiGet, 8));
+    let StoreError::TooLarge(Oversize::Reply { context, len, limit }) = &error else { panic!("{error:?}") };
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    assert_eq!((&context.peer, context.op, context.keys.len()), (&endpoint, Some(Op::MultiGet), 8));
     assert!(*limit == 64 << 20 && *len > 64 << 20, "{error}");
     assert!(error.to_string().contains("to multi_get of a, b, c, a, b, c, a, b has at least"), "{error}");
     assert!(error.to_string().contains("ask for fewer keys at a time"), "{error}");

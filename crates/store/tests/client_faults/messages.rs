@@ -70,7 +70,8 @@ fn a_reset_names_server_operation_and_keys() {
     let server = server.replace(TORCHS);
     for operation in all() {
         let error = (operation.call)(&store).expect_err(operation.name);
-        let StoreError::StoreReset { op, keys, .. } = &error else { panic!("{error:?}") };
+        let StoreError::StoreReset { context, .. } = &error else { panic!("{error:?}") };
+        let (op, keys) = (&context.op.unwrap(), &context.keys);
         assert_eq!(*op, operation.op());
         assert_eq!(keys.is_empty(), ["num_keys", "list_keys", "ping"].contains(&operation.name), "{error}");
     }
@@ -106,7 +107,7 @@ fn of_many_keys_some_are_named() {
     let names: Vec<_> = (0..1000).map(|n| format!("k{n}")).collect();
     let pairs: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
     let error = store.multi_set(&pairs).unwrap_err();
-    assert!(matches!(&error, StoreError::Refused { keys, .. } if *keys == names));
+    assert!(matches!(&error, StoreError::Refused { context, .. } if context.keys == names));
     let text = error.to_string();
     assert!(text.starts_with("multi_set of k0, k1, k2, ") && text.contains("k15 and 984 more was"), "{text}");
     assert!(text.len() < 400, "{text}");

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use rallypoint_store::StoreError;
+use rallypoint_store::{ConnectionFault, StoreError};
 
 use crate::child::{heard, say, start};
 use crate::clock::{TRIES, fails_after, latest, open};
@@ -12,7 +12,9 @@ use crate::clock::{TRIES, fails_after, latest, open};
 fn a_host_that_does_not_exist_is_named() {
     let timeout = Duration::from_millis(400);
     let error = fails_after(timeout, "connect", || open("no-such-host.invalid", 29400, timeout));
-    let StoreError::Unresolvable { host, .. } = &error else { panic!("{error:?}") };
+    let Some(ConnectionFault::Unresolvable { host, .. }) = &error.connection_fault() else {
+        panic!("{error:?}")
+    };
     assert_eq!(host, "no-such-host.invalid");
     assert!(error.to_string().contains("could not resolve host \"no-such-host.invalid\""), "{error}");
 }
@@ -22,7 +24,7 @@ pub(crate) fn resolve_and_say_how_long(host: &str, millis: u64) {
     let started = Instant::now();
     let error = open(host, 29400, Duration::from_millis(millis)).unwrap_err();
     let took = started.elapsed();
-    assert!(matches!(error, StoreError::Unresolvable { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
     say(&format!("{} {error}", took.as_millis()));
 }
 

@@ -50,7 +50,7 @@ fn an_operation_that_the_server_lacks_is_named_and_the_client_goes_on() {
         let store = client(server.port(), SOON);
         let error = (operation.call)(&store).unwrap_err();
         assert!(
-            matches!(&error, StoreError::UnsupportedByServer { op, .. } if *op == operation.op()),
+            matches!(&error, StoreError::Unsupported { context, .. } if context.op == Some(operation.op())),
             "{error:?}"
         );
         store.set("k", b"v").unwrap();
@@ -67,7 +67,8 @@ fn a_connection_that_breaks_on_a_newer_operation_does_not_make_the_server_old() 
         server.at_next(operation.op(), Act::Close);
         match (operation.call)(&store) {
             Ok(()) if operation.repeatable => {}
-            Err(StoreError::Indeterminate { op, .. }) if !operation.repeatable => {
+            Err(StoreError::Indeterminate { context, .. }) if !operation.repeatable => {
+                let op = context.op.unwrap();
                 assert_eq!(op, operation.op());
             }
             other => panic!("{}: {other:?}", operation.name),

@@ -25,7 +25,7 @@ impl Operation {
 
 /// What the operations need to succeed at once on a healthy server.
 pub(crate) fn prepare(store: &dyn Store) {
-    let store = store.with_timeout(SOON);
+    let store = store.with_timeout(Some(SOON));
     store.multi_set(&[("there", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
     for _ in 0..8 {
         store.queue_push("queue", b"item").unwrap();

@@ -30,9 +30,9 @@ fn a_wait_that_was_taken_back_leaves_its_connection_as_good_as_before() {
         let kept = (0..TRIES).any(|_| {
             let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
             let store = client(server.port(), SOON);
-            store.set_timeout(Duration::from_millis(20));
+            store.set_timeout(Some(Duration::from_millis(20)));
             (operation.call)(&store).unwrap_err();
-            store.set_timeout(SOON);
+            store.set_timeout(Some(SOON));
             store.set("k", b"v").unwrap();
             server.stats().accepted == 1
         });

@@ -13,7 +13,7 @@ use crate::fake::{Act, Fake, TORCHS};
 
 /// Tries to connect until `timeout`. Returns the error and the faults that were reported before it.
 fn reported(host: &str, port: u16, timeout: Duration) -> (StoreError, Vec<ConnectionFault>) {
-    let options = TcpStoreOptions { timeout, ..TcpStoreOptions::new(Endpoint::new(host, port)) };
+    let options = TcpStoreOptions::new(Endpoint::new(host, port)).timeout(timeout);
     let mut faults = Vec::new();
     let error = TcpStore::open_reporting(options, &mut |fault| faults.push(fault.clone())).unwrap_err();
     (error, faults)

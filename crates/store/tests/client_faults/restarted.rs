@@ -10,7 +10,8 @@ use crate::clock::{SOON, client, goes_on_for};
 use crate::operations::{all, prepare, waiting};
 
 fn assert_reset(error: &StoreError, port: u16) {
-    let StoreError::StoreReset { peer, evidence, .. } = error else { panic!("{error:?}") };
+    let StoreError::StoreReset { context, evidence } = error else { panic!("{error:?}") };
+    let peer = &context.peer;
     assert_eq!(peer, &format!("127.0.0.1:{port}"));
     assert!(evidence.contains("it was instance"), "{evidence}");
     assert!(error.to_string().contains("make a new client"), "{error}");

@@ -97,11 +97,9 @@ fn keys_that_are_gone_for_a_good_reason_are_not_missed() {
 #[test]
 fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
     let server = Fake::honest(TORCHS);
-    let store = TcpStore::open(TcpStoreOptions {
-        world_size: Some(2),
-        timeout: SOON,
-        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))
-    })
+    let store = TcpStore::open(
+        TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port())).world_size(Some(2)).timeout(SOON),
+    )
     .unwrap();
     let other = client(server.port(), SOON);
     for n in 0..20 {
@@ -118,11 +116,8 @@ fn a_store_that_was_joined_is_the_same_as_long_as_that_is_counted() {
 #[test]
 fn a_store_that_was_joined_anew_by_fewer_is_another_one() {
     let server = Fake::honest(TORCHS);
-    let joined = |port| TcpStoreOptions {
-        world_size: Some(3),
-        timeout: SOON,
-        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-    };
+    let joined =
+        |port| TcpStoreOptions::new(Endpoint::new("127.0.0.1", port)).world_size(Some(3)).timeout(SOON);
     let _first = TcpStore::open(joined(server.port())).unwrap();
     let second = TcpStore::open(joined(server.port())).unwrap();
     second.set("k", b"v").unwrap();

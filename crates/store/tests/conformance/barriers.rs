@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rallypoint_store::StoreError;
+use rallypoint_store::{Awaited, StoreError};
 
 use crate::clock::{SOON, times_out_after};
 use crate::stores::World;
@@ -34,35 +34,37 @@ pub(crate) fn nobody_passes_before_the_last_has_come(world: &World) {
 pub(crate) fn a_barrier_of_one_passes_at_once(world: &World) {
     let store = world.client();
     store.barrier("alone", 1).unwrap();
-    store.barrier_for("alone too", 1, SOON).unwrap();
+    store.barrier_for("alone too", 1, Some(SOON)).unwrap();
 }
 
 pub(crate) fn a_barrier_of_nobody_is_refused_and_changes_nothing(world: &World) {
     let store = world.client();
     let before = store.num_keys().unwrap();
     let error = store.barrier("b", 0).unwrap_err();
-    assert!(matches!(&error, StoreError::BadWorldSize { world_size: 0, .. }), "{error:?}");
+    assert!(matches!(&error, StoreError::InvalidArgument(_)), "{error:?}");
     assert_eq!(store.num_keys().unwrap(), before);
     assert_eq!(store.list_keys().unwrap(), Vec::<String>::new());
 }
 
 pub(crate) fn a_barrier_that_times_out_says_so_in_time(world: &World) {
     let store = world.client();
-    let error = times_out_after(SHORT, || store.barrier_for("b", 20, SHORT));
+    let error = times_out_after(SHORT, || store.barrier_for("b", 20, Some(SHORT)));
     match &error {
-        StoreError::BarrierTimeout { key, world_size, waited, .. } if world.own_barrier => {
-            assert_eq!((key.as_str(), *world_size), ("b", 20));
+        StoreError::Timeout { context, awaited: Awaited::Arrivals(world_size), waited, .. }
+            if world.own_barrier =>
+        {
+            assert_eq!((context.keys[0].as_str(), *world_size), ("b", 20));
             assert!(*waited >= SHORT);
         }
-        StoreError::Timeout { keys, .. } if !world.own_barrier => {
+        StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if !world.own_barrier => {
             assert!(keys.missing()[0].ends_with("b/last_member"), "{error}");
         }
         other => panic!("{other:?}"),
     }
     // The store's own time-out serves where none is given.
-    store.set_timeout(SHORT);
+    store.set_timeout(Some(SHORT));
     times_out_after(SHORT, || store.barrier("other", 20));
-    store.set_timeout(SOON);
+    store.set_timeout(Some(SOON));
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
 }
@@ -94,10 +96,10 @@ pub(crate) fn whoever_left_an_own_barrier_does_not_count(world: &World) {
         return;
     }
     let (a, b) = (world.client(), world.client());
-    times_out_after(SHORT, || a.barrier_for("b", 2, SHORT));
+    times_out_after(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
     // Neither the one who left nor the same one coming again makes two.
-    times_out_after(SHORT, || a.barrier_for("b", 2, SHORT));
-    times_out_after(SHORT, || b.barrier_for("b", 2, SHORT));
+    times_out_after(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
+    times_out_after(SHORT, || b.barrier_for("b", 2, Some(SHORT)));
     meet(world, "b", 2);
 }
 
@@ -108,7 +110,7 @@ pub(crate) fn an_own_barrier_is_not_a_key(world: &World) {
     let store = world.client();
     store.set("b", b"a key of that name").unwrap();
     let before = store.num_keys().unwrap();
-    times_out_after(SHORT, || store.barrier_for("b", 2, SHORT));
+    times_out_after(SHORT, || store.barrier_for("b", 2, Some(SHORT)));
     meet(world, "b", 2);
     assert_eq!(store.num_keys().unwrap(), before);
     assert_eq!(store.get("b").unwrap(), b"a key of that name");
@@ -123,5 +125,5 @@ pub(crate) fn a_generic_barrier_uses_the_keys_that_torch_uses(world: &World) {
     assert_eq!(store.get("b/num_members").unwrap(), b"3");
     assert_eq!(store.get("b/last_member").unwrap(), b"1");
     // Used again it lets everybody through, as torch's does.
-    store.barrier_for("b", 3, SOON).unwrap();
+    store.barrier_for("b", 3, Some(SOON)).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use rallypoint_store::{Result, StoreError};
+use rallypoint_store::{Awaited, Result, StoreError};
 
 pub(crate) use crate::timing::{SOON, eventually, goes_on_for};
 
@@ -17,7 +17,9 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Re
 /// may be no new connection in time either.
 pub(crate) fn was_heard(error: &StoreError) -> bool {
     match error {
-        StoreError::Timeout { keys, .. } => keys.present.as_ref().map(Vec::len) == Some(keys.keys.len()),
+        StoreError::Timeout { awaited: Awaited::Keys(keys), .. } => {
+            keys.present.as_ref().map(Vec::len) == Some(keys.keys.len())
+        }
         StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } | StoreError::Unreachable { .. } => {
             false
         }

@@ -104,7 +104,7 @@ pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
     let (waiter, other) = (world.client(), world.client());
     let timeout = Duration::from_millis(150);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| times_out_after(timeout, || waiter.wait_for(&["c"], timeout)));
+        let waiting = scope.spawn(|| times_out_after(timeout, || waiter.wait_for(&["c"], Some(timeout))));
         while !waiting.is_finished() {
             assert_eq!(other.compare_set("c", b"expected", b"desired").unwrap(), b"expected");
         }

@@ -52,7 +52,7 @@ fn nothing_outside_the_prefix_can_be_read_written_or_listed() {
     root.queue_push("k", b"item").unwrap();
     let before = keys(&root);
     assert!(!part.check(&["k"]).unwrap());
-    assert!(part.wait_for(&["k"], Duration::from_millis(5)).is_err());
+    assert!(part.wait_for(&["k"], Some(Duration::from_millis(5))).is_err());
     assert!(!part.delete_key("k").unwrap());
     assert_eq!(part.queue_len("k").unwrap(), 0);
     assert!(part.try_queue_pop("k").is_err());
@@ -70,8 +70,8 @@ fn num_keys_is_that_of_the_whole_store_and_the_time_out_is_shared() {
     root.set("outside", b"1").unwrap();
     nested.set("k", b"v").unwrap();
     assert_eq!(nested.num_keys().unwrap(), 2);
-    nested.set_timeout(Duration::from_secs(7));
-    assert_eq!(root.timeout(), Duration::from_secs(7));
+    nested.set_timeout(Some(Duration::from_secs(7)));
+    assert_eq!(root.timeout(), Some(Duration::from_secs(7)));
 }
 
 #[test]

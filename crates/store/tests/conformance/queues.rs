@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rallypoint_store::{Result, StoreError};
+use rallypoint_store::{Awaited, Result, StoreError};
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
 use crate::stores::World;
@@ -87,13 +87,15 @@ pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
     }
     let (store, other) = (world.client(), world.client());
     let timeout = Duration::from_millis(120);
-    store.set_timeout(timeout);
+    store.set_timeout(Some(timeout));
     let error = times_out_after(timeout, || store.queue_pop("q"));
-    let StoreError::Timeout { op, keys, .. } = &error else { panic!("{error:?}") };
-    assert_eq!((op.name(), keys.present.as_deref()), ("queue_pop", Some(&[false][..])));
+    let StoreError::Timeout { context, awaited: Awaited::Keys(keys), .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!((context.op.unwrap().name(), keys.present.as_deref()), ("queue_pop", Some(&[false][..])));
     other.queue_push("q", b"x").unwrap();
     assert_eq!(other.queue_len("q").unwrap(), 1);
-    store.set_timeout(SOON);
+    store.set_timeout(Some(SOON));
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 

@@ -37,7 +37,7 @@ impl World {
 
 pub(crate) fn hash() -> World {
     let store = HashStore::new();
-    store.set_timeout(SOON);
+    store.set_timeout(Some(SOON));
     World {
         make: Box::new(move || Box::new(store.clone())),
         kind: "HashStore",
@@ -57,7 +57,7 @@ pub(crate) fn tcp() -> World {
     World {
         make: Box::new(move || {
             let endpoint = Endpoint::new("127.0.0.1", server.port());
-            let options = TcpStoreOptions { timeout: SOON, ..TcpStoreOptions::new(endpoint) };
+            let options = TcpStoreOptions::new(endpoint).timeout(SOON);
             Box::new(TcpStore::open(options).unwrap())
         }),
         kind: "TcpStore",

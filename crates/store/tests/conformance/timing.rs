@@ -6,6 +6,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{Result, StoreError};
+pub(crate) use rallypoint_testkit::eventually;
 
 /// Long enough for anything that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -39,16 +40,6 @@ pub(crate) fn fails_in_time<T: Debug>(
         assert!(tried < TRIES, "{name} took {took:?} with a time-out of {timeout:?}: {error}");
     }
     unreachable!("the loop returns or fails")
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "still not so after {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A call in another thread goes on for at least so long.

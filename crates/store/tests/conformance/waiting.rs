@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rallypoint_store::{NO_TIMEOUT, Store, StoreError};
+use rallypoint_store::{Awaited, Store, StoreError};
 
 use crate::clock::{goes_on_for, times_out_after, was_heard};
 use crate::stores::World;
@@ -70,9 +70,11 @@ pub(crate) fn wait_sees_every_way_in_which_a_key_can_come(world: &World) {
 pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
     let store = world.client();
     store.multi_set(&[("a", b"1"), ("c", b"3")]).unwrap();
-    let error = times_out_after(SHORT, || store.wait_for(&["a", "b", "c", "d"], SHORT));
-    let StoreError::Timeout { op, keys, waited, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(op.name(), "wait");
+    let error = times_out_after(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
+    let StoreError::Timeout { context, awaited: Awaited::Keys(keys), waited } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(context.op.unwrap().name(), "wait");
     assert_eq!(keys.present, Some(vec![true, false, true, false]));
     assert!(*waited >= SHORT, "{waited:?}");
     let named: Vec<_> = keys.missing().iter().map(|key| key.rsplit('/').next().unwrap().to_owned()).collect();
@@ -89,12 +91,12 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
     store.multi_set(&there.map(|n| (names[n].as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
     let keys: Vec<_> = names.iter().map(String::as_str).collect();
     let time = Duration::from_secs(1);
-    store.set_timeout(time);
+    store.set_timeout(Some(time));
     type Wait = fn(&dyn Store, &[&str]) -> rallypoint_store::Result<()>;
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
         let error = times_out_after(time, || wait(&*store, &keys));
-        let StoreError::Timeout { keys, .. } = &error else { panic!("{error:?}") };
+        let StoreError::Timeout { awaited: Awaited::Keys(keys), .. } = &error else { panic!("{error:?}") };
         let expected: Vec<_> = (0..names.len()).map(|n| !is_missing(n)).collect();
         assert!(keys.present.as_ref() == Some(&expected), "{error}");
         assert_eq!(keys.missing().len(), 7);
@@ -105,19 +107,21 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
 pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
     let store = world.client();
     store.set("there", b"1").unwrap();
-    store.set_timeout(SHORT);
+    store.set_timeout(Some(SHORT));
     type Wait = fn(&dyn Store) -> rallypoint_store::Result<()>;
     let waits: [(&str, Vec<bool>, Wait); 4] = [
         ("get", vec![false], |store| store.get("k").map(drop)),
         ("multi_get", vec![true, false], |store| store.multi_get(&["there", "k"]).map(drop)),
         ("wait", vec![false], |store| store.wait(&["k"])),
-        ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], SHORT)),
+        ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], Some(SHORT))),
     ];
     for (name, present, wait) in waits {
         let error = times_out_after(SHORT, || wait(&*store));
-        let StoreError::Timeout { op, keys, .. } = &error else { panic!("{name}: {error:?}") };
+        let StoreError::Timeout { context, awaited: Awaited::Keys(keys), .. } = &error else {
+            panic!("{name}: {error:?}")
+        };
         // FileStore and the generic fall-backs may say which of their steps it was.
-        assert!([name, "get"].contains(&op.name()), "{name}: {error}");
+        assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
         assert_eq!(keys.present.as_deref(), Some(&present[..]), "{name}: {error}");
     }
 }
@@ -126,7 +130,9 @@ pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
     let store = world.client();
     let before = store.num_keys().unwrap();
     for _ in 0..3 {
-        times_out_after(Duration::from_millis(20), || store.wait_for(&["k"], Duration::from_millis(20)));
+        times_out_after(Duration::from_millis(20), || {
+            store.wait_for(&["k"], Some(Duration::from_millis(20)))
+        });
         assert_eq!(store.num_keys().unwrap(), before);
     }
     store.set("k", b"v").unwrap();
@@ -138,9 +144,9 @@ pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &Wo
     let store = world.client();
     store.set("k", b"v").unwrap();
     let heard = (0..20).filter(|_| {
-        let error = store.wait_for(&["k", "never"], Duration::from_nanos(1)).unwrap_err();
+        let error = store.wait_for(&["k", "never"], Some(Duration::from_nanos(1))).unwrap_err();
         assert!(matches!(&error, StoreError::Timeout { .. }) || !was_heard(&error), "{error:?}");
-        match store.wait_for(&["k"], Duration::from_nanos(1)) {
+        match store.wait_for(&["k"], Some(Duration::from_nanos(1))) {
             Ok(()) => true,
             Err(error) => {
                 assert!(!was_heard(&error), "{error:?}");
@@ -153,16 +159,16 @@ pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &Wo
 
 pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
     let (waiter, other) = (world.client(), world.client());
-    waiter.set_timeout(NO_TIMEOUT);
-    assert_eq!(waiter.timeout(), NO_TIMEOUT);
+    waiter.set_timeout(None);
+    assert_eq!(waiter.timeout(), None);
     std::thread::scope(|scope| {
         let mut calls = vec![
             scope.spawn(|| waiter.get("k").map(drop)),
             scope.spawn(|| waiter.multi_get(&["k"]).map(drop)),
             scope.spawn(|| waiter.wait(&["k"])),
-            scope.spawn(|| waiter.wait_for(&["k"], NO_TIMEOUT)),
+            scope.spawn(|| waiter.wait_for(&["k"], None)),
             scope.spawn(|| waiter.barrier("b", 2)),
-            scope.spawn(|| waiter.barrier_for("b2", 2, NO_TIMEOUT)),
+            scope.spawn(|| waiter.barrier_for("b2", 2, None)),
         ];
         if world.queues {
             calls.push(scope.spawn(|| waiter.queue_pop("q").map(drop)));

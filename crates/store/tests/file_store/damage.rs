@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rallypoint_store::{FileObstacle, Store, StoreError};
+use rallypoint_store::{FileFault, FileObstacle, Store, StoreError};
 
 use super::bed::{Bed, push, record, timed, times_out_after};
 
@@ -29,7 +29,7 @@ fn a_reader_of_a_torn_tail_has_what_is_before_it_and_sleeps_until_its_time_is_up
         store.set("k", b"v").unwrap();
         push(&bed.path(), &tail);
         let before = bed.bytes();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         assert_eq!(store.get("k").unwrap(), b"v");
         assert!(store.check(&["k"]).unwrap());
         assert_eq!((store.num_keys().unwrap(), store.list_keys().unwrap().len()), (2, 1));
@@ -107,7 +107,7 @@ fn assert_corrupt(bed: &Bed, offset: u64) {
     let before = bed.bytes();
     let open = timed(|| bed.options().open());
     match open.result {
-        Err(StoreError::Corrupt { offset: found, path, .. }) => {
+        Err(StoreError::File { path, fault: FileFault::Corrupt { offset: found, .. } }) => {
             assert_eq!((found, path), (offset, bed.path()))
         }
         other => panic!("{other:?}"),
@@ -144,7 +144,7 @@ fn damage_that_comes_later_is_an_error_of_every_operation() {
         store.close().unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+        assert!(matches!(error, StoreError::File { fault: FileFault::Corrupt { .. }, .. }), "{error}");
     }
     assert_eq!(bed.bytes(), before);
 }
@@ -168,12 +168,15 @@ fn a_file_too_long_for_the_time_is_read_on_from_there_by_the_next_call() {
     let bed = Bed::new();
     let store = bed.open();
     std::fs::write(bed.path(), record("/k", &"x".repeat(60_000)).repeat(1000)).unwrap();
-    store.set_timeout(Duration::from_millis(1));
+    store.set_timeout(Some(Duration::from_millis(1)));
     let until = Instant::now() + Duration::from_secs(20);
     let mut before = 0;
     while let Err(error) = store.check(&["k"]) {
         match error {
-            StoreError::FileTimeout { obstacle: FileObstacle::Unread { read, len }, .. } => {
+            StoreError::File {
+                fault: FileFault::Timeout { obstacle: FileObstacle::Unread { read, len }, .. },
+                ..
+            } => {
                 assert!(before < read && read < len, "{before} {read} {len}");
                 before = read;
             }
@@ -238,9 +241,9 @@ proptest! {
         for error in results.into_iter().filter_map(|result| result.err()) {
             let typed = matches!(
                 error,
-                StoreError::Corrupt { .. }
+                StoreError::File { fault: FileFault::Corrupt { .. }, .. }
                     | StoreError::Timeout { .. }
-                    | StoreError::FileTimeout { .. }
+                    | StoreError::File { fault: FileFault::Timeout { .. }, .. }
                     | StoreError::NotANumber { .. }
             );
             prop_assert!(typed, "{error:?}");

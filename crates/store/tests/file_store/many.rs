@@ -160,7 +160,7 @@ fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let finished = said(&mut child).len();
     child.wait().unwrap();
 
-    store.set_timeout(Duration::from_secs(2));
+    store.set_timeout(Some(Duration::from_secs(2)));
     let started = Instant::now();
     let names: Vec<_> = (0..finished).map(|n| format!("key {n}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();

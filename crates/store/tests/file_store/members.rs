@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rallypoint_store::{FileObstacle, FileStore, Store, StoreError};
+use rallypoint_store::{FileFault, FileObstacle, FileStore, Store, StoreError};
 
 use super::bed::{Bed, Held, push, record, timed, times_out_after};
 
@@ -127,7 +127,13 @@ fn closing_keeps_its_time_out_and_says_what_held_it_up() {
         held = Some(Held::shared(&bed.path()));
         timed(|| store.close())
     });
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Locked, .. }, .. }
+        ),
+        "{error}"
+    );
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use rallypoint_core::Limits;
 use rallypoint_core::wire::Op;
-use rallypoint_store::{DEFAULT_TIMEOUT, Exchange, FileStore, NO_TIMEOUT, Result, Store, StoreError};
+use rallypoint_store::{
+    DEFAULT_TIMEOUT, Exchange, FileStore, Oversize, Result, Store, StoreError, StoreKind,
+};
 
 use super::bed::{Bed, record};
 
@@ -182,7 +184,9 @@ fn there_are_no_queues() {
     let bed = Bed::new();
     let store = bed.open();
     let unsupported = |error: StoreError, op| match error {
-        StoreError::Unsupported { store: "FileStore", op: found } => assert_eq!(found, op),
+        StoreError::Unsupported { context, since: None } => {
+            assert_eq!((context.store, context.op), (StoreKind::File, Some(op)));
+        }
         other => panic!("{other}"),
     };
     unsupported(store.queue_push("q", b"1").unwrap_err(), Op::QueuePush);
@@ -200,16 +204,25 @@ fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
     let store = bed.options().limits(limits).open().unwrap();
     let before = bed.bytes();
     let long = "123456789";
-    assert!(matches!(store.set(long, b""), Err(StoreError::KeyTooLong { len: 9, limit: 8, .. })));
-    assert!(matches!(store.delete_key(long), Err(StoreError::KeyTooLong { .. })));
-    assert!(matches!(store.set("k", b"12345"), Err(StoreError::ValueTooLarge { len: 5, limit: 4, .. })));
-    assert!(matches!(store.multi_set(&[("k", b""), ("l", b"12345")]), Err(StoreError::ValueTooLarge { .. })));
+    assert!(matches!(
+        store.set(long, b""),
+        Err(StoreError::TooLarge(Oversize::Key { len: 9, limit: 8, .. }))
+    ));
+    assert!(matches!(store.delete_key(long), Err(StoreError::TooLarge(Oversize::Key { .. }))));
+    assert!(matches!(
+        store.set("k", b"12345"),
+        Err(StoreError::TooLarge(Oversize::Value { len: 5, limit: 4, .. }))
+    ));
+    assert!(matches!(
+        store.multi_set(&[("k", b""), ("l", b"12345")]),
+        Err(StoreError::TooLarge(Oversize::Value { .. }))
+    ));
     assert_eq!(bed.bytes(), before);
     store.set("12345678", b"1234").unwrap();
     store.delete_key("12345678").unwrap();
     store.append("k", b"123").unwrap();
     let error = store.append("k", b"45").unwrap_err();
-    assert!(matches!(error, StoreError::ValueTooLarge { len: 5, .. }), "{error}");
+    assert!(matches!(error, StoreError::TooLarge(Oversize::Value { len: 5, .. })), "{error}");
     // A file is sent nothing, whatever comes of it.
     assert_eq!(error.to_string(), "value of 5 bytes for k, the limit is 4; nothing was changed");
     assert_eq!(store.get("k").unwrap(), b"123");
@@ -230,11 +243,11 @@ fn a_value_of_many_pieces_comes_back_whole() {
 fn a_clone_is_another_instance_with_the_same_time_out() {
     let bed = Bed::new();
     let store = bed.open();
-    store.set_timeout(Duration::from_secs(7));
+    store.set_timeout(Some(Duration::from_secs(7)));
     let clone = store.clone_store().unwrap();
-    assert_eq!((clone.timeout(), clone.kind()), (Duration::from_secs(7), "FileStore"));
-    clone.set_timeout(NO_TIMEOUT);
-    assert_eq!(store.timeout(), Duration::from_secs(7));
+    assert_eq!((clone.timeout(), clone.kind()), (Some(Duration::from_secs(7)), StoreKind::File));
+    clone.set_timeout(None);
+    assert_eq!(store.timeout(), Some(Duration::from_secs(7)));
     clone.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
     assert_eq!(bed.records()[1], ("refcount/".into(), "2".into()));
@@ -246,7 +259,7 @@ fn a_clone_is_another_instance_with_the_same_time_out() {
 fn opened_plainly_it_waits_as_long_as_torchs_and_knows_its_path() {
     let bed = Bed::new();
     let store = FileStore::open(bed.path(), None).unwrap();
-    assert_eq!((store.timeout(), store.path()), (DEFAULT_TIMEOUT, &*bed.path()));
+    assert_eq!((store.timeout(), store.path()), (Some(DEFAULT_TIMEOUT), &*bed.path()));
     store.set("secret", b"value").unwrap();
     let shown = format!("{store:?}");
     assert!(shown.contains("store") && !shown.contains("secret") && !shown.contains("value"), "{shown}");

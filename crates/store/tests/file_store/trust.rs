@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-use rallypoint_store::{Store, StoreError};
+use rallypoint_store::{FileFault, Store, StoreError};
 
 use super::bed::{Bed, record};
 
@@ -30,7 +30,7 @@ fn a_file_that_others_may_write_to_is_refused_unless_shared() {
         fs::set_permissions(bed.path(), Permissions::from_mode(bits)).unwrap();
         let before = bed.bytes();
         let error = bed.options().open().unwrap_err();
-        assert!(matches!(error, StoreError::UntrustedFile { .. }), "{error}");
+        assert!(matches!(error, StoreError::File { fault: FileFault::Untrusted(_), .. }), "{error}");
         assert!(error.to_string().contains(&format!("{bits:04o}")), "{error}");
         assert_eq!(bed.bytes(), before);
         let shared = bed.options().shared(true).open().unwrap();
@@ -44,8 +44,8 @@ fn a_file_that_becomes_writable_to_others_is_refused_from_then_on() {
     let store = bed.open();
     store.set("k", b"v").unwrap();
     fs::set_permissions(bed.path(), Permissions::from_mode(0o666)).unwrap();
-    assert!(matches!(store.get("k"), Err(StoreError::UntrustedFile { .. })));
-    assert!(matches!(store.set("k", b"w"), Err(StoreError::UntrustedFile { .. })));
+    assert!(matches!(store.get("k"), Err(StoreError::File { fault: FileFault::Untrusted(_), .. })));
+    assert!(matches!(store.set("k", b"w"), Err(StoreError::File { fault: FileFault::Untrusted(_), .. })));
 }
 
 #[test]
@@ -63,7 +63,10 @@ fn a_file_of_another_user_is_refused_unless_shared() {
         return;
     }
     let error = bed.options().open().unwrap_err();
-    assert!(matches!(&error, StoreError::UntrustedFile { why, .. } if why.contains("12345")), "{error}");
+    assert!(
+        matches!(&error, StoreError::File { fault: FileFault::Untrusted(why), .. } if why.contains("12345")),
+        "{error}"
+    );
     bed.options().shared(true).open().unwrap();
 }
 
@@ -80,7 +83,7 @@ fn a_symbolic_link_is_not_followed() {
         for shared in [false, true] {
             let error = bed.options().shared(shared).open().unwrap_err();
             assert!(
-                matches!(&error, StoreError::UntrustedFile { why, .. } if why.contains("link")),
+                matches!(&error, StoreError::File { fault: FileFault::Untrusted(why), .. } if why.contains("link")),
                 "{error}"
             );
         }
@@ -94,7 +97,7 @@ fn an_earlier_runs_keys_are_seen_unless_a_run_is_named() {
     let before = bed.bytes();
     let error = bed.options().run_id("run 2").open().unwrap_err();
     assert!(
-        matches!(&error, StoreError::StaleFile { run_id, found: None, .. } if run_id == "run 2"),
+        matches!(&error, StoreError::File { fault: FileFault::Stale { run_id, found: None, .. }, .. } if run_id == "run 2"),
         "{error}"
     );
     assert_eq!(bed.bytes(), before);
@@ -110,7 +113,9 @@ fn a_file_belongs_to_the_first_run_that_opens_it() {
     assert_eq!(bed.open().get("k").unwrap(), b"v");
     let before = bed.bytes();
     match bed.options().run_id("run 2").open().unwrap_err() {
-        StoreError::StaleFile { found, .. } => assert_eq!(found.as_deref(), Some("run 1")),
+        StoreError::File { fault: FileFault::Stale { found, .. }, .. } => {
+            assert_eq!(found.as_deref(), Some("run 1"))
+        }
         other => panic!("{other}"),
     }
     assert_eq!(bed.bytes(), before);
@@ -126,8 +131,11 @@ fn a_file_that_another_run_put_in_its_place_is_noticed() {
     let two = bed.options().run_id("run 2").open().unwrap();
     two.set("k", b"2").unwrap();
     let before = bed.bytes();
-    assert!(matches!(one.get("k"), Err(StoreError::StaleFile { found: Some(_), .. })));
-    assert!(matches!(one.set("k", b"1"), Err(StoreError::StaleFile { .. })));
+    assert!(matches!(
+        one.get("k"),
+        Err(StoreError::File { fault: FileFault::Stale { found: Some(_), .. }, .. })
+    ));
+    assert!(matches!(one.set("k", b"1"), Err(StoreError::File { fault: FileFault::Stale { .. }, .. })));
     assert_eq!(bed.bytes(), before);
     assert_eq!(two.get("k").unwrap(), b"2");
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{FileObstacle, FileStore, NO_TIMEOUT, Result, Store, StoreError, interruptible};
+use rallypoint_store::{
+    Awaited, FileFault, FileObstacle, FileStore, Result, Store, StoreError, interruptible,
+};
 
 use super::bed::{Bed, Held, SOON, Timed, push, record, timed, times_out_after};
 
@@ -41,7 +43,7 @@ fn a_get_of_one_second_takes_one_second() {
     let store = bed.options().timeout(Duration::from_secs(1)).open().unwrap();
     let error = times_out_after(Duration::from_secs(1), || timed(|| store.get("absent")));
     let said = error.to_string();
-    assert!(matches!(error, StoreError::Timeout { op: Op::Get, .. }), "{said}");
+    assert_eq!(error.context().unwrap().op, Some(Op::Get), "{said}");
     assert!(said.contains("absent") && said.contains(&bed.path().display().to_string()), "{said}");
 }
 
@@ -51,9 +53,9 @@ fn a_wait_that_ends_says_which_keys_were_there() {
     let store = bed.open();
     store.set("there", b"1").unwrap();
     let wait =
-        times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent", "there", "absent2"], TIMEOUT)));
+        times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent", "there", "absent2"], Some(TIMEOUT))));
     match wait {
-        StoreError::Timeout { op: Op::Wait, waited, keys, .. } => {
+        StoreError::Timeout { waited, awaited: Awaited::Keys(keys), .. } => {
             assert_eq!(keys.missing(), ["absent", "absent2"]);
             assert_eq!(keys.present, Some(vec![false, true, false]));
             assert!(waited >= TIMEOUT);
@@ -72,11 +74,14 @@ fn waiting_for_many_keys_is_as_idle_as_for_one() {
     keys.push("absent");
     let second = Duration::from_secs(1);
     let error = times_out_after(second, || {
-        let wait = timed(|| store.wait_for(&keys, second));
+        let wait = timed(|| store.wait_for(&keys, Some(second)));
         // Two looks at all of them, at the beginning and at the end, are its work in a debug build.
         Timed { busy: wait.busy / 2.0, ..wait }
     });
-    assert!(matches!(&error, StoreError::Timeout { keys, .. } if keys.missing() == ["absent"]), "{error}");
+    assert!(
+        matches!(&error, StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.missing() == ["absent"]),
+        "{error}"
+    );
 }
 
 #[test]
@@ -88,7 +93,7 @@ fn a_get_returns_once_another_sets_the_key() {
     };
     let bed = Bed::new();
     let (one, two) = (bed.open(), bed.open());
-    one.set_timeout(NO_TIMEOUT);
+    one.set_timeout(None);
     std::thread::scope(|scope| {
         let get = scope.spawn(|| interruptible(count, || one.get("k")));
         // It has looked in vain, more than once, and waits.
@@ -107,12 +112,15 @@ fn a_writer_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         let bed = Bed::new();
         let store = bed.open();
         store.set("k", b"v").unwrap();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         let before = bed.bytes();
         let held = Held::shared(&bed.path());
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            matches!(
+                error,
+                StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Locked, .. }, .. }
+            ),
             "{name}: {error}"
         );
         drop(held);
@@ -126,13 +134,16 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
     for (name, operation) in READING {
         let bed = Bed::with(&record("/k", "v"));
         let store = bed.open();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         // What this store has not read yet, so that it needs the lock.
         bed.open().set("new", b"1").unwrap();
         let held = Held::exclusive(&bed.path());
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            matches!(
+                error,
+                StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Locked, .. }, .. }
+            ),
             "{name}: {error}"
         );
         drop(held);
@@ -171,7 +182,7 @@ fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before()
         let bed = Bed::new();
         let store = bed.open();
         store.set("there", b"1").unwrap();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         let mut held = None;
         let error = times_out_after(TIMEOUT, || {
             held = None;
@@ -182,7 +193,9 @@ fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before()
             timed(|| interruptible(grow, || wait(&store)))
         });
         let said = error.to_string();
-        let StoreError::Timeout { keys, .. } = error else { panic!("{name}: {said}") };
+        let StoreError::Timeout { awaited: Awaited::Keys(keys), .. } = error else {
+            panic!("{name}: {said}")
+        };
         assert_eq!(keys.present.as_deref(), Some(expected), "{name}: {said}");
         assert_eq!(keys.obstacle, Some(FileObstacle::Locked), "{name}: {said}");
         let end = format!("{states}; that was seen last, for at the end another process holds its lock");
@@ -191,7 +204,7 @@ fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before()
         // Nothing stays of it.
         let error = wait(&store).unwrap_err();
         assert!(
-            matches!(&error, StoreError::Timeout { keys, .. } if keys.obstacle.is_none()),
+            matches!(&error, StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.obstacle.is_none()),
             "{name}: {error}"
         );
     }
@@ -213,7 +226,13 @@ fn opening_keeps_its_time_out_too() {
     let bed = Bed::with(b"");
     let _held = Held::shared(&bed.path());
     let error = times_out_after(TIMEOUT, || timed(|| bed.options().timeout(TIMEOUT).open()));
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Locked, .. }, .. }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -224,7 +243,7 @@ fn one_thread_that_waits_for_the_lock_does_not_hold_up_another() {
     let held = Held::exclusive(&bed.path());
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| store.set("slow", b"1"));
-        let error = times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent"], TIMEOUT)));
+        let error = times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent"], Some(TIMEOUT))));
         assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
         drop(held);
         slow.join().unwrap().unwrap();
@@ -237,11 +256,14 @@ fn an_unlinked_file_is_waited_for_and_then_an_error_in_time() {
     for (name, operation) in names {
         let bed = Bed::with(&record("/k", "v"));
         let store = bed.open();
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(Some(TIMEOUT));
         fs::remove_file(bed.path()).unwrap();
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. }),
+            matches!(
+                error,
+                StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Missing, .. }, .. }
+            ),
             "{name}: {error}"
         );
         assert!(!bed.path().exists(), "{name} must not make the file");
@@ -287,7 +309,13 @@ fn a_folder_that_is_missing_is_waited_for() {
     let path = bed.path().join("store");
     let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
     let error = times_out_after(TIMEOUT, || timed(|| options.clone().open()));
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Missing, .. }, .. }
+        ),
+        "{error}"
+    );
     fs::create_dir(bed.path()).unwrap();
     options.open().unwrap();
 }

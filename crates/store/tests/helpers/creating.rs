@@ -4,26 +4,27 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use rallypoint_store::{
-    C10dStoreOptions, Result, Store, StoreError, TcpStore, create_c10d_store, reserve_port,
+    Awaited, C10dStoreOptions, ListenFault, Result, Store, StoreError, TcpStore, create_c10d_store,
+    reserve_port,
 };
+use rallypoint_testkit::Port;
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
-use crate::place::Place;
 use crate::timing::fails_in_time;
 
 fn options(port: Option<u16>, world_size: u64) -> C10dStoreOptions {
-    C10dStoreOptions { world_size, timeout: SOON, ..C10dStoreOptions::new("127.0.0.1", port) }
+    C10dStoreOptions::new("127.0.0.1", port).world_size(world_size).timeout(SOON)
 }
 
 /// Rank 0 serves.
 fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
-    create_c10d_store(&C10dStoreOptions { is_server: rank == 0, ..options.clone() })
+    create_c10d_store(&options.clone().is_server(rank == 0))
 }
 
 #[test]
 fn a_world_of_four_finds_each_other_at_a_given_port() {
-    let place = Place::new();
-    let options = options(Some(place.port()), 4);
+    let place = Port::held();
+    let options = options(Some(place.number), 4);
     std::thread::scope(|scope| {
         // The server comes last: those who come early wait for it.
         let ranks: Vec<_> = (0..4)
@@ -34,7 +35,7 @@ fn a_world_of_four_finds_each_other_at_a_given_port() {
                     let store = create(rank, options).unwrap();
                     // All have come, so all are counted already.
                     assert_eq!(store.get("_tcp_store/num_members/num_members").unwrap(), b"4");
-                    assert_eq!(store.timeout(), SOON);
+                    assert_eq!(store.timeout(), Some(SOON));
                     assert_eq!(store.server().is_some(), rank == 0);
                     store.add("sum", rank as i64).unwrap();
                     store.barrier("done", 4).unwrap();
@@ -76,7 +77,7 @@ fn a_port_that_is_taken_is_tried_again_and_then_named() {
     let port = taken.local_addr().unwrap().port();
     let started = std::time::Instant::now();
     let error = create(0, &options(Some(port), 1)).unwrap_err();
-    let StoreError::AddressInUse { address } = &error else { panic!("{error:?}") };
+    let StoreError::Listen { address, fault: ListenFault::InUse } = &error else { panic!("{error:?}") };
     assert!(address.ends_with(&format!(":{port}")), "{error}");
     assert!(error.to_string().contains("address already in use"), "{error}");
     // Three tries have two pauses, of 50 ms and 100 ms at least.
@@ -87,7 +88,7 @@ fn a_port_that_is_taken_is_tried_again_and_then_named() {
 fn a_port_that_becomes_free_in_time_is_had() {
     let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let options = C10dStoreOptions { retries: 1000, ..options(Some(port), 1) };
+    let options = options(Some(port), 1).retries(1000);
     std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(0, &options).unwrap());
         goes_on_for(Duration::from_millis(100), &creating);
@@ -100,15 +101,18 @@ fn a_port_that_becomes_free_in_time_is_had() {
 fn a_server_whose_workers_do_not_come_says_how_many_did() {
     let timeout = Duration::from_millis(700);
     let error = times_out_after(timeout, || {
-        let place = Place::new();
-        let options = C10dStoreOptions { timeout, ..options(Some(place.port()), 4) };
+        let place = Port::held();
+        let options = options(Some(place.number), 4).timeout(timeout);
         std::thread::scope(|scope| {
             let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
             worker.join().unwrap().expect_err("two of four are not enough");
             server.join().unwrap()
         })
     });
-    assert!(matches!(error, StoreError::WorkersMissing { joined: 2, expected: 4, .. }), "{error:?}");
+    assert!(
+        matches!(error, StoreError::Timeout { awaited: Awaited::Workers { joined: 2, expected: 4 }, .. }),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("2 of 4 joined"), "{error}");
 }
 
@@ -120,13 +124,14 @@ fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
         // Each try at a store of its own: whoever came before is counted.
         let error = times_out_after(timeout, || {
             let server = TcpStore::serve("127.0.0.1", 0).unwrap();
-            let options = C10dStoreOptions { timeout, ..options(Some(server.port()), 4) };
+            let options = options(Some(server.port()), 4).timeout(timeout);
             std::thread::scope(|scope| {
                 let workers: Vec<_> = (0..joined).map(|_| scope.spawn(|| create(1, &options))).collect();
                 workers.into_iter().map(|worker| worker.join().unwrap()).next_back().unwrap()
             })
         });
-        let StoreError::WorkersMissing { joined: told, expected: 4, .. } = &error else {
+        let StoreError::Timeout { awaited: Awaited::Workers { joined: told, expected: 4 }, .. } = &error
+        else {
             panic!("{error:?}")
         };
         assert_eq!(*told, joined);
@@ -138,15 +143,15 @@ fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
 fn a_worker_without_a_server_gives_up_in_time() {
     let held = reserve_port().unwrap();
     let timeout = Duration::from_millis(400);
-    let options = C10dStoreOptions { timeout, ..options(Some(held.port()), 2) };
+    let options = options(Some(held.port()), 2).timeout(timeout);
     let error = fails_in_time(timeout, "a worker", |_| true, || create(1, &options));
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
 }
 
 #[test]
 fn nobody_is_waited_for_where_that_is_not_asked() {
-    let place = Place::new();
-    let options = C10dStoreOptions { wait_for_workers: false, ..options(Some(place.port()), 4) };
+    let place = Port::held();
+    let options = options(Some(place.number), 4).wait_for_workers(false);
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();
     assert_eq!(server.num_keys().unwrap(), 0, "nobody was counted");
@@ -161,8 +166,7 @@ fn a_server_at_a_loopback_address_is_for_this_machine_only() {
         ("localhost", "127.0.0.1", "127.0.0.2"),
         ("127.0.0.2", "127.0.0.2", "127.0.0.1"),
     ] {
-        let options =
-            C10dStoreOptions { is_server: true, timeout: SOON, ..C10dStoreOptions::new(host, None) };
+        let options = C10dStoreOptions::new(host, None).is_server(true).timeout(SOON);
         let store = create_c10d_store(&options).unwrap();
         assert!(std::net::TcpStream::connect((there, store.port())).is_ok(), "{host}");
         assert!(std::net::TcpStream::connect((not_there, store.port())).is_err(), "{host}");

@@ -6,8 +6,6 @@ mod clock;
 mod creating;
 mod examples;
 mod meeting;
-#[path = "../client_faults/place.rs"]
-mod place;
 mod ports;
 mod serving;
 #[path = "../conformance/timing.rs"]

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Barrier, Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer, barrier,
-    get_all, synchronize,
+    Awaited, Barrier, Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    barrier, get_all, synchronize,
 };
 
 use crate::clock::{SOON, times_out_after, was_heard};
@@ -15,7 +15,7 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 fn client(server: &TcpStoreServer) -> TcpStore {
     let endpoint = Endpoint::new("127.0.0.1", server.port());
-    TcpStore::open(TcpStoreOptions { timeout: SOON, ..TcpStoreOptions::new(endpoint) }).unwrap()
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(SOON)).unwrap()
 }
 
 /// Lets these ranks do something at once, each with a client of its own; what came of it, in their order.
@@ -46,7 +46,7 @@ fn ranks_at<T: Send>(
 
 fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
     match result.unwrap_err() {
-        StoreError::RanksMissing { missing, waited, .. } => {
+        StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, waited, .. } => {
             assert!(waited >= SHORT, "{waited:?}");
             missing
         }
@@ -127,7 +127,7 @@ fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
         let at = Barrier::new("b", MANY).timeout(Duration::from_secs(2)).rank(rank);
-        let error = times_out_after(at.timeout, || {
+        let error = times_out_after(Duration::from_secs(2), || {
             store.set("b/num_members", b"199").unwrap();
             barrier(store, &at)
         });
@@ -199,7 +199,7 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
 /// One who came without a rank can't be named, and is waited for only as long as that may take.
 #[test]
 fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
-    let at = Barrier { trace_timeout: SHORT, ..Barrier::new("b", 3).timeout(TOGETHER) };
+    let at = Barrier::new("b", 3).timeout(TOGETHER).trace_timeout(SHORT);
     let errors = ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
@@ -210,7 +210,7 @@ fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
         _ => barrier(store, &at).unwrap_err(),
     });
     assert!(
-        matches!(&errors[0], StoreError::RanksMissing { missing, .. } if missing == &[1, 2]),
+        matches!(&errors[0], StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[1, 2]),
         "{errors:?}"
     );
     assert!(matches!(&errors[1], StoreError::Timeout { .. }), "{errors:?}");
@@ -227,13 +227,10 @@ fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
             get_all(&store, rank, "k", world_size, SHORT).unwrap_err(),
             barrier(&store, &meeting).unwrap_err(),
         ] {
-            assert!(
-                matches!(error, StoreError::InvalidArgument(_) | StoreError::BadWorldSize { .. }),
-                "{error:?}"
-            );
+            assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
         }
     }
     let error = barrier(&store, &Barrier::new("b", 0).timeout(SHORT)).unwrap_err();
-    assert!(matches!(error, StoreError::BadWorldSize { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
     assert_eq!(store.num_keys().unwrap(), 0);
 }

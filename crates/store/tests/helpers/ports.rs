@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rallypoint_store::{
-    Listen, ServerOptions, Store, StoreError, TcpStore, TcpStoreServer, free_port, reserve_port,
+    Listen, ListenFault, ServerOptions, Store, StoreError, TcpStore, TcpStoreServer, free_port, reserve_port,
 };
 
 use crate::clock::eventually;
@@ -32,7 +32,7 @@ fn reserved_ports_are_all_different_and_nobody_can_take_them() {
         }
         for host in ["", "127.0.0.1"] {
             let error = TcpStoreServer::bind(host, held.port()).unwrap_err();
-            assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
+            assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
         }
         // Held, not listening: whoever comes now is refused and comes again.
         assert!(TcpStream::connect(("127.0.0.1", held.port())).is_err());

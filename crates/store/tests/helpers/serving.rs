@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_store::{
-    Endpoint, LimitMismatch, Limits, Listen, ServerMismatch, ServerOptions, Store, StoreError, TcpStore,
-    TcpStoreOptions, TcpStoreServer,
+    Endpoint, LimitMismatch, Limits, Listen, ListenFault, Oversize, ServerMismatch, ServerOptions, Store,
+    StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
+use rallypoint_testkit::Port;
 
 use crate::clock::{SOON, eventually};
-use crate::place::Place;
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() })
@@ -23,9 +23,9 @@ fn has_ipv6() -> bool {
 /// Whether a store answers there.
 fn answers(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
-    let options = TcpStoreOptions { timeout: Duration::from_secs(2), ..TcpStoreOptions::new(endpoint) };
     // A refusal is known at once; no need to wait for more.
-    let there = options.endpoint.resolve().unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
+    let there = endpoint.resolve().unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
+    let options = TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(2));
     there && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
 }
 
@@ -92,11 +92,9 @@ fn a_given_listening_socket_is_served() {
     // The same by way of a store that is its own master.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let store = TcpStore::open(TcpStoreOptions {
-        is_master: true,
-        listen: Some(listener.into()),
-        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", 1))
-    })
+    let store = TcpStore::open(
+        TcpStoreOptions::new(Endpoint::new("127.0.0.1", 1)).is_master(true).listen(Some(listener.into())),
+    )
     .unwrap();
     assert_eq!(store.port(), port);
     assert!(answers("127.0.0.1", port));
@@ -115,20 +113,20 @@ fn nowhere_to_listen_is_refused() {
 #[test]
 fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = Place::new();
-    let places = [place.port(), taken.local_addr().unwrap().port()];
+    let place = Port::held();
+    let places = [place.number, taken.local_addr().unwrap().port()];
     let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
-    assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
-    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
+    assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
+    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
 fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
-    store.set_timeout(Duration::from_secs(2));
+    store.set_timeout(Some(Duration::from_secs(2)));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| store.get("missing"));
         store.set("k", b"v").unwrap();
@@ -141,7 +139,7 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
         );
     });
     eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
-    place.taken_over(|port| TcpStoreServer::bind("127.0.0.1", port));
+    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
@@ -162,18 +160,18 @@ fn tenant(port: u16, timeout: Duration) -> TcpStore {
 }
 
 fn try_tenant(port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
-    TcpStore::open(TcpStoreOptions {
-        is_master: true,
-        multi_tenant: true,
-        timeout,
-        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-    })
+    TcpStore::open(
+        TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+            .is_master(true)
+            .multi_tenant(true)
+            .timeout(timeout),
+    )
 }
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let first = tenant(port, SOON);
     let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
     first.set("k", b"v").unwrap();
@@ -186,16 +184,16 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
     // Whoever does not share finds the port taken.
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
-    assert!(matches!(error, StoreError::AddressInUse { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
     drop(tenants);
-    let again = place.taken_over(|port| try_tenant(port, SOON));
+    let again = place.listen(|port| try_tenant(port, SOON));
     assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
 }
 
 #[test]
 fn tenants_that_come_at_once_start_one_server() {
-    let place = Place::new();
-    let port = place.port();
+    let place = Port::held();
+    let port = place.number;
     let tenants: Vec<_> = std::thread::scope(|scope| {
         let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
         coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
@@ -209,7 +207,7 @@ fn tenants_that_come_at_once_start_one_server() {
 /// Why a running server can't be shared.
 fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> ServerMismatch {
     match shared.unwrap_err() {
-        StoreError::ServedOtherwise { mismatch, .. } => mismatch,
+        StoreError::Listen { fault: ListenFault::ServedOtherwise(mismatch), .. } => mismatch,
         other => panic!("{other}"),
     }
 }
@@ -250,12 +248,11 @@ fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() 
         )
     );
     // Through the store, as its users meet it; and the one that runs has suffered nothing.
-    let asked = TcpStoreOptions {
-        is_master: true,
-        multi_tenant: true,
-        ..TcpStoreOptions::new(Endpoint::new("0.0.0.0", port))
-    };
-    assert!(matches!(TcpStore::open(asked), Err(StoreError::ServedOtherwise { .. })));
+    let asked = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
+    assert!(matches!(
+        TcpStore::open(asked),
+        Err(StoreError::Listen { fault: ListenFault::ServedOtherwise(_), .. })
+    ));
     assert!(answers("127.0.0.1", port));
 }
 
@@ -267,7 +264,10 @@ fn a_server_with_other_limits_is_not_shared_silently() {
     let server = first.server().unwrap();
     // They are the server's, and are kept.
     let too_large = server_refuses(first.port(), 2 << 20);
-    assert!(matches!(too_large, StoreError::ValueTooLarge { limit: 1_048_576, .. }), "{too_large}");
+    assert!(
+        matches!(too_large, StoreError::TooLarge(Oversize::Value { limit: 1_048_576, .. })),
+        "{too_large}"
+    );
     // Those of clients are each client's own, and who names none takes any.
     let mut same = limits.clone();
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
@@ -285,12 +285,12 @@ fn a_server_with_other_limits_is_not_shared_silently() {
 }
 
 fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
-    TcpStore::open(TcpStoreOptions {
-        is_master: true,
-        multi_tenant: true,
-        limits,
-        ..TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-    })
+    TcpStore::open(
+        TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
+            .is_master(true)
+            .multi_tenant(true)
+            .limits(limits),
+    )
 }
 
 fn server_refuses(port: u16, len: usize) -> StoreError {
@@ -327,7 +327,9 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         match store.set("key", &vec![7; len]) {
             Ok(()) => assert!(fits, "{len} of {value_len}"),
-            Err(StoreError::ValueTooLarge { limit, .. }) => assert!(!fits && limit == value_len, "{limit}"),
+            Err(StoreError::TooLarge(Oversize::Value { limit, .. })) => {
+                assert!(!fits && limit == value_len, "{limit}")
+            }
             Err(error) => panic!("{error}"),
         }
         assert_eq!(server.stats().accepted, 1, "the connection survives");

@@ -1,102 +1,60 @@
-//! What coming and going does to a state, and how large a round was.
-
-use super::super::scene::{complete, node, nodes, open, wall};
+use super::super::scene::{complete, node, nodes};
 use super::*;
 
-#[test]
-fn a_node_that_goes_is_in_no_list_and_has_no_heartbeat() {
-    let state = open(&["a"]).waiting("b").spare("c").without(&nodes(["a", "b", "c", "d"]), 1);
-    assert!(state.members().is_empty());
-    assert_eq!(state.round, 0, "an open round stays open");
+fn seen(state: &State) -> Membership {
+    let joined = Joined::of(&complete(&["a", "b", "c"]));
+    Membership::new(&node("b"), Some(&joined), state, &Watch::default(), &Settings::new("job", 2, 3))
 }
 
 #[test]
-fn a_round_that_loses_somebody_stays_complete_until_the_last_has_gone() {
-    let state = complete(&["a", "b"]).without(&nodes(["a"]), 2);
-    assert!(state.complete && state.round == 0);
-    let state = state.without(&nodes(["b"]), 2);
-    assert!(!state.complete && state.round == 1);
+fn a_round_is_intact_until_a_node_leaves_or_waits() {
+    let all = complete(&["a", "b", "c"]);
+    let seen_all = seen(&all);
+    assert_eq!((&seen_all.members, seen_all.world_size()), (&nodes(["a", "b", "c"]), 3));
+    assert!(seen_all.is_intact() && !seen_all.is_round_over);
+    let with_newcomer = seen(&all.clone().waiting("d"));
+    assert_eq!((with_newcomer.num_nodes_waiting(), with_newcomer.is_round_over), (1, false));
+    assert!(!with_newcomer.is_intact());
 }
 
 #[test]
-fn a_spare_that_goes_ends_no_round() {
-    let state = complete(&["a"]).spare("b").without(&nodes(["b"]), 1);
-    assert!(state.complete && state.round == 0);
+fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost() {
+    let state = complete(&["a", "b", "c"]).without(&nodes(["a", "c"]), 2).waiting("a");
+    let seen = seen(&state);
+    assert_eq!((&seen.returned, seen.is_round_over), (&nodes(["a"]), true));
+    let lost = seen.lost.clone().unwrap();
+    assert_eq!((&lost.nodes, lost.is_final), (&nodes(["c"]), false));
+    assert!(seen.is_gone(&node("a")) && seen.is_gone(&node("c")) && !seen.is_gone(&node("b")));
+    assert_eq!(
+        lost.to_string(),
+        "c (pid 1): no heartbeat for 15 s (keep_alive_interval × keep_alive_max_attempt)"
+    );
 }
 
 #[test]
-fn the_size_of_a_round_is_what_it_was_completed_with() {
-    let state = complete(&["a", "b", "c"]);
-    assert_eq!(state.world_size(), 3);
-    assert_eq!(state.without(&nodes(["a", "c"]), 2).world_size(), 3);
-}
-
-#[test]
-fn the_size_of_a_round_that_torch_completed_is_told_by_its_highest_rank() {
-    let mut state = complete(&["a", "b", "c"]);
-    state.extra.clear();
-    assert_eq!(state.without(&nodes(["a"]), 2).world_size(), 3);
-    assert_eq!(state.without(&nodes(["c"]), 2).world_size(), 2, "as far as it can be known");
-}
-
-#[test]
-fn the_size_of_a_round_that_torch_completed_is_written_down_while_it_is_known() {
-    let mut state = complete(&["a", "b", "c"]);
-    state.extra.clear();
-    let mut left = state.without(&nodes(["c"]), 2);
-    left.keep_world(&state, 3);
-    assert_eq!(left.world_size(), 3);
-    let fewer = left.without(&nodes(["b"]), 2);
-    assert_eq!(fewer.world_size(), 3);
-    let mut open = open(&["a"]);
-    open.keep_world(&open.clone(), 3);
-    assert!(open.extra.is_empty(), "a round that is open has no size yet");
-}
-
-#[test]
-fn the_size_of_another_round_counts_for_nothing() {
-    let state = complete(&["a", "b", "c"]).without(&nodes(["a", "b", "c"]), 1);
-    let later = State { complete: true, participants: [(node("a"), 0)].into(), ..state };
-    assert_eq!(later.world_size(), 1);
-}
-
-#[test]
-fn the_size_of_a_round_of_torchs_is_written_down_and_rather_too_large_than_too_small() {
-    let mut before = complete(&["a", "b"]);
-    before.extra.clear();
-    let written = |before: &State| {
-        let mut next = before.clone();
-        next.keep_world(before, 3);
-        next.written_world()
-    };
-    assert_eq!(written(&before), Some(2));
-    assert_eq!(written(&before.clone().waiting("c")), Some(3), "c may have been in it");
-    assert_eq!(written(&before.waiting("c").waiting("d")), Some(3), "but there were no four");
-}
-
-#[test]
-fn what_others_wrote_into_our_attributes_breaks_nothing() {
-    let mut state = complete(&["a", "b"]);
-    for wrong in ["", ":", "0", "0:x", "x:2", "0:-1", "18446744073709551616:1"] {
-        state.extra.insert(WORLD.into(), Extra::Text(wrong.into()));
-        assert_eq!(state.world_size(), 2, "{wrong:?}");
-    }
-    state.extra.insert(WORLD.into(), Extra::Bool(true));
-    state.extra.insert(LEAVERS.into(), Extra::None);
-    state.extra.insert(NEWEST.into(), Extra::Int(1));
+fn a_node_that_records_that_it_leaves_is_lost_for_good() {
+    let mut state = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     state.count_leaver();
-    assert_eq!((state.world_size(), state.newest()), (2, Some(wall(0))));
+    let lost = seen(&state).lost.unwrap();
+    assert_eq!(
+        (lost.cause, lost.is_final, lost.to_string()),
+        (LossCause::Left, true, "c (pid 1): left".into())
+    );
 }
 
 #[test]
-fn the_newest_heartbeat_is_kept_while_whoever_had_it_is_gone() {
-    let mut state = open(&["a", "b"]);
-    state.last_heartbeats.insert(node("b"), wall(50));
-    let mut left = state.without(&nodes(["b"]), 1);
-    left.keep_newest(state.newest());
-    assert_eq!(left.newest(), Some(wall(50)));
-    left.last_heartbeats.insert(node("a"), wall(51));
-    left.keep_newest(Some(wall(50)));
-    assert_eq!(left.newest(), Some(wall(51)));
-    assert!(left.extra.is_empty(), "it is not needed any more");
+fn a_node_that_is_no_longer_in_its_round_was_dropped_and_counts_itself_as_waiting() {
+    let without_me = complete(&["a", "b", "c"]).without(&nodes(["b"]), 2);
+    let later = State { round: 1, ..complete(&["a", "c"]) };
+    for state in [without_me, later] {
+        let seen = seen(&state);
+        assert!(seen.is_dropped, "{state:?}");
+        assert_eq!(seen.num_nodes_waiting(), 1);
+    }
+}
+
+#[test]
+fn nobody_is_missed_in_a_closed_rendezvous() {
+    let seen = seen(&complete(&["b"]).closed());
+    assert!(seen.is_closed && seen.is_intact() && !seen.is_dropped && !seen.is_round_over);
 }

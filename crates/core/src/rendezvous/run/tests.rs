@@ -62,7 +62,7 @@ fn written(step: Step) -> (State, Option<(u64, Vec<NodeDesc>)>) {
 #[test]
 fn a_node_announces_itself_before_it_writes_itself_in() {
     let mut way = Way::to(Goal::Join);
-    assert_eq!(way.run.start(), Step::Read);
+    assert_eq!(way.run.start(&mut way.member), Step::Read);
     assert_eq!(way.read(&State::default()), Step::Announce { round: 0 });
     let (state, _) = written(way.announced(&State::default(), &["b", "c"]));
     assert_eq!(state.participants.keys().cloned().collect::<Vec<_>>(), nodes(["b", "c"]));

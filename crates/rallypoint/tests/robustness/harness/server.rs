@@ -4,14 +4,16 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rallypoint_testkit::Guarded;
 
 use super::{Client, MIB, Process, eventually, probe};
 
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
-    child: Child,
+    child: Guarded,
     address: SocketAddr,
     /// Where it answers health checks, if it does.
     health: Option<SocketAddr>,
@@ -78,13 +80,9 @@ impl Server {
     pub(crate) fn of(mut command: Command) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the log");
         let log = folder.path().join("log");
-        let mut child = command
-            .env_remove("RALLYPOINT_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("the log file"))
-            .spawn()
-            .expect("the binary starts");
+        command.env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(File::create(&log).expect("the log file"));
+        let mut child = Guarded::spawn(&mut command);
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         let mut stdout = BufReader::new(stdout);
@@ -226,13 +224,5 @@ impl Server {
         let seconds = closed.duration_since(self.started).as_secs() as usize;
         let most = 10 * (seconds + 2);
         assert!(log.len() <= most, "{} lines in {seconds} s", log.len());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may be gone already, which is then for the test to say.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -85,7 +85,9 @@ def _create_tcp_store(params: RendezvousParameters) -> Tuple[TCPStore, str]:
     read_timeout = params.get_as_int("read_timeout", 60)
     if read_timeout is None or read_timeout <= 0:
         raise ValueError("The read timeout must be a positive integer.")
-    return _rallypoint.create_rendezvous_store(params.endpoint or "", params.run_id, is_host, read_timeout)
+    return _rallypoint.create_rendezvous_store(
+        params.endpoint or "", params.run_id, params.min_nodes, params.max_nodes, is_host, read_timeout
+    )
 
 
 def _create_file_store(params: RendezvousParameters) -> FileStore:

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Any, ClassVar, Dict, Optional, Tuple
 
 from ... import _rallypoint
-from ..._rallypoint import PrefixStore, Store
-from . import _leaving
+from ..._rallypoint import Store
+from . import _shutdown
 from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo, _host_name
 from .errors import is_rendezvous_error
 
@@ -178,7 +178,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise ValueError(f"cas_backoff_max_seconds ({delay}) must be finite and non-negative.")
         self._settings = settings
         self._backend_name = backend.name
-        self._store = store
         times = settings.timeout
         self._node = _rallypoint.RendezvousNode(
             store,
@@ -197,7 +196,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reform_last_call=reform_last_call,
             store_outage=store_outage,
         )
-        _leaving.watch(self._node)
+        _shutdown.watch(self._node)
 
     @classmethod
     def from_backend(
@@ -265,9 +264,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousStateError: what lies in the backend is no state.
             RendezvousGracefulExitError: it has ended, and this node was a spare that nobody needed. Not a failure.
         """
-        prefix, rank, world_size, master_addr, master_port = self._node.next_rendezvous()
-        store = _part_of(self._store, prefix)
-        return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(master_addr, master_port))
+        store, rank, world_size, workers = self._node.next_rendezvous()
+        return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
 
     def is_closed(self) -> bool:
         """Whether the rendezvous has ended for good, as it was at most a second ago."""
@@ -380,7 +378,7 @@ def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandle
     """A handler with the `c10d` backend; what the registry calls. An option that nobody knows is a `ValueError`."""
     from .c10d_rendezvous_backend import create_backend
 
-    wrong = _rallypoint.check_rendezvous_options(params.config)
+    wrong = _rallypoint.check_rendezvous_options(list(params.config))
     if wrong:
         raise ValueError("\n".join(wrong))
     backend, store = create_backend(params)
@@ -405,15 +403,3 @@ def _native(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
         if getattr(type(backend), method) is not getattr(C10dRendezvousBackend, method) or method in vars(backend):
             return None
     return backend._state
-
-
-def _part_of(store: Any, prefix: str) -> Any:
-    """A part of the store: of the store's own kind, so that one of torch's stays one of torch's."""
-    if isinstance(store, Store):
-        return PrefixStore(prefix, store)
-    import sys
-
-    torch = sys.modules.get("torch.distributed")
-    if torch is not None and isinstance(store, torch.Store):
-        return torch.PrefixStore(prefix, store)
-    return PrefixStore(prefix, store)

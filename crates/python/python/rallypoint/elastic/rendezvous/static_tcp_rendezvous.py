@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ... import _rallypoint
-from ..._rallypoint import PrefixStore
 from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from .utils import parse_rendezvous_endpoint
 
@@ -54,10 +53,8 @@ class StaticTCPRendezvous(RendezvousHandler):
             DistNetworkError: the store could not be hosted or reached.
             RendezvousError: two nodes contradict each other; says which.
         """
-        store = PrefixStore(self.run_id, self._node.next_rendezvous())
-        return RendezvousInfo(
-            store, self.rank, self.world_size, RendezvousStoreInfo(self.master_addr, self.master_port)
-        )
+        store, rank, world_size, workers = self._node.next_rendezvous()
+        return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
 
     def is_closed(self) -> bool:
         """Never."""

@@ -1,0 +1,38 @@
+//! The state of the agent, as a health check reports it.
+
+use serde::Serialize;
+
+use super::Agent;
+
+/// The state of the agent at one moment. The names are those of the JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Snapshot {
+    status: &'static str,
+    run_id: String,
+    round: Option<u64>,
+    group_rank: Option<u64>,
+    group_world_size: Option<u64>,
+    world_size: Option<u64>,
+    workers: usize,
+    starts: u32,
+    restarts: u32,
+    seconds: f64,
+}
+
+impl Agent {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let place = self.placement.as_ref();
+        Snapshot {
+            status: if self.supervisor.is_running() { "running" } else { "waiting" },
+            run_id: self.config.rendezvous.run_id.clone(),
+            round: self.formation.as_ref().map(|formation| formation.round.round),
+            group_rank: place.map(|place| place.group_rank),
+            group_world_size: place.map(|place| place.group_world_size),
+            world_size: place.map(|place| place.ranks.world_size),
+            workers: self.processes.running().count(),
+            starts: self.starts,
+            restarts: self.supervisor.restarts(),
+            seconds: self.start.elapsed().as_secs_f64(),
+        }
+    }
+}

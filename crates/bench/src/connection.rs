@@ -1,0 +1,159 @@
+//! One client connection: it carries one exchange after the other and never waits.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use socket2::SockRef;
+
+use crate::error::Trouble;
+use crate::exchange::{Exchange, Expected};
+
+/// A connection, and how far its exchange has come.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    exchange: Rc<Exchange>,
+    busy: bool,
+    sent: usize,
+    received: usize,
+    /// The last eight bytes of a reply in numbers.
+    number: [u8; 8],
+    started: Instant,
+}
+
+/// An exchange is over.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) requests: u64,
+    /// The last number, if numbers were expected.
+    pub(crate) number: i64,
+    pub(crate) took: Duration,
+    pub(crate) at: Instant,
+}
+
+impl Connection {
+    /// Begins to connect, with a first exchange that is sent as soon as that is done.
+    pub(crate) fn open(
+        address: SocketAddr,
+        registry: &Registry,
+        token: Token,
+        first: &Rc<Exchange>,
+    ) -> io::Result<Connection> {
+        let started = Instant::now();
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Connection {
+            stream,
+            exchange: Rc::clone(first),
+            busy: true,
+            sent: 0,
+            received: 0,
+            number: [0; 8],
+            started,
+        })
+    }
+
+    /// Whether an exchange is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Begins the next exchange.
+    pub(crate) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
+        debug_assert!(!self.busy, "one exchange at a time");
+        self.exchange = exchange;
+        self.busy = true;
+        (self.sent, self.received) = (0, 0);
+        self.started = now;
+    }
+
+    /// Sends what is to be sent. The answer, if the exchange is over with that.
+    pub(crate) fn send(&mut self) -> Result<Option<Answer>, Trouble> {
+        while self.busy && self.sent < self.exchange.request.len() {
+            match self.stream.write(&self.exchange.request[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+            }
+        }
+        Ok(self.answer())
+    }
+
+    /// Takes what has come. The answer, if the exchange is over with that.
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Answer>, Trouble> {
+        loop {
+            let len = match self.stream.read(scratch) {
+                Ok(0) => return Err(Trouble::Closed { during: self.exchange.name }),
+                Ok(len) => len,
+                // Not connected yet, or drained.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+            };
+            self.check(&scratch[..len])?;
+            // A whole reply is all there can be; and less than was offered means drained.
+            let answer = self.answer();
+            if answer.is_some() || len < scratch.len() {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Compares what came with what is expected.
+    fn check(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        let during = self.exchange.name;
+        let left = if self.busy { self.exchange.reply.len() - self.received } else { 0 };
+        if bytes.len() > left {
+            return Err(Trouble::Unasked { after: during, bytes: bytes.len() - left });
+        }
+        match &self.exchange.reply {
+            Expected::Exactly(reply) => {
+                let expected = &reply[self.received..self.received + bytes.len()];
+                if bytes != expected {
+                    let at = bytes.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
+                    let (found, expected) = (bytes[at], expected[at]);
+                    return Err(Trouble::WrongReply { during, at: self.received + at, found, expected });
+                }
+            }
+            Expected::Numbers(_) => {
+                for (n, byte) in bytes.iter().enumerate().skip(bytes.len().saturating_sub(8)) {
+                    self.number[(self.received + n) % 8] = *byte;
+                }
+            }
+        }
+        self.received += bytes.len();
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        if !self.busy || self.sent < self.exchange.request.len() || self.received < self.exchange.reply.len()
+        {
+            return None;
+        }
+        self.busy = false;
+        let at = Instant::now();
+        Some(Answer {
+            requests: self.exchange.requests,
+            number: i64::from_le_bytes(self.number),
+            took: at.duration_since(self.started),
+            at,
+        })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Closed abruptly, or ten thousand ports would be held for a minute each.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,87 @@
+//! How long things took: counts in buckets that grow with the time they stand for. It keeps no single measurement.
+
+use std::time::Duration;
+
+/// Buckets for each doubling of time: neighbours are at most 1.6 % apart.
+const STEPS: u64 = 64;
+
+/// Times, counted. It takes a few kilobytes however many there are.
+#[derive(Debug, Default)]
+pub(crate) struct Latencies {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+impl Latencies {
+    /// Notes that `times` things took this long each.
+    pub(crate) fn note(&mut self, took: Duration, times: u64) {
+        let bucket = bucket(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += times;
+        self.total += times;
+    }
+
+    /// How many there are.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The time within which this share of them, from 0 to 1, was done.
+    pub(crate) fn within(&self, share: f64) -> Option<Duration> {
+        let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        })?;
+        Some(Duration::from_nanos(upper_end(bucket)))
+    }
+}
+
+/// Below `STEPS` each nanosecond has its own; above, each doubling is cut into `STEPS` parts.
+fn bucket(nanos: u64) -> usize {
+    let doublings = (nanos / STEPS).checked_ilog2().map_or(0, |log| u64::from(log) + 1);
+    match doublings {
+        0 => nanos as usize,
+        _ => (doublings * STEPS + (nanos >> (doublings - 1)) - STEPS) as usize,
+    }
+}
+
+/// The longest time that falls into this bucket.
+fn upper_end(bucket: usize) -> u64 {
+    let (doublings, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
+    match doublings {
+        0 => step,
+        _ => ((u128::from(STEPS + step + 1) << (doublings - 1)) - 1).try_into().unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_falls_into_a_bucket_at_most_two_percent_above_it() {
+        for nanos in (0..5_000).chain([1_000_000, 123_456_789, 60_000_000_000, u64::MAX / 3, u64::MAX]) {
+            let end = upper_end(bucket(nanos));
+            assert!(end >= nanos, "{nanos} in a bucket up to {end}");
+            assert!((end - nanos) as f64 <= nanos as f64 * 0.02, "{nanos} in a bucket up to {end}");
+        }
+    }
+
+    #[test]
+    fn half_is_within_the_median_and_nearly_all_within_the_99th_percentile() {
+        let mut latencies = Latencies::default();
+        assert_eq!(latencies.within(0.5), None);
+        for micros in 1..=1000 {
+            latencies.note(Duration::from_micros(micros), 2);
+        }
+        assert_eq!(latencies.total(), 2000);
+        for (share, micros) in [(0.5, 500.0), (0.99, 990.0), (1.0, 1000.0)] {
+            let within = latencies.within(share).unwrap().as_nanos() as f64 / 1000.0;
+            assert!((micros..micros * 1.02).contains(&within), "{share}: {within}");
+        }
+    }
+}

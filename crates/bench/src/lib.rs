@@ -1,0 +1,42 @@
+//! Load on any TCPStore server, and how fast the server answers. This crate measures; it judges nothing.
+
+mod connection;
+mod control;
+mod error;
+mod exchange;
+mod fleet;
+mod gathering;
+mod keys;
+mod latencies;
+mod report;
+mod run;
+mod steady;
+mod watch;
+mod workload;
+
+use std::time::Duration;
+
+use rallypoint_store::Endpoint;
+
+pub use error::{BenchError, Trouble};
+pub use report::{Outcome, Report, head};
+pub use run::Bench;
+pub use steady::Until;
+pub use workload::{DEFAULT_WORKLOADS, Workload};
+
+/// Options of a run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The server.
+    pub endpoint: Endpoint,
+    /// Connections of the workloads that are not gatherings.
+    pub connections: usize,
+    /// How much load each workload that is not a gathering makes.
+    pub until: Until,
+    /// Length of the values.
+    pub value_bytes: usize,
+    /// Keys over which the requests are spread.
+    pub keys: usize,
+    /// After this time a workload is given up.
+    pub timeout: Duration,
+}

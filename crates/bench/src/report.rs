@@ -1,0 +1,124 @@
+//! What was measured: a table for people, JSON for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::latencies::Latencies;
+
+/// One workload, measured. The names are those of the JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// The name of the workload.
+    pub workload: String,
+    /// Connections that were used.
+    pub connections: usize,
+    /// Requests that a connection sent together.
+    pub in_flight: usize,
+    /// Length of the values.
+    pub value_bytes: usize,
+    /// Requests that were answered.
+    pub operations: u64,
+    /// How long the load lasted.
+    pub seconds: f64,
+    /// The throughput.
+    pub operations_per_second: f64,
+    /// Median latency.
+    pub p50_microseconds: Option<f64>,
+    /// 99th percentile of the latencies.
+    pub p99_microseconds: Option<f64>,
+    /// Connections that were lost, or 1 if the workload failed otherwise.
+    pub errors: u64,
+    /// The first thing that went wrong.
+    pub error: Option<String>,
+}
+
+/// A whole run, as JSON.
+#[derive(Debug, Serialize)]
+pub struct Report<'a> {
+    /// The server.
+    pub endpoint: &'a str,
+    /// One outcome for each workload and number of requests in flight.
+    pub results: &'a [Outcome],
+    /// Why there are none.
+    pub error: Option<String>,
+}
+
+impl Outcome {
+    /// Fills in what was measured.
+    pub(crate) fn measured(&mut self, elapsed: Duration, latencies: &Latencies) {
+        let micros = |share| latencies.within(share).map(|time| time.as_nanos() as f64 / 1000.0);
+        self.operations = latencies.total();
+        self.seconds = elapsed.as_secs_f64();
+        self.operations_per_second =
+            if self.operations == 0 { 0.0 } else { self.operations as f64 / self.seconds.max(1e-9) };
+        (self.p50_microseconds, self.p99_microseconds) = (micros(0.5), micros(0.99));
+    }
+
+    /// Returns the row of the table below [`head`].
+    pub fn row(&self) -> String {
+        format!(
+            "{:<18} {:>6} {:>7} {:>9} {:>10} {:>9} {:>9} {:>7}",
+            self.workload,
+            self.connections,
+            self.in_flight,
+            self.operations,
+            rate(self.operations_per_second),
+            self.p50_microseconds.map_or("-".into(), time),
+            self.p99_microseconds.map_or("-".into(), time),
+            self.errors,
+        )
+    }
+}
+
+const COLUMNS: &str = "workload            conns  flight       ops      ops/s       p50       p99  errors";
+
+/// Returns the head of the table.
+pub fn head() -> &'static str {
+    COLUMNS
+}
+
+fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
+        rate if rate >= 1e4 => format!("{:.1} k", rate / 1e3),
+        rate if rate >= 100.0 => format!("{rate:.0}"),
+        rate => format!("{rate:.2}"),
+    }
+}
+
+fn time(micros: f64) -> String {
+    match micros {
+        micros if micros >= 1e6 => format!("{:.2} s", micros / 1e6),
+        micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
+        micros => format!("{micros:.1} us"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_lines_up_with_the_head() {
+        let mut outcome = Outcome {
+            workload: "multi_get-10000".into(),
+            connections: 64,
+            in_flight: 32,
+            value_bytes: 64,
+            operations: 0,
+            seconds: 0.0,
+            operations_per_second: 0.0,
+            p50_microseconds: None,
+            p99_microseconds: None,
+            errors: 0,
+            error: None,
+        };
+        assert_eq!(outcome.row().len(), head().len());
+        let mut latencies = Latencies::default();
+        latencies.note(Duration::from_micros(1500), 3_000_000);
+        outcome.measured(Duration::from_secs(2), &latencies);
+        assert_eq!(outcome.row().len(), head().len());
+        assert!(outcome.row().contains("1.50 M"), "{}", outcome.row());
+    }
+}

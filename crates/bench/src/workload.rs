@@ -1,0 +1,178 @@
+//! The names of the loads, with their sizes. What each of them does is elsewhere.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::BenchError;
+
+/// A kind of load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Add,
+    Get,
+    Set,
+    Check,
+    Wait,
+    CompareSet,
+    MultiGet,
+    MultiSet,
+    Cancel,
+    Connect,
+    Bootstrap,
+    Barrier,
+}
+
+/// What the number after a name counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sized {
+    Nothing,
+    ValueBytes,
+    Keys,
+    Clients,
+}
+
+/// A load and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    pub(crate) kind: Kind,
+    /// As given after the name; `None`: the plain form.
+    pub(crate) size: Option<usize>,
+}
+
+/// Name, kind, what a size means, and the size if none is given.
+const NAMES: [(&str, Kind, Sized, Option<usize>); 12] = [
+    ("add", Kind::Add, Sized::Nothing, None),
+    ("get", Kind::Get, Sized::ValueBytes, None),
+    ("set", Kind::Set, Sized::ValueBytes, None),
+    ("check", Kind::Check, Sized::Keys, None),
+    ("wait", Kind::Wait, Sized::Keys, None),
+    ("compare_set", Kind::CompareSet, Sized::ValueBytes, None),
+    ("multi_get", Kind::MultiGet, Sized::Keys, Some(10_000)),
+    ("multi_set", Kind::MultiSet, Sized::Keys, Some(10_000)),
+    ("cancel", Kind::Cancel, Sized::Clients, Some(2_000)),
+    ("connect", Kind::Connect, Sized::Clients, Some(10_000)),
+    ("bootstrap", Kind::Bootstrap, Sized::Clients, Some(1_024)),
+    ("barrier", Kind::Barrier, Sized::Clients, Some(10_000)),
+];
+
+/// The workloads that are run by default. They are light enough for a server that is in use.
+pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
+
+const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
+                   connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
+
+/// Largest number of keys in one request, and largest value, that torch's server takes.
+const MOST_KEYS: usize = 131_072;
+const MOST_BYTES: usize = 8 << 20;
+
+impl Workload {
+    /// Returns whether the workload has a size of its own. A connection sends such requests one at a time.
+    pub fn is_large(self) -> bool {
+        self.size.is_some()
+    }
+
+    /// What the number after its name counts.
+    pub(crate) fn sized(self) -> Sized {
+        let row = NAMES.iter().find(|row| row.1 == self.kind);
+        row.map_or(Sized::Nothing, |row| row.2)
+    }
+
+    /// Parses a list of names with commas between them; `all` is all of them.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`BenchError::Usage`] if a name or a size is wrong.
+    pub fn list(text: &str) -> Result<Vec<Workload>, BenchError> {
+        let text = text.split(',').map(|name| if name.trim() == "all" { ALL } else { name.trim() });
+        let workloads: Result<_, _> = text.flat_map(|names| names.split(',')).map(str::parse).collect();
+        workloads.map_err(BenchError::Usage)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workload, String> {
+        let (name, size) = match text.split_once('-') {
+            Some((name, size)) => (name, Some(size)),
+            None => (text, None),
+        };
+        let Some(&(_, kind, sized, default)) = NAMES.iter().find(|row| row.0 == name) else {
+            return Err(format!("there is no workload {text:?}; there are {ALL}, and `all`"));
+        };
+        let size = match (size, sized) {
+            (None, _) => default,
+            (Some(_), Sized::Nothing) => return Err(format!("{name} has no size")),
+            (Some(size), _) => Some(bounded(text, size, sized)?),
+        };
+        Ok(Workload { kind, size })
+    }
+}
+
+fn bounded(text: &str, size: &str, sized: Sized) -> Result<usize, String> {
+    let (digits, unit) = match sized {
+        Sized::ValueBytes => size
+            .strip_suffix("MiB")
+            .map(|digits| (digits, 1 << 20))
+            .or_else(|| size.strip_suffix("KiB").map(|digits| (digits, 1 << 10)))
+            .unwrap_or((size, 1)),
+        _ => (size, 1),
+    };
+    let (most, what) = match sized {
+        Sized::ValueBytes => (MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
+        Sized::Keys => (MOST_KEYS, "keys"),
+        _ => (65_536, "clients"),
+    };
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit))
+        .filter(|size| (1..=most).contains(size))
+        .ok_or_else(|| format!("{text:?}: the size must be from 1 to {most} {what}"))
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|row| row.1 == self.kind).map_or("", |row| row.0);
+        match (self.size, self.sized()) {
+            (None, _) => f.write_str(name),
+            (Some(size), Sized::ValueBytes) if size % (1 << 20) == 0 => write!(f, "{name}-{}MiB", size >> 20),
+            (Some(size), Sized::ValueBytes) if size % (1 << 10) == 0 => write!(f, "{name}-{}KiB", size >> 10),
+            (Some(size), _) => write!(f, "{name}-{size}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_and_prints_as_itself() {
+        for name in ALL.split(',') {
+            assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
+        }
+        assert_eq!(Workload::list("all").unwrap().len(), 16);
+        assert_eq!(Workload::list("cancel, get-4096").unwrap()[1].to_string(), "get-4KiB");
+    }
+
+    #[test]
+    fn a_name_without_its_size_has_the_usual_one() {
+        assert_eq!("cancel".parse::<Workload>().unwrap().size, Some(2_000));
+        assert_eq!("get".parse::<Workload>().unwrap().size, None);
+    }
+
+    #[test]
+    fn a_wrong_name_or_size_says_what_would_be_right() {
+        for (text, why) in [
+            ("put", "there are add,get"),
+            ("add-3", "has no size"),
+            ("get-9MiB", "8MiB"),
+            ("wait-0", "from 1 to 131072 keys"),
+            ("connect-1KiB", "clients"),
+        ] {
+            let error = text.parse::<Workload>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

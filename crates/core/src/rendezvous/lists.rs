@@ -1,0 +1,206 @@
+//! The lists of the shared state: which node is in which, and what it changes when a node comes or goes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::node::NodeDesc;
+use super::state::{Extra, State};
+use super::time::WallTime;
+
+/// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.
+const WORLD: &str = "rallypoint_world";
+/// How many have left so far.
+const LEAVERS: &str = "rallypoint_left";
+/// The newest heartbeat there was, while no node that is here has it.
+const NEWEST: &str = "rallypoint_newest";
+/// Who closed the rendezvous, and when.
+const CLOSED_BY: &str = "rallypoint_closed_by";
+
+impl State {
+    /// All nodes in it, each once.
+    pub fn members(&self) -> BTreeSet<&NodeDesc> {
+        self.lists().chain(self.last_heartbeats.keys()).collect()
+    }
+
+    /// The nodes of all lists, one list after the other.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
+        self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
+    }
+
+    /// The heartbeat of a node, if it has one; `None` if the node is not here at all.
+    pub(super) fn heartbeat(&self, node: &NodeDesc) -> Option<Option<WallTime>> {
+        match self.last_heartbeats.get(node) {
+            Some(heartbeat) => Some(Some(*heartbeat)),
+            None => self.has(node).then_some(None),
+        }
+    }
+
+    /// Whether a node is in one of the lists.
+    pub fn has(&self, node: &NodeDesc) -> bool {
+        self.participants.contains_key(node)
+            || self.wait_list.contains(node)
+            || self.redundancy_list.contains(node)
+    }
+
+    /// The state without these nodes.
+    pub fn without(&self, gone: &[NodeDesc], min_nodes: u64) -> State {
+        let mut next = self.clone();
+        let mut left = false;
+        for node in gone {
+            left |= next.participants.remove(node).is_some();
+            next.wait_list.remove(node);
+            next.redundancy_list.remove(node);
+            next.last_heartbeats.remove(node);
+        }
+        if left {
+            if next.complete && next.participants.is_empty() {
+                next.complete = false;
+                next.round += 1;
+            }
+            if !next.complete && (next.participants.len() as u64) < min_nodes {
+                next.deadline = None;
+            }
+        }
+        next
+    }
+
+    /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
+    /// that round. If other nodes have completed a round since then, they have gone on without the node.
+    pub(super) fn is_behind(&self, round: &State) -> bool {
+        !self.closed && !self.complete && self.round <= round.round && self.world_text().is_none()
+    }
+
+    /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
+    /// new heartbeat, because the store has lost the ones they sent.
+    pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
+        for node in other.last_heartbeats.keys() {
+            if !self.has(node) {
+                self.wait_list.insert(node.clone());
+                self.last_heartbeats.insert(node.clone(), heartbeat);
+            }
+        }
+        self.last_heartbeats.values_mut().for_each(|last| *last = heartbeat);
+        self
+    }
+
+    /// Puts a node into the open round. That it asked for it is a sign of life.
+    pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
+        self.wait_list.remove(node);
+        self.redundancy_list.remove(node);
+        self.participants.insert(node.clone(), 0);
+        self.last_heartbeats.insert(node.clone(), heartbeat);
+    }
+
+    /// Ends the open round: ranks in the order of the nodes.
+    ///
+    /// If it is full, whoever waits is a spare from now on. Left on the wait list until they see it themselves, they
+    /// would make the round start over, and with many of them again and again.
+    pub(super) fn complete(&mut self, max_nodes: u64) {
+        if self.participants.len() as u64 >= max_nodes {
+            self.redundancy_list.append(&mut self.wait_list);
+        }
+        self.complete = true;
+        self.deadline = None;
+        for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
+            *held = rank;
+        }
+        self.write_down_world(self.participants.len() as u64);
+    }
+
+    fn write_down_world(&mut self, nodes: u64) {
+        let world = format!("{}:{nodes}", self.round);
+        self.extra.insert(Arc::from(WORLD), Extra::Text(Arc::from(world)));
+    }
+
+    /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
+    /// highest rank has left, nothing else tells. Whoever waits may have been in it, unless it is full; rather too large,
+    /// so that nobody enters it any more, than too small. Since somebody waits, all start over anyway.
+    pub(super) fn keep_world(&mut self, before: &State, max_nodes: u64) {
+        if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
+            self.write_down_world(before.world_size().max(before.largest_world(max_nodes)));
+        }
+    }
+
+    /// How many nodes the complete round may have had, if those who wait were in it.
+    pub(super) fn largest_world(&self, max_nodes: u64) -> u64 {
+        ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
+    }
+
+    pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
+        self.closed = true;
+        let by = format!("{} (pid {}) at {at}", node.addr, node.pid);
+        self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
+    }
+
+    /// How many of ours have left so far.
+    pub fn leavers(&self) -> i64 {
+        match self.extra.get(LEAVERS) {
+            Some(Extra::Int(count)) => *count,
+            _ => 0,
+        }
+    }
+
+    /// Counts one more that has left.
+    pub(super) fn count_leaver(&mut self) {
+        let before = self.leavers();
+        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+    }
+
+    /// The newest heartbeat that was ever here, as far as our nodes have written it down.
+    pub(super) fn newest(&self) -> Option<WallTime> {
+        let left = match self.extra.get(NEWEST) {
+            Some(Extra::Time(newest)) => Some(*newest),
+            _ => None,
+        };
+        self.last_heartbeats.values().copied().max().max(left)
+    }
+
+    /// Keeps the newest heartbeat of before, if whoever had it is no longer here.
+    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
+        let here = self.last_heartbeats.values().copied().max();
+        match before {
+            Some(newest) if before > here => self.extra.insert(Arc::from(NEWEST), Extra::Time(newest)),
+            _ => self.extra.remove(NEWEST),
+        };
+    }
+
+    /// How many nodes the complete round was completed with, as far as that can be known.
+    ///
+    /// Our nodes write it down, with the first write into a round that a torch node completed. Before that the highest rank
+    /// tells, unless that one has left.
+    pub fn world_size(&self) -> u64 {
+        let have = self.participants.len() as u64;
+        let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
+        self.written_world().unwrap_or(0).max(highest).max(have)
+    }
+
+    /// What stands there of the size of this round.
+    pub(super) fn written_world(&self) -> Option<u64> {
+        let (round, world) = self.world_text()?;
+        (round == self.round).then_some(world)
+    }
+
+    /// Returns the last round whose size was written down, and its size.
+    fn world_text(&self) -> Option<(u64, u64)> {
+        let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
+        let (round, world) = text.split_once(':')?;
+        Some((round.parse().ok()?, world.parse().ok()?))
+    }
+
+    /// Returns how many nodes the round before this one was completed with, if one of our nodes has written it down.
+    pub(super) fn previous_world(&self) -> Option<u64> {
+        let (round, world) = self.world_text()?;
+        (Some(round) == self.round.checked_sub(1)).then_some(world)
+    }
+
+    /// Who closed it, where one of our nodes did.
+    pub fn closed_by(&self) -> Option<String> {
+        match self.extra.get(CLOSED_BY) {
+            Some(Extra::Text(text)) => Some(text.to_string()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

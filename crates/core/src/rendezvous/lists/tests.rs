@@ -1,0 +1,102 @@
+//! What coming and going does to a state, and how large a round was.
+
+use super::super::scene::{complete, node, nodes, open, wall};
+use super::*;
+
+#[test]
+fn a_node_that_goes_is_in_no_list_and_has_no_heartbeat() {
+    let state = open(&["a"]).waiting("b").spare("c").without(&nodes(["a", "b", "c", "d"]), 1);
+    assert!(state.members().is_empty());
+    assert_eq!(state.round, 0, "an open round stays open");
+}
+
+#[test]
+fn a_round_that_loses_somebody_stays_complete_until_the_last_has_gone() {
+    let state = complete(&["a", "b"]).without(&nodes(["a"]), 2);
+    assert!(state.complete && state.round == 0);
+    let state = state.without(&nodes(["b"]), 2);
+    assert!(!state.complete && state.round == 1);
+}
+
+#[test]
+fn a_spare_that_goes_ends_no_round() {
+    let state = complete(&["a"]).spare("b").without(&nodes(["b"]), 1);
+    assert!(state.complete && state.round == 0);
+}
+
+#[test]
+fn the_size_of_a_round_is_what_it_was_completed_with() {
+    let state = complete(&["a", "b", "c"]);
+    assert_eq!(state.world_size(), 3);
+    assert_eq!(state.without(&nodes(["a", "c"]), 2).world_size(), 3);
+}
+
+#[test]
+fn the_size_of_a_round_that_torch_completed_is_told_by_its_highest_rank() {
+    let mut state = complete(&["a", "b", "c"]);
+    state.extra.clear();
+    assert_eq!(state.without(&nodes(["a"]), 2).world_size(), 3);
+    assert_eq!(state.without(&nodes(["c"]), 2).world_size(), 2, "as far as it can be known");
+}
+
+#[test]
+fn the_size_of_a_round_that_torch_completed_is_written_down_while_it_is_known() {
+    let mut state = complete(&["a", "b", "c"]);
+    state.extra.clear();
+    let mut left = state.without(&nodes(["c"]), 2);
+    left.keep_world(&state, 3);
+    assert_eq!(left.world_size(), 3);
+    let fewer = left.without(&nodes(["b"]), 2);
+    assert_eq!(fewer.world_size(), 3);
+    let mut open = open(&["a"]);
+    open.keep_world(&open.clone(), 3);
+    assert!(open.extra.is_empty(), "a round that is open has no size yet");
+}
+
+#[test]
+fn the_size_of_another_round_counts_for_nothing() {
+    let state = complete(&["a", "b", "c"]).without(&nodes(["a", "b", "c"]), 1);
+    let later = State { complete: true, participants: [(node("a"), 0)].into(), ..state };
+    assert_eq!(later.world_size(), 1);
+}
+
+#[test]
+fn the_size_of_a_round_of_torchs_is_written_down_and_rather_too_large_than_too_small() {
+    let mut before = complete(&["a", "b"]);
+    before.extra.clear();
+    let written = |before: &State| {
+        let mut next = before.clone();
+        next.keep_world(before, 3);
+        next.written_world()
+    };
+    assert_eq!(written(&before), Some(2));
+    assert_eq!(written(&before.clone().waiting("c")), Some(3), "c may have been in it");
+    assert_eq!(written(&before.waiting("c").waiting("d")), Some(3), "but there were no four");
+}
+
+#[test]
+fn what_others_wrote_into_our_attributes_breaks_nothing() {
+    let mut state = complete(&["a", "b"]);
+    for wrong in ["", ":", "0", "0:x", "x:2", "0:-1", "18446744073709551616:1"] {
+        state.extra.insert(WORLD.into(), Extra::Text(wrong.into()));
+        assert_eq!(state.world_size(), 2, "{wrong:?}");
+    }
+    state.extra.insert(WORLD.into(), Extra::Bool(true));
+    state.extra.insert(LEAVERS.into(), Extra::None);
+    state.extra.insert(NEWEST.into(), Extra::Int(1));
+    state.count_leaver();
+    assert_eq!((state.world_size(), state.newest()), (2, Some(wall(0))));
+}
+
+#[test]
+fn the_newest_heartbeat_is_kept_while_whoever_had_it_is_gone() {
+    let mut state = open(&["a", "b"]);
+    state.last_heartbeats.insert(node("b"), wall(50));
+    let mut left = state.without(&nodes(["b"]), 1);
+    left.keep_newest(state.newest());
+    assert_eq!(left.newest(), Some(wall(50)));
+    left.last_heartbeats.insert(node("a"), wall(51));
+    left.keep_newest(Some(wall(50)));
+    assert_eq!(left.newest(), Some(wall(51)));
+    assert!(left.extra.is_empty(), "it is not needed any more");
+}

@@ -1,0 +1,107 @@
+//! Health checks over HTTP, for `rallypoint serve` and `rallypoint run`: routes, limits and timeouts.
+//!
+//! One thread serves all connections. It asks the event loop of the server or the agent for a snapshot and never holds
+//! that loop up. An answer shows that the loop turns; a loop that doesn't answer in time is reported with 503.
+
+mod address;
+mod connections;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::{Mutex, oneshot};
+
+pub use address::parse_address;
+
+/// How long the event loop may take to hand over a snapshot.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server for health checks. It ends when the value is dropped.
+#[derive(Debug)]
+pub struct HealthServer {
+    address: SocketAddr,
+    /// Its end tells the thread to stop.
+    _stop: oneshot::Sender<()>,
+}
+
+impl HealthServer {
+    /// Answers every GET on `listener` with a snapshot as JSON. Other methods are refused.
+    ///
+    /// `snapshot` asks an event loop for its state. It may block up to the given time, and returns `None` if the loop doesn't
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system refuses a thread or the files that the thread needs.
+    pub fn start<S: Serialize + Send + 'static>(
+        listener: TcpListener,
+        snapshot: impl Fn(Duration) -> Option<S> + Send + Sync + 'static,
+    ) -> io::Result<HealthServer> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(1)
+            .thread_name("health-snapshot")
+            .build()?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let source = Arc::new(Source { snapshot, turn: Mutex::new(()) });
+        let routes = Router::new().fallback_service(get(move || respond(Arc::clone(&source))));
+        let (stop, stopped) = oneshot::channel();
+        std::thread::Builder::new().name("health".into()).spawn(move || {
+            runtime.spawn(connections::serve(listener, routes));
+            // The sender is never used, only dropped.
+            let _ = runtime.block_on(stopped);
+            // A snapshot that is still being waited for holds up nothing.
+            runtime.shutdown_background();
+        })?;
+        Ok(HealthServer { address, _stop: stop })
+    }
+
+    /// Returns the address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Where snapshots come from. One request at a time asks for one.
+struct Source<F> {
+    snapshot: F,
+    turn: Mutex<()>,
+}
+
+async fn respond<S, F>(source: Arc<Source<F>>) -> Response
+where
+    S: Serialize + Send + 'static,
+    F: Fn(Duration) -> Option<S> + Send + Sync + 'static,
+{
+    let taken = tokio::time::timeout(SNAPSHOT_TIMEOUT, async {
+        let _turn = source.turn.lock().await;
+        let source = Arc::clone(&source);
+        let taken = tokio::task::spawn_blocking(move || (source.snapshot)(SNAPSHOT_TIMEOUT));
+        taken.await.ok().flatten()
+    });
+    match taken.await.ok().flatten().and_then(|snapshot| serde_json::to_string(&snapshot).ok()) {
+        Some(snapshot) => json_response(StatusCode::OK, &snapshot),
+        None => json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "no answer"}).to_string()),
+    }
+}
+
+fn json_response(status: StatusCode, body: &str) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! What Python hands over, as the stores want it. What doesn't fit is a `TypeError`, as torch has it.
+
+use std::ffi::OsStr;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyByteArray, PyBytes, PyDelta, PyDeltaAccess, PyDict, PyFloat, PyInt, PyString};
+
+/// A key: text, or bytes that are UTF-8.
+pub(crate) struct Key(String);
+
+impl Deref for Key {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Key(text.to_cow().map_err(|_| not_text())?.into_owned()));
+        }
+        match object.extract::<PyBackedBytes>() {
+            Ok(bytes) => Ok(Key(std::str::from_utf8(&bytes).map_err(|_| not_text())?.to_owned())),
+            Err(_) => Err(wrong("a key must be str or bytes", object)),
+        }
+    }
+}
+
+fn not_text() -> PyErr {
+    PyTypeError::new_err("a key must be text that can be written as UTF-8")
+}
+
+/// A file's path: text, or bytes as the system has them.
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for FilePath {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<FilePath> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(FilePath(OsStr::from_bytes(bytes.as_bytes()).into()));
+        }
+        object
+            .extract()
+            .map(FilePath)
+            .map_err(|_| wrong("a file's path must be str, bytes or os.PathLike", object))
+    }
+}
+
+/// Several keys.
+pub(crate) struct Keys(Vec<Key>);
+
+impl Keys {
+    pub(crate) fn as_strs(&self) -> Vec<&str> {
+        self.0.iter().map(|key| &**key).collect()
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Keys {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Keys> {
+        several(object, "keys must be a list of str").map(Keys)
+    }
+}
+
+/// Several values.
+pub(crate) struct Values(Vec<Value>);
+
+impl Values {
+    pub(crate) fn as_slices(&self) -> Vec<&[u8]> {
+        self.0.iter().map(|value| &**value).collect()
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Values {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Values> {
+        several(object, "values must be a list of str or bytes").map(Values)
+    }
+}
+
+/// The items of what torch takes for a list: a sequence, a set, a generator and the like; not the characters of one text, not a
+/// dictionary, and nothing else that merely can be gone through.
+fn several<'py, T>(object: Borrowed<'_, 'py, PyAny>, what: &'static str) -> PyResult<Vec<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    if object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>()
+        || !is_list_like(object)?
+    {
+        return Err(wrong(what, object));
+    }
+    let items = object.try_iter().map_err(|_| wrong(what, object))?;
+    items.map(|item| item?.extract::<T>()).collect()
+}
+
+fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
+    const OTHERS: [&str; 7] =
+        ["set", "frozenset", "generator", "dict_keys", "dict_values", "dict_items", "map"];
+    if object.is_instance_of::<PyDict>() {
+        return Ok(false);
+    }
+    Ok(object.hasattr("__getitem__")?
+        || OTHERS.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
+}
+
+/// A value: bytes, or text to be written as UTF-8.
+pub(crate) enum Value {
+    Bytes(PyBackedBytes),
+    Text(String),
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Value::Bytes(bytes) => bytes,
+            Value::Text(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Value {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Value> {
+        if let Ok(text) = object.cast::<PyString>() {
+            let text = text.to_cow().map_err(|_| {
+                PyTypeError::new_err("a value that is str must be text that can be written as UTF-8")
+            })?;
+            return Ok(Value::Text(text.into_owned()));
+        }
+        object.extract().map(Value::Bytes).map_err(|_| wrong("a value must be str or bytes", object))
+    }
+}
+
+/// A whole number; one that doesn't fit is as wrong as something else.
+pub(crate) struct Whole<T>(pub(crate) T);
+
+impl<'py, T> FromPyObject<'_, 'py> for Whole<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Whole<T>> {
+        let number = object.extract::<T>().map_err(Into::into);
+        // What can be made a whole number is one, unless digits would be lost without a word.
+        let made = number.or_else(|error| {
+            match object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>() {
+                true => Err(error),
+                false => object.call_method0("__int__")?.extract::<T>().map_err(Into::into),
+            }
+        });
+        made.map(Whole).map_err(|_| match object.is_instance_of::<PyInt>() {
+            true => PyTypeError::new_err(format!(
+                "{} is out of range (it must fit into {})",
+                object.str().map_or_else(|_| "a number".into(), |text| text.to_string()),
+                std::any::type_name::<T>(),
+            )),
+            false => wrong("must be an int", object),
+        })
+    }
+}
+
+/// Yes or no, said by anything that has a truth of its own; being empty is none.
+pub(crate) struct Truth(pub(crate) bool);
+
+impl<'py> FromPyObject<'_, 'py> for Truth {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Truth> {
+        if !object.is_none() && !object.hasattr("__bool__")? {
+            return Err(wrong("must be True or False", object));
+        }
+        object.is_truthy().map(Truth).map_err(|_| wrong("must be True or False", object))
+    }
+}
+
+/// A time-out in whole milliseconds, as torch's; it may be negative.
+#[derive(Clone, Copy)]
+pub(crate) struct Timeout(i64);
+
+impl Timeout {
+    /// For calls to which zero is without end: what is negative is over at once.
+    pub(crate) fn or_forever(self) -> Option<Duration> {
+        (self.0 != 0).then(|| self.or_at_once())
+    }
+
+    /// For calls to which zero is at once.
+    pub(crate) fn or_at_once(self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
+    }
+
+    pub(crate) fn of_millis(millis: i64) -> Timeout {
+        Timeout(millis)
+    }
+
+    pub(crate) fn millis(self) -> i64 {
+        self.0
+    }
+}
+
+impl From<Option<Duration>> for Timeout {
+    fn from(timeout: Option<Duration>) -> Timeout {
+        timeout.unwrap_or_default().into()
+    }
+}
+
+impl From<Duration> for Timeout {
+    fn from(timeout: Duration) -> Timeout {
+        Timeout(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Timeout {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
+        if let Ok(delta) = object.cast::<PyDelta>() {
+            // The longest there is has more microseconds than an i64 counts.
+            let seconds = i128::from(delta.get_days()) * 86_400 + i128::from(delta.get_seconds());
+            let millis = (seconds * 1_000_000 + i128::from(delta.get_microseconds())) / 1_000;
+            return Ok(Timeout(i64::try_from(millis).unwrap_or(i64::MAX)));
+        }
+        if let Ok(seconds) = object.cast::<PyFloat>() {
+            // Without end of its range, and nothing for what is no number.
+            return Ok(Timeout((seconds.value() * 1e3) as i64));
+        }
+        Err(wrong("a time-out must be a datetime.timedelta, or a float of seconds", object))
+    }
+}
+
+fn wrong(what: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
+    let found = object.get_type().name().map_or_else(|_| "something else".into(), |name| name.to_string());
+    PyTypeError::new_err(format!("{what}, not {found}"))
+}

@@ -1,0 +1,258 @@
+//! A store written in Python, as the stores below see it: each call takes the interpreter's lock and is the object's own
+//! method. What it raises comes out again as it was.
+
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList};
+use rallypoint_core::counted;
+use rallypoint_store::{Result, Store, StoreError, StoreKind};
+
+use crate::arguments::Timeout;
+use crate::shutdown::{attached, watch_end};
+use crate::stores::{PyStore, has_native, overrides};
+
+/// A Python object with a store's methods.
+pub(crate) struct Foreign {
+    object: Py<PyAny>,
+    /// The object's own timeout, unless this handle is for a few calls that have less time, or more.
+    timeout: Option<Timeout>,
+    /// Whether methods that have a fall-back are the object's own where it has them, or the fall-back always.
+    fall_back: bool,
+}
+
+impl Foreign {
+    /// The object, for the collector of garbage.
+    pub(crate) fn object(&self) -> &Py<PyAny> {
+        &self.object
+    }
+
+    pub(crate) fn new(object: Py<PyAny>) -> Foreign {
+        // Without it the end is only less orderly.
+        let _ = Python::attach(watch_end);
+        Foreign { object, timeout: None, fall_back: false }
+    }
+
+    /// The fall-backs of the methods that need not be written, over those that must.
+    pub(crate) fn fall_back(object: Py<PyAny>) -> Foreign {
+        Foreign { object, timeout: None, fall_back: true }
+    }
+
+    fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
+        let ending = || {
+            PyRuntimeError::new_err(
+                "the interpreter is ending: a store written in Python can't be called any more",
+            )
+        };
+        attached(|py| call(self.object.bind(py))).unwrap_or_else(|| Err(ending())).map_err(foreign)
+    }
+
+    /// Whether the object has a method of this name of its own.
+    fn own(&self, name: &str) -> bool {
+        !self.fall_back && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
+    }
+
+    /// Whether it can wait, by a method of its own or of one of our classes.
+    fn can_wait(&self) -> Result<bool> {
+        self.call(|store| Ok(overrides(store, "wait") || has_native(store)))
+    }
+
+    /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
+    fn within(&self, key: &str) -> Result<()> {
+        match self.timeout {
+            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.or_forever()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits as a store does that can only get: it takes its own time for each, but no further one is begun after this.
+    fn get_all(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
+        let start = std::time::Instant::now();
+        for (n, key) in keys.iter().enumerate() {
+            if let Some(timeout) = timeout.filter(|timeout| start.elapsed() > *timeout) {
+                let late =
+                    format!("get() took longer than {timeout:?} for {n} of {}", counted(keys.len(), "key"));
+                return Err(foreign(PyTimeoutError::new_err(late)));
+            }
+            self.call(|store| store.call_method1("get", (key,)).map(drop))?;
+        }
+        Ok(())
+    }
+}
+
+/// What Python raised, to be raised again at the end of the way.
+fn foreign(raised: PyErr) -> StoreError {
+    StoreError::Foreign(Box::new(raised))
+}
+
+fn bytes(answer: Bound<'_, PyAny>, method: &str) -> PyResult<Vec<u8>> {
+    match answer.extract::<PyBackedBytes>() {
+        Ok(bytes) => Ok(bytes.to_vec()),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "{method}() of a {} returned {}, it must return bytes",
+            answer.get_type().name()?,
+            answer.repr()?
+        ))),
+    }
+}
+
+fn delta(py: Python<'_>, timeout: Option<Duration>) -> PyResult<Bound<'_, PyAny>> {
+    crate::stores::to_delta(py, Timeout::from(timeout))
+}
+
+impl Store for Foreign {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call(|store| store.call_method1("set", (key, PyBytes::new(store.py(), value))).map(drop))
+    }
+
+    fn get(&self, key: &str) -> Result<Vec<u8>> {
+        self.within(key)?;
+        self.call(|store| bytes(store.call_method1("get", (key,))?, "get"))
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        self.call(|store| store.call_method1("add", (key, delta))?.extract())
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        self.call(|store| store.call_method1("check", (keys.to_vec(),))?.is_truthy())
+    }
+
+    fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
+        if !self.can_wait()? {
+            return self.get_all(keys, timeout);
+        }
+        self.call(|store| {
+            let timeout = delta(store.py(), timeout)?;
+            store.call_method1("wait", (keys.to_vec(), timeout)).map(drop)
+        })
+    }
+
+    fn wait(&self, keys: &[&str]) -> Result<()> {
+        match self.timeout {
+            Some(timeout) => self.wait_for(keys, timeout.or_forever()),
+            None if !self.can_wait()? => self.get_all(keys, None),
+            None => self.call(|store| store.call_method1("wait", (keys.to_vec(),)).map(drop)),
+        }
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.call(|store| {
+            let (expected, desired) = (PyBytes::new(store.py(), expected), PyBytes::new(store.py(), desired));
+            bytes(store.call_method1("compare_set", (key, expected, desired))?, "compare_set")
+        })
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool> {
+        // Torch calls a store that is written in Python by the name in C++.
+        let name = if self.own("delete_key") || !self.own("deleteKey") { "delete_key" } else { "deleteKey" };
+        self.call(|store| store.call_method1(name, (key,))?.is_truthy())
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        let name = if self.own("num_keys") || !self.own("getNumKeys") { "num_keys" } else { "getNumKeys" };
+        self.call(|store| store.call_method0(name)?.extract())
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        if self.own("append") {
+            return self.call(|store| {
+                store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
+            });
+        }
+        // Torch's: what is there is the first guess, and a store that has nothing says so with an empty value.
+        let mut held = Vec::new();
+        loop {
+            let grown = [held.as_slice(), value].concat();
+            let now = self.compare_set(key, &held, &grown)?;
+            if now == grown {
+                return Ok(());
+            }
+            held = now;
+        }
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
+        if !self.own("multi_get") {
+            return keys.iter().map(|key| self.get(key)).collect();
+        }
+        self.call(|store| {
+            let answers = store.call_method1("multi_get", (keys.to_vec(),))?;
+            answers.try_iter()?.map(|answer| bytes(answer?, "multi_get")).collect()
+        })
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        if !self.own("multi_set") {
+            return pairs.iter().try_for_each(|(key, value)| self.set(key, value));
+        }
+        self.call(|store| {
+            let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
+            let values = pairs.iter().map(|(_, value)| PyBytes::new(store.py(), value));
+            let values = PyList::new(store.py(), values.collect::<Vec<_>>())?;
+            store.call_method1("multi_set", (keys, values)).map(drop)
+        })
+    }
+
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call(|store| store.call_method1("queue_push", (key, PyBytes::new(store.py(), value))).map(drop))
+    }
+
+    fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        self.call(|store| bytes(store.call_method1("queue_pop", (key, true))?, "queue_pop"))
+    }
+
+    fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        self.call(|store| bytes(store.call_method1("queue_pop", (key, false))?, "queue_pop"))
+    }
+
+    fn queue_len(&self, key: &str) -> Result<u64> {
+        self.call(|store| store.call_method1("queue_len", (key,))?.extract())
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>> {
+        self.call(|store| store.call_method0("list_keys")?.extract())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let own = || {
+            let timeout = self.call(|store| store.getattr("timeout")?.extract::<Timeout>());
+            timeout.unwrap_or_else(|_| rallypoint_store::DEFAULT_TIMEOUT.into())
+        };
+        self.timeout.unwrap_or_else(own).or_forever()
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) {
+        // Nobody could be told here of a store that doesn't take it; it goes on with the one it has.
+        let _ =
+            self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
+    }
+
+    fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
+        let object = Python::attach(|py| self.object.clone_ref(py));
+        Box::new(Foreign { object, timeout: Some(timeout.into()), fall_back: self.fall_back })
+    }
+
+    fn has_extended_api(&self) -> bool {
+        self.own("has_extended_api")
+            && self.call(|store| store.call_method0("has_extended_api")?.is_truthy()).unwrap_or(false)
+    }
+
+    fn clone_store(&self) -> Result<Box<dyn Store>> {
+        self.call(|store| {
+            let clone = store.call_method0("clone")?;
+            match clone.is_instance_of::<PyStore>() {
+                true => Ok(Box::new(Foreign::new(clone.unbind())) as Box<dyn Store>),
+                false => {
+                    Err(PyTypeError::new_err(format!("clone() returned {}, not a Store", clone.repr()?)))
+                }
+            }
+        })
+    }
+
+    fn kind(&self) -> StoreKind {
+        StoreKind::Other("a store written in Python")
+    }
+}

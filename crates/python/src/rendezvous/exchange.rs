@@ -1,0 +1,96 @@
+//! Meeting at a store, for Python.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rallypoint_rendezvous::RendezvousStoreInfo;
+use rallypoint_store::{Awaited, Barrier, Result, Store, StoreError};
+
+use crate::arguments::Value;
+use crate::calls::run;
+use crate::stores;
+
+/// Uses a store without holding the interpreter.
+fn with_store<T: Send>(
+    py: Python<'_>,
+    store: &Bound<'_, PyAny>,
+    body: impl FnOnce(&dyn Store) -> Result<T> + Send,
+) -> PyResult<T> {
+    let store = stores::to_rust(store)?;
+    run(py, || body(&*store))
+}
+
+fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
+    values.iter().map(|value| PyBytes::new(py, value)).collect()
+}
+
+/// Rank 0 publishes where the workers meet; everybody reads it.
+#[pyfunction]
+pub(super) fn exchange_store_info(
+    py: Python<'_>,
+    rank: i64,
+    store: &Bound<'_, PyAny>,
+    local_addr: String,
+    server_port: u16,
+) -> PyResult<(String, u16)> {
+    let rank = u64::from(rank != 0);
+    let info = with_store(py, store, |store| {
+        RendezvousStoreInfo::build(rank, store, &local_addr, Some(server_port))
+    })?;
+    Ok((info.master_addr, info.master_port))
+}
+
+/// What all ranks have set under the prefix.
+#[pyfunction]
+pub(super) fn get_all<'py>(
+    py: Python<'py>,
+    store: &Bound<'py, PyAny>,
+    rank: u64,
+    prefix: String,
+    world_size: u64,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let values = with_store(py, store, |store| {
+        rallypoint_store::get_all(store, rank, &prefix, world_size, store.timeout())
+    })?;
+    Ok(shown(py, values))
+}
+
+/// Sets what this rank gives, and returns what all have given.
+#[pyfunction]
+pub(super) fn synchronize<'py>(
+    py: Python<'py>,
+    store: &Bound<'py, PyAny>,
+    data: Value,
+    rank: u64,
+    world_size: u64,
+    key_prefix: String,
+    timeout: Duration,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let values = with_store(py, store, |store| {
+        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
+    })?;
+    Ok(shown(py, values))
+}
+
+/// Waits until all have come. The ranks that have not, if the time is up and they are known.
+#[pyfunction]
+pub(super) fn barrier(
+    py: Python<'_>,
+    store: &Bound<'_, PyAny>,
+    world_size: u64,
+    key_prefix: String,
+    timeout: Duration,
+    rank: Option<u64>,
+    trace_timeout: Duration,
+) -> PyResult<Vec<u64>> {
+    with_store(py, store, |store| {
+        let meeting =
+            Barrier::new(&key_prefix, world_size).rank(rank).timeout(timeout).trace_timeout(trace_timeout);
+        match rallypoint_store::barrier(store, &meeting) {
+            Ok(()) => Ok(Vec::new()),
+            Err(StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. }) => Ok(missing),
+            Err(error) => Err(error),
+        }
+    })
+}

@@ -1,0 +1,98 @@
+//! Making a store for Python: the one of a rendezvous, the one of a job; and endpoints and ports for it.
+
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use rallypoint_rendezvous::{
+    Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint, unknown_c10d_options,
+};
+use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
+
+use super::exceptions::raised;
+use super::logging::{listen, tell};
+use crate::calls::{detached, detached_watching, raises};
+use crate::{error, stores};
+
+/// Host and port of an endpoint; `None` if it names no port.
+#[pyfunction]
+pub(super) fn parse_rendezvous_endpoint(py: Python<'_>, endpoint: &str) -> PyResult<(String, Option<u16>)> {
+    split_rendezvous_endpoint(endpoint).map_err(|error| raised(py, error))
+}
+
+/// Returns a message for each of these options that the `c10d` backend does not know.
+#[pyfunction]
+pub(super) fn check_rendezvous_options(names: Vec<String>) -> Vec<String> {
+    unknown_c10d_options(&names)
+}
+
+/// Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it.
+#[pyfunction]
+pub(super) fn create_rendezvous_store<'py>(
+    py: Python<'py>,
+    endpoint: &str,
+    run_id: &str,
+    min_nodes: u64,
+    max_nodes: u64,
+    is_host: Option<bool>,
+    read_timeout: i64,
+) -> PyResult<(Bound<'py, PyAny>, String)> {
+    let host = parse_rendezvous_endpoint(py, endpoint)?.0;
+    let mut config = Config::from([("read_timeout".into(), read_timeout.into())]);
+    config.extend(is_host.map(|is_host| ("is_host".to_owned(), is_host.into())));
+    let parameters = RendezvousParameters::new("c10d", endpoint, run_id, min_nodes, max_nodes)
+        .and_then(|parameters| parameters.with_config(config))
+        .map_err(|error| raised(py, error))?;
+    listen(py)?;
+    // Why the store can't be reached yet is logged while this waits.
+    let tell_and_look = || raises(|py| tell(py).and_then(|()| py.check_signals()));
+    let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None))?;
+    tell(py)?;
+    let made = made.map_err(|error| raised(py, error))?;
+    Ok((stores::adopt(py, made.store, host, true)?, made.reachable_as))
+}
+
+/// Makes the store of a job.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "torch's are these")]
+pub(super) fn create_c10d_store<'py>(
+    py: Python<'py>,
+    is_server: bool,
+    server_addr: String,
+    server_port: Option<i64>,
+    world_size: i64,
+    timeout: Duration,
+    wait_for_workers: bool,
+    retries: i64,
+    use_libuv: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let server_port = server_port
+        .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
+        .transpose()?;
+    let options = C10dStoreOptions::new(server_addr.clone(), server_port)
+        .is_server(is_server)
+        .world_size(u64::try_from(world_size).unwrap_or(0))
+        .timeout(timeout)
+        .wait_for_workers(wait_for_workers)
+        .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
+    match detached(py, || rallypoint_store::create_c10d_store(&options))? {
+        Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
+        Err(StoreError::Listen { fault: ListenFault::InUse, .. }) => {
+            let port = server_port.unwrap_or_default();
+            Err(error::raise(
+                py,
+                "DistNetworkError",
+                format!("on {server_addr}, port: {port} already in use"),
+            ))
+        }
+        Err(error) => Err(error::to_python(py, error)),
+    }
+}
+
+/// The number of a socket that is bound to a free port.
+#[pyfunction]
+pub(super) fn reserve_port(py: Python<'_>) -> PyResult<i32> {
+    let held = rallypoint_store::reserve_port().map_err(|error| error::to_python(py, error))?;
+    Ok(held.into_socket().into_raw_fd())
+}

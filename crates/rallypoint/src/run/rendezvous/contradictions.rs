@@ -1,0 +1,165 @@
+//! Flags about the rendezvous that contradict each other, or that have no effect on the rendezvous that is used.
+//!
+//! Torchrun ignores them. Here they are refused if they were typed; a variable causes a warning (`given.rs`). Some harmless
+//! combinations are common in launch scripts, so they cause a warning either way: `--node-rank`, and a master beside an
+//! endpoint, for a rendezvous that assigns ranks itself; and the address of the only node.
+
+use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
+
+use super::{Kind, RendezvousFlags};
+use crate::run::Refused;
+use crate::run::given::Given;
+
+/// The port of the `c10d` backend if the endpoint has none.
+const C10D_PORT: u16 = 29400;
+
+impl RendezvousFlags {
+    pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refused> {
+        match kind {
+            Kind::Alone if self.standalone => self.check_standalone(warnings),
+            Kind::Alone => self.check_one_node(warnings),
+            Kind::Static => self.check_static(warnings),
+            Kind::Dynamic => self.check_dynamic(warnings),
+        }
+    }
+
+    fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+        if self.max_nodes > 1 {
+            // Torchrun waits for nodes that can't reach it.
+            return Err(Refused::usage(format!(
+                "--standalone is a job on this machine alone, and {} asks for more nodes; leave one of them out",
+                self.nnodes
+            )));
+        }
+        let mut refuse = |given: Option<&Given<String>>, why: &str| match given {
+            Some(given) => given.refuse(why, warnings),
+            None => Ok(()),
+        };
+        refuse(
+            self.backend.as_ref().filter(|backend| backend.value != "c10d"),
+            "--standalone meets with c10d; leave one of them out",
+        )?;
+        refuse(
+            self.endpoint.as_ref().filter(|endpoint| !is_any_port_here(&endpoint.value)),
+            "--standalone meets on a free port of this machine; without it there is --rdzv-backend c10d",
+        )?;
+        let why = "--standalone meets on a free port of this machine";
+        refuse(self.remote_master_addr(), why)?;
+        if let Some(port) = self.master_port.as_ref().filter(|port| port.value != 0) {
+            port.refuse(why, warnings)?;
+        }
+        match self.nonzero_rank() {
+            Some(rank) => rank.refuse("--standalone has one node, whose rank is 0", warnings),
+            None => Ok(()),
+        }
+    }
+
+    fn nonzero_rank(&self) -> Option<&Given<i64>> {
+        self.node_rank.as_ref().filter(|rank| rank.value != 0)
+    }
+
+    fn remote_master_addr(&self) -> Option<&Given<String>> {
+        self.master_addr.as_ref().filter(|addr| !is_loopback(&addr.value))
+    }
+
+    /// Checks a job of one node for which no rendezvous flag is given, except perhaps its address.
+    fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+        if let Some(addr) = self.remote_master_addr() {
+            addr.warn("one node without --master-port meets on a free port of this machine", warnings);
+        }
+        // Two nodes that are started without --nnodes would do the same work twice.
+        match self.nonzero_rank() {
+            Some(rank) => {
+                rank.refuse("there is one node, whose rank is 0; --nnodes says how many there are", warnings)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_static(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+        if self.min_nodes != self.max_nodes {
+            let why = format!(
+                "the static rendezvous has a fixed number of nodes; say --nnodes {}, or --rdzv-backend c10d for nodes that \
+                 come and go",
+                self.max_nodes
+            );
+            self.nnodes.refuse(&why, warnings)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            if parse_rendezvous_endpoint(&endpoint.value, 1).is_ok_and(|place| place.port == 0) {
+                return Err(Refused::value(format!(
+                    "{endpoint}: a static rendezvous needs a port that all nodes know; --standalone takes a free one"
+                )));
+            }
+            let why = format!("{endpoint} says already where rank 0 is; name one place");
+            for master in self.master_beside(&endpoint.value) {
+                master.refuse(&why, warnings)?;
+            }
+        }
+        let rank = self.conf_value("rank").map(|rank| rank.to_string());
+        match rank {
+            Some(rank) if rank != self.rank().to_string() => Err(Refused::usage(format!(
+                "--rdzv-conf rank={rank} is not this node's rank, which is {}; say --node-rank {rank}, and that alone",
+                self.rank()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+        let backend = self.backend_name();
+        if let Some(rank) = self.nonzero_rank() {
+            let why = format!("{backend} gives ranks itself; --rdzv-backend static takes them");
+            rank.warn(&why, warnings);
+        }
+        match &self.endpoint {
+            Some(endpoint) => {
+                let why = format!("{backend} meets at {endpoint}, and tells the workers where rank 0 is");
+                self.master_beside(&endpoint.value).iter().for_each(|master| master.warn(&why, warnings));
+            }
+            None => {
+                let why = format!("{backend} meets at --rdzv-endpoint HOST:PORT, which is missing");
+                for master in self.master_beside(&format!("localhost:{C10D_PORT}")) {
+                    master.refuse(&why, warnings)?;
+                }
+            }
+        }
+        // Torchrun passes these to every backend.
+        for (key, instead) in [
+            ("timeout", "c10d has join_timeout (for nodes) and read_timeout (for the store)"),
+            ("rank", "c10d gives ranks itself"),
+        ] {
+            if let (Some(_), "c10d", Some(conf)) = (self.conf_value(key), backend, &self.conf) {
+                warnings.push(format!("{key} in {conf} has no effect: {instead}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a value of `--rdzv-conf`. A text that can't be parsed is refused elsewhere.
+    fn conf_value(&self, key: &str) -> Option<ConfigValue> {
+        parse_rendezvous_config(&self.conf.as_ref()?.value).ok()?.remove(key)
+    }
+
+    /// Returns those of `--master-addr` and `--master-port` that differ from the endpoint.
+    fn master_beside(&self, endpoint: &str) -> Vec<Given<String>> {
+        // A text that is no endpoint is refused elsewhere.
+        let Ok(place) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
+        let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &place.host));
+        let port = self.master_port.as_ref().filter(|port| port.value != i64::from(place.port));
+        let port =
+            port.map(|port| Given { value: port.value.to_string(), flag: port.flag, typed: port.typed });
+        addr.cloned().into_iter().chain(port).collect()
+    }
+}
+
+/// Returns whether two names mean one machine, as far as the names show.
+fn is_same_host(one: &str, other: &str) -> bool {
+    let bare = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
+    bare(one) == bare(other) || is_loopback(one) && is_loopback(other)
+}
+
+/// Returns whether this is the endpoint of `--standalone`.
+fn is_any_port_here(endpoint: &str) -> bool {
+    parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|place| place.port == 0 && is_loopback(&place.host))
+}

@@ -1,0 +1,285 @@
+//! A client that sends and receives raw frames, also frames that no real client sends. Every wait has a deadline.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rallypoint_core::Limits;
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyDecoder, ReplyKind, Request};
+use socket2::SockRef;
+
+/// Longer than the server may take for anything on a busy machine.
+const IO_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Encodes a request.
+pub fn message(request: Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    request.encode(&mut bytes);
+    bytes
+}
+
+/// Encodes an operation code and the numbers after it.
+pub fn header(op: Op, numbers: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![op as u8];
+    numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    bytes
+}
+
+/// Encodes a key.
+pub fn string(text: &[u8]) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text].concat()
+}
+
+/// Encodes a request that stores a value of `len` bytes, up to where the value begins.
+pub fn announced(op: Op, key: &[u8], len: u64) -> Vec<u8> {
+    [&[op as u8][..], &string(key), &len.to_le_bytes()].concat()
+}
+
+/// Returns keys as a request takes them.
+pub fn list<'a>(keys: &'a [&'a str]) -> Vec<&'a [u8]> {
+    keys.iter().map(|key| key.as_bytes()).collect()
+}
+
+/// Returns pairs of key and value as a request takes them.
+pub fn pairs<'a>(pairs: &'a [(&'a str, &'a str)]) -> Vec<(&'a [u8], &'a [u8])> {
+    pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect()
+}
+
+/// How a connection ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct End {
+    /// Bytes that were received before the end.
+    pub last_words: Vec<u8>,
+    /// Whether the server reset the connection (RST) instead of closing it (FIN).
+    pub torn: bool,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    replies: ReplyDecoder,
+    unread: Vec<u8>,
+}
+
+impl Client {
+    /// Connects without the handshake.
+    pub fn dial(address: SocketAddr) -> Client {
+        Client::try_dial(address).expect("the server accepts")
+    }
+
+    /// Like [`Client::dial`], for a server that may refuse.
+    pub fn try_dial(address: SocketAddr) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
+        Ok(Client { stream, replies: ReplyDecoder::default(), unread: Vec::new() })
+    }
+
+    /// Connects and completes the handshake.
+    pub fn connect(address: SocketAddr) -> Client {
+        Client::try_connect(address).expect("the server answers the handshake")
+    }
+
+    /// Like [`Client::connect`], for a server that may refuse.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
+        let mut client = Client::try_dial(address)?;
+        client.try_send(&message(Request::Validate { magic: MAGIC }))?;
+        client.try_ask(Request::Ping { nonce: 7 })?;
+        Ok(client)
+    }
+
+    /// Sends bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).expect("the server takes it");
+    }
+
+    /// Sends bytes to a server that may close the connection before it has read all of them.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Sends as many bytes as the server and the system accept without waiting, and returns their number.
+    pub fn send_what_is_taken(&mut self, bytes: &[u8]) -> usize {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let mut sent = 0;
+        while let Ok(len) = self.stream.write(&bytes[sent..])
+            && len > 0
+        {
+            sent += len;
+        }
+        self.stream.set_nonblocking(false).expect("a socket");
+        sent
+    }
+
+    /// Discards the replies that were received so far.
+    pub fn discard_replies(&mut self) {
+        assert!(!self.has_ended(), "the server has ended the connection");
+    }
+
+    /// Sends a request that has no reply, or whose reply is read later.
+    pub fn tell(&mut self, request: Request<'_>) {
+        self.send(&message(request));
+    }
+
+    /// Sends a request and waits for its reply.
+    pub fn ask(&mut self, request: Request<'_>) -> Reply {
+        self.try_ask(request).expect("the server answers")
+    }
+
+    /// Like [`Client::ask`], for a server that may close the connection.
+    pub fn try_ask(&mut self, request: Request<'_>) -> io::Result<Reply> {
+        let kind = request.reply_kind().expect("a request that is answered");
+        self.try_send(&message(request))?;
+        self.try_reply(kind)
+    }
+
+    /// Waits for the next reply, which must be of this kind.
+    pub fn reply(&mut self, kind: ReplyKind) -> Reply {
+        self.try_reply(kind).expect("the server answers")
+    }
+
+    fn try_reply(&mut self, kind: ReplyKind) -> io::Result<Reply> {
+        let limits = Limits::default();
+        loop {
+            let mut input = &self.unread[..];
+            let reply = self.replies.next(kind, &mut input, &limits).map_err(io::Error::other)?;
+            let used = self.unread.len() - input.len();
+            self.unread.drain(..used);
+            if let Some(reply) = reply {
+                return Ok(reply);
+            }
+            let mut more = [0; 16 * 1024];
+            match self.stream.read(&mut more)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => self.unread.extend_from_slice(&more[..len]),
+            }
+        }
+    }
+
+    /// Waits for the next `len` bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.unread);
+        let missing = len.checked_sub(bytes.len()).expect("no more was read than asked for");
+        let mut rest = vec![0; missing];
+        self.stream.read_exact(&mut rest).expect("the server answers");
+        bytes.extend_from_slice(&rest);
+        bytes
+    }
+
+    /// Reads until the server has ended the connection.
+    pub fn end(mut self) -> End {
+        let mut last_words = std::mem::take(&mut self.unread);
+        let torn = match self.stream.read_to_end(&mut last_words) {
+            Ok(_) => false,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => true,
+            Err(error) => panic!("the server has not ended the connection: {error}"),
+        };
+        End { last_words, torn }
+    }
+
+    /// Returns whether the server has ended the connection. Discards the bytes that were received.
+    pub fn has_ended(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let mut bytes = [0; 64 * 1024];
+        let ended = loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) => break error.kind() != io::ErrorKind::WouldBlock,
+            }
+        };
+        self.stream.set_nonblocking(false).expect("a socket");
+        ended
+    }
+
+    /// Returns the local port, by which a test finds the server's end of this connection.
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().expect("a socket").port()
+    }
+
+    /// Closes the sending direction.
+    pub fn finish_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).expect("a socket");
+    }
+
+    /// Resets the connection (RST), as the system of a killed process does.
+    pub fn tear(self) {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a socket");
+    }
+
+    /// Sends a WAIT and returns when the server has registered it.
+    pub fn start_waiting(&mut self, keys: &[&str]) {
+        self.start_blocking(Request::Wait { keys: KeyList::new(&list(keys)) });
+    }
+
+    /// Sends a request that blocks and returns when the server has registered it. The server handles one segment as a whole, so the
+    /// reply to the ping shows that the request was handled.
+    pub fn start_blocking(&mut self, request: Request<'_>) {
+        let mut bytes = message(Request::Ping { nonce: 8 });
+        request.encode(&mut bytes);
+        self.send(&bytes);
+        assert_eq!(self.reply(ReplyKind::Nonce), Reply::Nonce(8));
+    }
+
+    /// Cancels a wait. Fails if the wait was over, because then the server sends two bytes instead of one.
+    pub fn cancel_what_still_waits(&mut self) {
+        assert_eq!(self.ask(Request::CancelWait), Reply::Canceled, "it has been woken");
+        self.ping();
+    }
+
+    /// Fails if the wait isn't over.
+    pub fn assert_woken(&mut self) {
+        assert_eq!(self.reply(ReplyKind::Waited(Op::Wait)), Reply::Stop);
+    }
+
+    /// Sends a ping and waits for its reply.
+    pub fn ping(&mut self) {
+        assert_eq!(self.ask(Request::Ping { nonce: 0x0102_0304 }), Reply::Nonce(0x0102_0304));
+    }
+
+    /// Stores a value and waits until the server has it.
+    pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) {
+        self.tell(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
+        // The reply to the ping shows that the value is stored.
+        self.ping();
+    }
+
+    /// Returns the value of a key.
+    pub fn value(&mut self, key: &str) -> Vec<u8> {
+        match self.ask(Request::Get { key: key.as_bytes() }) {
+            Reply::Value(value) => value.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a request whose reply is a number.
+    pub fn number(&mut self, request: Request<'_>) -> i64 {
+        match self.ask(request) {
+            Reply::Number(number) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Adds to a counter and returns its value.
+    pub fn add(&mut self, key: &str, delta: i64) -> i64 {
+        self.number(Request::Add { key: key.as_bytes(), delta })
+    }
+
+    /// Returns the number of keys.
+    pub fn num_keys(&mut self) -> i64 {
+        self.number(Request::NumKeys)
+    }
+
+    /// Returns whether a key exists.
+    pub fn is_present(&mut self, key: &str) -> bool {
+        self.ask(Request::Check { keys: KeyList::new(&list(&[key])) }) == Reply::Checked(true)
+    }
+
+    /// Stores several values and waits until the server has them.
+    pub fn multi_set(&mut self, entries: &[(&str, &str)]) {
+        self.tell(Request::MultiSet { pairs: PairList::new(&pairs(entries)) });
+        self.ping();
+    }
+}

@@ -1,0 +1,74 @@
+//! Ports of this machine that no other program is given.
+
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::wait::eventually_or;
+
+/// How long a port may stay in use after its server was dropped.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A port of the loopback address where nothing listens yet.
+#[derive(Debug)]
+pub struct Port {
+    /// The number of the port.
+    pub number: u16,
+    _holder: Option<Socket>,
+}
+
+impl Port {
+    /// Reserves a port until the value is dropped.
+    ///
+    /// A socket that is bound and does not listen holds the port. Our servers can bind it as well, because they set the same
+    /// option (`SO_REUSEADDR`), and the system assigns it to no other program.
+    pub fn held() -> Port {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let number = socket.local_addr().unwrap().as_socket().unwrap().port();
+        Port { number, _holder: Some(socket) }
+    }
+
+    /// Returns a port that no socket is bound to, outside of the range that the system assigns ports from.
+    pub fn unassigned() -> Port {
+        let number = || 20_000 + (RandomState::new().build_hasher().finish() % 12_000) as u16;
+        let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();
+        let number = std::iter::repeat_with(number).take(1000).find(is_free).expect("a port is free");
+        Port { number, _holder: None }
+    }
+
+    /// Returns the endpoint `127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.number)
+    }
+
+    /// Calls `listen` until it can bind the port. A process that another test is starting holds a copy of a dropped listener until it
+    /// executes its own program, so the first attempts may fail.
+    pub fn listen<T, E: Debug>(&self, listen: impl Fn(u16) -> Result<T, E>) -> T {
+        let mut listener = listen(self.number);
+        let failure = format!("port {} stays in use: {:?}", self.number, listener.as_ref().err());
+        eventually_or(
+            RELEASE_TIMEOUT,
+            || failure.clone(),
+            || {
+                if listener.is_err() {
+                    listener = listen(self.number);
+                }
+                listener.is_ok()
+            },
+        );
+        listener.unwrap_or_else(|_| unreachable!("the listener was bound"))
+    }
+}
+
+/// Reserves a port as [`Port::held`] does, for as long as the test process runs.
+pub fn held_port() -> u16 {
+    let port = Port::held();
+    let number = port.number;
+    std::mem::forget(port);
+    number
+}

@@ -1,0 +1,194 @@
+//! Processes that end with the test, and what they print.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait::{WAIT_TIMEOUT, eventually_within};
+
+/// A child process that is killed when the value is dropped.
+#[derive(Debug)]
+pub struct Guarded(Child);
+
+impl Guarded {
+    /// Starts a command.
+    pub fn spawn(command: &mut Command) -> Guarded {
+        Guarded(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Returns the process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("our own child");
+    }
+
+    /// Waits until the process has ended, at most [`WAIT_TIMEOUT`].
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        self.ended_within(WAIT_TIMEOUT)
+    }
+
+    /// Like [`Guarded::ended`], with a timeout of its own.
+    #[track_caller]
+    pub fn ended_within(&mut self, timeout: Duration) -> ExitStatus {
+        let mut status = None;
+        eventually_within(timeout, "the process ends", || {
+            status = self.0.try_wait().expect("our own child");
+            status.is_some()
+        });
+        status.unwrap_or_else(|| unreachable!("the process has ended"))
+    }
+}
+
+impl Deref for Guarded {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Guarded {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The lines that a process prints, read by a thread so that the process never waits for its reader.
+#[derive(Debug)]
+pub struct Lines {
+    shared: Arc<Shared>,
+    /// Length of the text that [`Lines::line`] and [`Lines::find`] have returned.
+    taken: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    read: Mutex<Printed>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Printed {
+    text: String,
+    is_closed: bool,
+}
+
+impl Lines {
+    /// Reads a stream to its end.
+    pub fn read(stream: impl Read + Send + 'static) -> Lines {
+        let shared = Arc::<Shared>::default();
+        let reading = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while stream.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                reading.read.lock().unwrap().text.push_str(&String::from_utf8_lossy(&line));
+                reading.changed.notify_all();
+                line.clear();
+            }
+            reading.read.lock().unwrap().is_closed = true;
+            reading.changed.notify_all();
+        });
+        Lines { shared, taken: AtomicUsize::new(0) }
+    }
+
+    /// Returns everything that was printed so far.
+    pub fn text(&self) -> String {
+        self.shared.read.lock().unwrap().text.clone()
+    }
+
+    /// Waits until the stream is closed and returns everything that was printed.
+    #[track_caller]
+    pub fn all(&self) -> String {
+        self.wait_for(|printed| printed.is_closed.then(|| printed.text.clone()))
+            .expect("the output is closed")
+    }
+
+    /// Waits until the stream is closed and returns the text after the last line that was taken.
+    #[track_caller]
+    pub fn rest(&self) -> String {
+        self.all().split_off(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// Waits for the next line.
+    #[track_caller]
+    pub fn line(&self) -> String {
+        self.find("")
+    }
+
+    /// Waits for the next line that contains `what`. Lines before it are skipped.
+    #[track_caller]
+    pub fn find(&self, what: &str) -> String {
+        let found = self.wait_for(|printed| {
+            let mut end = self.taken.load(Ordering::Relaxed);
+            for line in printed.text[end..].split_inclusive('\n') {
+                end += line.len();
+                if line.contains(what) {
+                    self.taken.store(end, Ordering::Relaxed);
+                    return Some(Some(line.trim_end_matches('\n').to_owned()));
+                }
+            }
+            printed.is_closed.then_some(None)
+        });
+        found.flatten().unwrap_or_else(|| panic!("it never prints {what:?}:\n{}", self.text()))
+    }
+
+    /// Waits until `take` returns a value, at most [`WAIT_TIMEOUT`].
+    fn wait_for<T>(&self, mut take: impl FnMut(&Printed) -> Option<T>) -> Option<T> {
+        let mut taken = None;
+        let waits = |printed: &mut Printed| {
+            taken = take(printed);
+            taken.is_none()
+        };
+        let printed = self.shared.read.lock().unwrap();
+        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, waits).unwrap());
+        taken
+    }
+}
+
+/// A `rallypoint serve` process.
+#[derive(Debug)]
+pub struct ServeProcess {
+    /// The process.
+    pub process: Guarded,
+    /// The address it listens on.
+    pub address: SocketAddr,
+}
+
+impl ServeProcess {
+    /// Starts `BINARY serve` on a free port of the loopback address, with further arguments. Nobody reads its log.
+    pub fn start(binary: &str, arguments: &[&str]) -> ServeProcess {
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Guarded::spawn(&mut command);
+        let stdout = Lines::read(process.stdout.take().expect("a pipe"));
+        let line = stdout.line();
+        let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
+        ServeProcess { process, address: address.unwrap_or_else(|| panic!("{line:?}")) }
+    }
+
+    /// Returns the address as `HOST:PORT`.
+    pub fn endpoint(&self) -> String {
+        self.address.to_string()
+    }
+}
