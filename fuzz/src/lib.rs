@@ -8,9 +8,9 @@ mod loopback;
 
 use std::time::Duration;
 
+use rallypoint_core::hub::HubOptions;
 use rallypoint_core::record::{Record, RecordReader, Replay};
 use rallypoint_core::rendezvous::{cell, pickle};
-use rallypoint_core::hub::HubOptions;
 use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
 use rallypoint_core::{Limits, RecordError, WireError};
 
@@ -88,7 +88,10 @@ fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, 
 }
 
 fn server(limits: &Limits) -> Loopback {
-    Loopback::new(HubOptions { limits: limits.clone(), identity: b"identity".to_vec(), ..HubOptions::default() }, ())
+    Loopback::new(
+        HubOptions { limits: limits.clone(), identity: b"identity".to_vec(), ..HubOptions::default() },
+        (),
+    )
 }
 
 /// A server with several connections. The data says, in commands of two bytes and what follows them, which connection sends,
@@ -129,7 +132,11 @@ pub fn hub(data: &[u8]) {
     }
     ids.into_iter().flatten().for_each(|id| net.fail(id));
     net.hub.check_invariants();
-    assert_eq!((net.hub.snapshot().blocked, net.hub.snapshot().awaited), (0, 0), "no wait outlives its connection");
+    assert_eq!(
+        (net.hub.snapshot().blocked, net.hub.snapshot().awaited),
+        (0, 0),
+        "no wait outlives its connection"
+    );
 }
 
 /// A server's stream of replies of one kind, which the first byte chooses.

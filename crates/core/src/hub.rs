@@ -396,7 +396,8 @@ impl<L: EffectLog> Hub<L> {
     /// Panics if the parts of the hub disagree. For tests: it walks everything.
     pub fn check_invariants(&self) {
         self.engine.check_invariants();
-        let sum = |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
+        let sum =
+            |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
         assert_eq!((sum(|c| c.held), sum(|c| c.owed)), (self.input_held, self.output_held));
         assert_eq!(sum(|c| usize::from(c.blocked && !c.closing)), self.engine.snapshot().blocked);
         let waiting = |c: &Connection| usize::from(matches!(c.upload, Upload::Waiting { .. }));
@@ -405,7 +406,11 @@ impl<L: EffectLog> Hub<L> {
             let session = &connection.session;
             // That a request is too long may be known only from the last byte of a length in it.
             let most = self.limits.frame_len + size_of::<u64>() - 1;
-            assert!(session.held() - session.deferred_bytes() <= most, "{} bytes of one request", session.held());
+            assert!(
+                session.held() - session.deferred_bytes() <= most,
+                "{} bytes of one request",
+                session.held()
+            );
         }
     }
 

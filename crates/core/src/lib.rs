@@ -12,13 +12,13 @@
 
 mod counted;
 mod error;
+pub mod hub;
 mod key;
 mod limits;
 pub mod number;
 mod quantity;
 pub mod record;
 pub mod rendezvous;
-pub mod hub;
 pub mod store;
 pub mod supervise;
 mod value;

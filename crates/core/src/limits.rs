@@ -296,9 +296,7 @@ mod tests {
     #[test]
     fn limits_with_which_nothing_works_are_named() {
         assert_eq!(Limits::default().check(), Ok(()));
-        for (name, value) in
-            [("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")]
-        {
+        for (name, value) in [("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")] {
             let mut limits = Limits::default();
             limits.set(name, value).unwrap();
             assert!(limits.check().unwrap_err().contains(name), "{name}");

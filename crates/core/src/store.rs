@@ -10,6 +10,6 @@ mod waiters;
 
 pub use effect::{Content, Effect, EffectLog};
 pub use engine::{
-    ClientId, Engine, EngineOptions, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
+    CheckWrite, ClientId, Engine, EngineOptions, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
 };
 pub use snapshot::Snapshot;

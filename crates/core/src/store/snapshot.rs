@@ -31,7 +31,8 @@ impl<'a> Snapshot<'a> {
 
     /// Iterates over the effects that turn an empty store into this one, in no particular order of keys.
     pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + use<'a> {
-        let put = self.map.iter().map(|(key, value)| Effect::Put { key, value: Content::Shared(value.clone()) });
+        let put =
+            self.map.iter().map(|(key, value)| Effect::Put { key, value: Content::Shared(value.clone()) });
         let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: item.clone() });
         put.chain(push)
     }

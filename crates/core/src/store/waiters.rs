@@ -111,8 +111,8 @@ impl Waiters {
         let awaited = &mut self.awaited[at as usize];
         let position = registrations.ids.len() as u32;
         let older = awaited.newest;
-        let id =
-            self.registrations.insert(Registration { client, position, awaited: at, older, newer: NONE }) as u32;
+        let id = self.registrations.insert(Registration { client, position, awaited: at, older, newer: NONE })
+            as u32;
         awaited.newest = id;
         match older {
             NONE => awaited.oldest = id,
@@ -237,7 +237,8 @@ mod tests {
     fn cancel_takes_one_out_of_the_front_the_middle_and_the_end() {
         for gone in 0..3 {
             let mut waiters = waiters();
-            let mut all: Vec<Registrations> = (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
+            let mut all: Vec<Registrations> =
+                (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
             waiters.cancel(&mut all[gone]);
             let stayed: Vec<u32> = (0..3).filter(|client| *client != gone as u32).collect();
             assert_eq!(take_all(&mut waiters, b"k"), stayed);

@@ -253,7 +253,9 @@ impl ReplyDecoder {
             let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return match kind {
                 // A large value keeps the buffer it arrived in.
-                ReplyKind::Value => Ok(Some(Reply::Value(crate::Value::shared(Bytes::from(whole).slice(8..))))),
+                ReplyKind::Value => {
+                    Ok(Some(Reply::Value(crate::Value::shared(Bytes::from(whole).slice(8..)))))
+                }
                 _ => Reply::parse(kind, &whole),
             };
         }

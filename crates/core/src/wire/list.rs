@@ -16,7 +16,10 @@ pub struct PairList<'a>(Repr<'a, (&'a [u8], &'a [u8])>);
 #[derive(Clone, Copy)]
 enum Repr<'a, T> {
     /// Strings as they travel, without the count in front. A decoder has checked them.
-    Wire { count: usize, bytes: &'a [u8] },
+    Wire {
+        count: usize,
+        bytes: &'a [u8],
+    },
     Slice(&'a [T]),
 }
 

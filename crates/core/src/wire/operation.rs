@@ -67,7 +67,7 @@ macro_rules! operations {
             }
 
             /// Passes the keys that the request names to `visit`.
-            pub(crate) fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
+            pub fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
                 match self {
                     $(Request::$name $({ $($field),* })? => { $($(field::$kind::for_each_key($field, visit);)*)? })*
                 }

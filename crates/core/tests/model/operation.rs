@@ -143,9 +143,9 @@ impl From<Request<'_>> for Operation {
             Request::DeleteKey { key } => Operation::DeleteKey(key.into()),
             Request::Append { key, value } => Operation::Append(key.into(), value.bytes().into()),
             Request::MultiGet { keys: list } => Operation::MultiGet(keys(list)),
-            Request::MultiSet { pairs } => Operation::MultiSet(
-                pairs.iter().map(|(key, value)| (key.into(), value.into())).collect(),
-            ),
+            Request::MultiSet { pairs } => {
+                Operation::MultiSet(pairs.iter().map(|(key, value)| (key.into(), value.into())).collect())
+            }
             Request::CancelWait => Operation::CancelWait,
             Request::Ping { nonce } => Operation::Ping(nonce),
             Request::QueuePush { key, value } => Operation::QueuePush(key.into(), value.bytes().into()),

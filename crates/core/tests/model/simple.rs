@@ -307,7 +307,8 @@ impl Simple {
         if world_size < 1 {
             return Err(Refused);
         }
-        self.clients[slot].blocked = Some(Blocked::Barrier { key: key.clone(), world_size, since: self.steps });
+        self.clients[slot].blocked =
+            Some(Blocked::Barrier { key: key.clone(), world_size, since: self.steps });
         let mut here: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|slot| match &self.clients[slot].blocked {
                 Some(Blocked::Barrier { key: at, world_size: of, since }) => {

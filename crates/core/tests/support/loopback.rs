@@ -130,7 +130,9 @@ impl<L: EffectLog> Loopback<L> {
                 let (slices, count) = self.hub.transmit(id);
                 let mut bytes = slices[..count].concat();
                 assert!(!bytes.is_empty(), "nothing to send");
-                let Some(peer) = self.peers.get_mut(&id) else { return self.hub.handle_failure(id, self.now) };
+                let Some(peer) = self.peers.get_mut(&id) else {
+                    return self.hub.handle_failure(id, self.now);
+                };
                 let offered = bytes.len();
                 bytes.truncate(peer.window);
                 peer.window -= if peer.window == usize::MAX { 0 } else { bytes.len() };

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use rallypoint_core::hub::{Action, CloseReason, ConnectionId, Event, ExpiredJob, Hub, HubOptions, MAX_SLICES};
+use rallypoint_core::hub::{
+    Action, CloseReason, ConnectionId, Event, ExpiredJob, Hub, HubOptions, MAX_SLICES,
+};
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
@@ -96,7 +98,9 @@ impl EventLoop {
             for event in &events {
                 match event.token() {
                     WAKE => {}
-                    Token(token) if token <= self.listeners.len() => self.listeners[token - 1].is_ready = true,
+                    Token(token) if token <= self.listeners.len() => {
+                        self.listeners[token - 1].is_ready = true
+                    }
                     Token(token) => {
                         let id = ConnectionId::from_bits(token as u64);
                         if event.is_writable() {

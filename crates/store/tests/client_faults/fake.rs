@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rallypoint_core::Limits;
-use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
 use rallypoint_core::wire::{Op, Reply, Request, RequestDecoder};
 
 use crate::clock::eventually;
@@ -92,7 +92,10 @@ impl Fake {
             script: Box::new(script),
             trap: Mutex::default(),
             seen: Mutex::default(),
-            engine: Mutex::new(Engine::new(Limits::default(), 7, identity.map(str::as_bytes))),
+            engine: Mutex::new(Engine::new(
+                EngineOptions { identity: identity.map(|text| text.as_bytes().into()), ..Default::default() },
+                (),
+            )),
             streams: Mutex::default(),
             said: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -136,7 +139,7 @@ impl Fake {
     /// Closes one connection, counted from 1.
     pub(crate) fn close(&self, connection: u32) {
         let streams = self.shared.streams.lock().unwrap();
-        streams[&ClientId::new(connection, 1)].shutdown(Shutdown::Both).unwrap();
+        streams[&ClientId::new(connection)].shutdown(Shutdown::Both).unwrap();
     }
 
     /// How often this operation came.
@@ -151,7 +154,7 @@ impl Fake {
 
     /// What a key holds, as it travels (with its slash).
     pub(crate) fn value(&self, key: &str) -> Option<Vec<u8>> {
-        self.shared.engine.lock().unwrap().value_of(key.as_bytes()).map(|value| value.to_vec())
+        self.shared.engine.lock().unwrap().snapshot().get(key.as_bytes()).map(|value| value.to_vec())
     }
 }
 
@@ -173,7 +176,7 @@ impl Shared {
                     return self.cut();
                 }
                 stream.set_nodelay(true).unwrap();
-                let client = ClientId::new(number, 1);
+                let client = ClientId::new(number);
                 self.streams.lock().unwrap().insert(client, stream.try_clone().unwrap());
                 scope.spawn(move || {
                     // Whatever ends it, it has ended.
@@ -204,7 +207,7 @@ impl Shared {
             while let Some(frame) =
                 decoder.next(&mut input, &Limits::default()).map_err(std::io::Error::other)?
             {
-                let op = frame.op();
+                let op = frame.request().op();
                 let seen = {
                     let mut all = self.seen.lock().unwrap();
                     let nth = 1 + all.iter().filter(|seen| seen.op == op).count();

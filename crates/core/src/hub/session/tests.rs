@@ -40,8 +40,7 @@ fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
     let next_in_place = |session: &mut Session, bytes: &[u8]| {
         let mut input = bytes;
-        let taken =
-            session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
+        let taken = session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
         (taken, input.len())
     };
     assert_eq!(next_in_place(&mut validated(), &set), (Some(Op::Set), 0));
@@ -181,8 +180,9 @@ fn a_cancel_held_back_with_its_wait_still_reaches_it() {
     let mut session = validated();
     ops(&mut session, &[&wait[..], &[NUM_KEYS, CANCEL]].concat(), Hold::Congested);
 
-    let mut next =
-        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op());
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
     assert_eq!(next(Hold::No), Some(Op::Wait));
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     assert_eq!(next(Hold::No), Some(Op::NumKeys));
@@ -195,8 +195,9 @@ fn a_cancel_held_back_with_its_wait_still_reaches_it() {
 fn cancels_held_back_each_overtake_once() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS, CANCEL, LIST_KEYS, CANCEL, CANCEL], Hold::Congested);
-    let mut next =
-        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op());
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     for op in [Op::NumKeys, Op::ListKeys, Op::CancelWait] {

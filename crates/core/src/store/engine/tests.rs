@@ -23,8 +23,17 @@ impl Store {
 
     fn with(limits: Limits) -> Store {
         let identity = Some(Value::copied(b"identity"));
-        let guard = WriteGuard { prefix: b"/guarded", check: |_, value, _| match value { b"harmful" => Err("harmful".into()), _ => Ok(()) } };
-        Store(Engine::new(EngineOptions { limits, seed: 7, identity, guard: Some(guard) }, ()), BTreeSet::new())
+        let guard = WriteGuard {
+            prefix: b"/guarded",
+            check: |_, value, _| match value {
+                b"harmful" => Err("harmful".into()),
+                _ => Ok(()),
+            },
+        };
+        Store(
+            Engine::new(EngineOptions { limits, seed: 7, identity, guard: Some(guard) }, ()),
+            BTreeSet::new(),
+        )
     }
 
     /// What comes of one request.

@@ -114,7 +114,7 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Ends what a wait left open. An item that the client did not take wakes the next waiter.
-    pub(super) fn end_latch(&mut self, latch: Box<Latch>) {
+    pub(super) fn end_latch(&mut self, latch: Latch) {
         self.latched -= latch.bytes;
         if let Some(queue) = latch.claim {
             self.queues.end_claim(&queue);

@@ -106,8 +106,8 @@ impl<L: EffectLog> Engine<L> {
             self.permit_value(Op::MultiSet, key, value)?;
             added += cost(key.len(), value.len());
         }
-        let is_nearly_full = self.bytes() + added > self.limits.store_bytes
-            || self.map.len() + pairs.len() > self.limits.keys;
+        let is_nearly_full =
+            self.bytes() + added > self.limits.store_bytes || self.map.len() + pairs.len() > self.limits.keys;
         if is_nearly_full {
             self.permit_pairs(pairs)?;
         }

@@ -59,7 +59,7 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
     for piece in pieces {
         let mut input = *piece;
         while let Some(frame) = decoder.next(&mut input, limits)? {
-                        frames.push(encoded(&frame.request()));
+            frames.push(encoded(&frame.request()));
         }
         assert!(input.is_empty(), "`None` means that the input is used up");
     }

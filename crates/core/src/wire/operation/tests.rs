@@ -46,10 +46,7 @@ fn every_operation_travels_as_torch_writes_it() {
         (Request::DeleteKey { key: b"/k" }, "08 02.. 2f 6b"),
         (Request::Append { key: b"/k", value: b"v"[..].into() }, "09 02.. 2f 6b 01.. 76"),
         (Request::MultiGet { keys }, "0a 02.. 02.. 2f 6b 02.. 2f 6e"),
-        (
-            Request::MultiSet { pairs: PairList::new(&pairs) },
-            "0b 02.. 02.. 2f 6b 01.. 76 02.. 2f 6e 00..",
-        ),
+        (Request::MultiSet { pairs: PairList::new(&pairs) }, "0b 02.. 02.. 2f 6b 01.. 76 02.. 2f 6e 00.."),
         (Request::CancelWait, "0c"),
         (Request::Ping { nonce: 0x468f }, "0d 8f 46 00 00"),
         (Request::QueuePush { key: b"/k", value: b"v"[..].into() }, "0e 02.. 2f 6b 01.. 76"),
