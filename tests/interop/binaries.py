@@ -18,9 +18,9 @@ def binary():
     raise FileNotFoundError("no rallypoint binary: build it with `cargo build --release`, or set RALLYPOINT_BIN")
 
 
-def example(name):
-    """One of our example programs: in $RALLYPOINT_EXAMPLES, else beside the binary."""
-    folder = pathlib.Path(os.environ.get("RALLYPOINT_EXAMPLES", pathlib.Path(binary()).parent / "examples"))
+def driver(name):
+    """One of the programs of `crates/drivers`: in $RALLYPOINT_DRIVERS, else beside the binary."""
+    folder = pathlib.Path(os.environ.get("RALLYPOINT_DRIVERS", pathlib.Path(binary()).parent))
     if not (folder / name).exists():
-        raise FileNotFoundError(f"no {name} in {folder}: build it with `cargo build --workspace --examples`, as the binary was built")
+        raise FileNotFoundError(f"no {name} in {folder}: build it with `cargo build --workspace --bins`, as the binary was built")
     return str(folder / name)

@@ -1,10 +1,10 @@
-"""Our own stores, led from Python: handles on the example program `store_driver`."""
+"""Our own stores, led from Python: handles on the program `store_driver`."""
 
 import select
 import subprocess
 
 from clock import DEADLINE
-from servers import example
+from servers import driver
 
 
 class OurError(Exception):
@@ -30,7 +30,7 @@ class OurStore:
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
-            [example("store_driver"), *map(str, arguments)],
+            [driver("store_driver"), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 import torch.distributed as dist
-from binaries import ROOT, binary, example  # noqa: F401  tests import them from here
+from binaries import ROOT, binary, driver  # noqa: F401  tests import them from here
 from clock import DEADLINE, seconds, until
 
 

@@ -1,7 +1,7 @@
 """Torch's own helpers around a store, with our ranks among theirs: `synchronize`, `get_all`, `barrier` and
 `create_c10d_store` of torch.distributed.elastic at one end, ours at the other, over torch's servers and over ours.
 
-Ours run in processes of their own, through the example `helpers_driver`; torch's in threads of this one."""
+Ours run in processes of their own, through the program `helpers_driver`; torch's in threads of this one."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 from clock import DEADLINE, seconds, stays, tried, until
-from servers import SERVERS, example, is_reached
+from servers import SERVERS, driver, is_reached
 from torch.distributed.elastic.utils import store as torchs
 from torch.distributed.elastic.utils.distributed import create_c10d_store
 
@@ -37,7 +37,7 @@ class Ours:
     def __init__(self, *arguments):
         self.started.append(self)
         self.process = subprocess.Popen(
-            [example("helpers_driver"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [driver("helpers_driver"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def said(self):

@@ -1,6 +1,6 @@
 """The state of a rendezvous between real torch and our codec, in both directions.
 
-Our side is the example `state_codec`.
+Our side is the program `state_codec`.
 """
 
 import base64
@@ -25,7 +25,7 @@ import pytest
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 from torch.distributed import HashStore
-from servers import example
+from servers import driver
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousSettings,
@@ -42,7 +42,7 @@ FIELDS = list(vars(_RendezvousState()))
 def answers(inputs, *args):
     """What our codec says of each: a list that begins with "ok" or "error"."""
     lines = "".join(data.hex() + "\n" for data in inputs)
-    ran = subprocess.run([example("state_codec"), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
+    ran = subprocess.run([driver("state_codec"), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
     found = [line.split("\t") for line in ran.stdout.splitlines()]
     assert len(found) == len(inputs)
     return found

@@ -1,65 +1,58 @@
-//! Calls that may block: made without the interpreter's lock, and given up when a signal handler raises (Ctrl-C).
+//! Calls that may block. They run without the interpreter's lock, on the thread that makes them.
 //!
-//! Only the main thread runs signal handlers, so only there is a call looked up from.
+//! Python runs signal handlers on the main thread only. So while a call of that thread waits, the wait is interrupted 20 times
+//! per second to run the handlers of pending signals and to forward log lines. When a handler raises (Ctrl-C), everything
+//! the call waits for ends, and the call raises that exception.
 
 use std::cell::{Cell, RefCell};
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use rallypoint_store::{Result, interruptible};
 
 use crate::error::to_python;
+use crate::logging;
+
+thread_local! {
+    /// The exception that ends the call under way.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// A process, and whether this is its main thread: a fork makes the thread that forks the main thread of the child.
+    static MAIN: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
+}
 
 /// Runs a store's call without the interpreter's lock.
 pub(crate) fn run<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     detached(py, call)?.map_err(|error| to_python(py, error))
 }
 
-/// Runs anything without the interpreter's lock. What stores it uses end at once when a signal handler raises; then
-/// that exception is what came of it.
+/// Runs `call` without the interpreter's lock. Fails with the exception that a signal handler raises meanwhile.
 pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     if !is_main_thread() {
         return Ok(py.detach(call));
     }
-    detached_watching(py, is_signalled, call)
-}
-
-/// As [`detached`], on any thread. `should_stop` is called 20 times per second while a store waits. It ends the call by
-/// returning `true`, and raises an exception with [`raises`].
-pub(crate) fn detached_watching<T: Send>(
-    py: Python<'_>,
-    should_stop: fn() -> bool,
-    call: impl FnOnce() -> T + Send,
-) -> PyResult<T> {
+    // A signal handler, or a store written in Python, may call a store while this thread is in a call.
     let outer = RAISED.take();
-    let outcome = py.detach(|| interruptible(should_stop, call));
-    match RAISED.replace(outer) {
-        Some(raised) => Err(raised),
-        None => Ok(outcome),
+    let outcome = py.detach(|| interruptible(is_interrupted, call));
+    RAISED.replace(outer).map_or(Ok(outcome), Err)
+}
+
+/// Forwards log lines and runs the handlers of pending signals. Returns whether the call under way must end.
+fn is_interrupted() -> bool {
+    if RAISED.with_borrow(Option::is_some) {
+        return true;
     }
+    let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());
+    // Without an interpreter there are no handlers.
+    let Some(Err(raised)) = Python::try_attach(check) else { return false };
+    RAISED.set(Some(raised));
+    true
 }
 
-thread_local! {
-    /// What a signal handler raised while this thread was in a call.
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// A process, and whether this is its main thread: a fork makes one of the thread that forks.
-    static MAIN: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
-}
-
-/// Runs the handlers of signals that have come. Whether one raised.
-pub(crate) fn is_signalled() -> bool {
-    raises(|py| py.check_signals())
-}
-
-/// Runs `body` with the interpreter. If `body` raises, returns `true` and keeps the exception for the call under way.
-pub(crate) fn raises(body: impl FnOnce(Python<'_>) -> PyResult<()>) -> bool {
-    // No interpreter any more: nobody to raise, and nobody to raise to.
-    let Some(outcome) = Python::try_attach(body) else { return false };
-    match outcome {
-        Ok(()) => false,
-        Err(raised) => {
-            RAISED.set(Some(raised));
-            true
-        }
+/// Ends the call under way if `error`, which Python code below it raised, is no ordinary exception but Ctrl-C or the like:
+/// the Rust code between must not take it for a failure of a store.
+pub(crate) fn end_if_fatal(py: Python<'_>, error: &PyErr) {
+    if is_main_thread() && !error.is_instance_of::<PyException>(py) {
+        RAISED.set(Some(error.clone_ref(py)));
     }
 }
 

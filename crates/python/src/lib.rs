@@ -4,6 +4,7 @@
 mod arguments;
 mod calls;
 mod error;
+mod logging;
 mod process;
 mod python_store;
 mod rendezvous;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _rallypoint(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    process::watch_forks(module.py())?;
     stores::register(module)?;
     rendezvous::register(module)?;
     // Made on the way; what is offered is for the package to say.

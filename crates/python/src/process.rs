@@ -2,7 +2,7 @@
 //! use of its connections, and its locks may be held by nobody. So a child gets a connection of its own, or is told why it
 //! has none; it never touches the copy, not even to drop it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,17 @@ use rallypoint_store::{
     Endpoint, Exchange, FileStore, Result, Store, StoreError, StoreKind, TcpStore, TcpStoreOptions,
 };
 
-/// How often this process was forked, counted from the first store on: another number is another process. Asking the
-/// system who we are would take longer than the rest of a call.
+/// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
+/// would take longer than the rest of a call.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The process we are in, as a number that a fork changes.
+/// The current process, as a number that a fork changes.
 pub(crate) fn current() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Has the interpreter count forks, from now on.
+/// Makes the interpreter count forks.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
     let forked = wrap_pyfunction!(forked, py)?;
     let arguments = [("after_in_child", forked)].into_py_dict(py)?;
     py.import("os")?.call_method("register_at_fork", (), Some(&arguments)).map(drop)
@@ -38,11 +34,26 @@ fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The process that made an object.
+pub(crate) struct Owner {
+    process: u32,
+    pub(crate) pid: u32,
+}
+
+impl Owner {
+    /// The current process.
+    pub(crate) fn current() -> Owner {
+        Owner { process: current(), pid: std::process::id() }
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.process == current()
+    }
+}
+
 /// A store of ours, in whichever process it is used.
 pub(crate) struct Native {
-    process: u32,
-    /// Its name in messages.
-    id: u32,
+    owner: Owner,
     /// Gone only while it is dropped.
     store: Option<Original>,
     /// What a child made of it, and which.
@@ -72,8 +83,7 @@ impl Original {
 impl Native {
     pub(crate) fn new(store: Original) -> Native {
         Native {
-            process: current(),
-            id: std::process::id(),
+            owner: Owner::current(),
             timeout: Mutex::new(store.store().timeout()),
             fresh: Mutex::new(None),
             store: Some(store),
@@ -102,7 +112,7 @@ impl Native {
     }
 
     fn is_at_home(&self) -> bool {
-        self.process == current()
+        self.owner.is_current()
     }
 
     fn with<T>(&self, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
@@ -125,7 +135,7 @@ impl Native {
                 return Err(StoreError::InvalidArgument(format!(
                     "this HashStore belongs to process {}, and this is {}, forked from it: a HashStore is shared by the \
                      threads of one process only; make one here, or use a TCPStore or FileStore",
-                    self.id,
+                    self.owner.pid,
                     std::process::id()
                 )));
             }

@@ -11,6 +11,7 @@ use rallypoint_core::counted;
 use rallypoint_store::{Result, Store, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
+use crate::calls::end_if_fatal;
 use crate::shutdown::{attached, watch_end};
 use crate::stores::{PyStore, has_native, overrides};
 
@@ -46,7 +47,9 @@ impl Foreign {
                 "the interpreter is ending: a store written in Python can't be called any more",
             )
         };
-        attached(|py| call(self.object.bind(py))).unwrap_or_else(|| Err(ending())).map_err(foreign)
+        attached(|py| call(self.object.bind(py)).inspect_err(|error| end_if_fatal(py, error)))
+            .unwrap_or_else(|| Err(ending()))
+            .map_err(foreign)
     }
 
     /// Whether the object has a method of this name of its own.

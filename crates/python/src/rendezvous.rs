@@ -2,17 +2,19 @@
 //! Python, in `python/rallypoint/elastic`.
 
 mod backend;
-mod calls;
 mod cell;
 mod exceptions;
 mod exchange;
-mod logging;
 mod node;
 mod static_node;
 mod stores;
+mod turn;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rallypoint_rendezvous::RendezvousInfo;
+
+use crate::process::Owner;
 
 /// A round for Python: store, rank, world size, and the address and port of the workers' store.
 type Round<'py> = (Bound<'py, PyAny>, u64, u64, (String, u16));
@@ -22,12 +24,24 @@ fn to_round(info: RendezvousInfo, store: Bound<'_, PyAny>) -> Round<'_> {
     (store, info.rank, info.world_size, (workers.master_addr, workers.master_port))
 }
 
+/// Fails with `RuntimeError` in a process that was forked from the owner: threads are not copied.
+fn check_owner(owner: &Owner) -> PyResult<()> {
+    if owner.is_current() {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!(
+        "this rendezvous handler was made by process {}, from which process {} was forked; make another one here",
+        owner.pid,
+        std::process::id()
+    )))
+}
+
 /// Adds its classes and functions to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<node::RendezvousNode>()?;
     module.add_class::<cell::RendezvousCell>()?;
     module.add_class::<static_node::StaticNode>()?;
-    module.add_function(wrap_pyfunction!(calls::await_leaving, module)?)?;
+    module.add_function(wrap_pyfunction!(node::await_leaving, module)?)?;
     module.add_function(wrap_pyfunction!(stores::parse_rendezvous_endpoint, module)?)?;
     module.add_function(wrap_pyfunction!(stores::check_rendezvous_options, module)?)?;
     module.add_function(wrap_pyfunction!(stores::create_rendezvous_store, module)?)?;

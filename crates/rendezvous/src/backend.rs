@@ -78,7 +78,7 @@ pub trait RendezvousBackend: Send + Sync {
     /// Waits for this, at most for so long. Whether it came.
     fn wait(&self, signal: Signal, most: Duration) -> bool {
         let _ = signal;
-        std::thread::sleep(most);
+        rallypoint_store::sleep(most);
         false
     }
 

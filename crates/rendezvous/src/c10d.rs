@@ -245,7 +245,7 @@ impl RendezvousBackend for C10dBackend {
             Ok(()) => true,
             Err(_) => {
                 // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.
-                std::thread::sleep(most.saturating_sub(before.elapsed()).min(most));
+                rallypoint_store::sleep(most.saturating_sub(before.elapsed()));
                 false
             }
         }

@@ -161,11 +161,6 @@ impl DynamicRendezvousHandler {
         self.stop_keep_alive();
     }
 
-    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
-    pub fn resume(&self) {
-        self.driver.interrupted.store(false, Ordering::SeqCst);
-    }
-
     fn run_id_owned(&self) -> String {
         self.driver.settings.run_id.clone()
     }
@@ -293,7 +288,7 @@ impl DynamicRendezvousHandler {
     /// What has become of a round that this node is in, as far as it waits for its rank 0. Looking at it is also how this
     /// node finds out, in time, that rank 0 is dead.
     fn standing(&self, round: u64, rank_0: &NodeDesc, looks: Looks) -> Standing {
-        if self.driver.interrupted.load(Ordering::SeqCst) {
+        if self.driver.is_interrupted() {
             return Standing::Interrupted;
         }
         if looks == Looks::Up {

@@ -13,6 +13,7 @@ use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
 use rallypoint_store::{
     Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+    is_interrupted, sleep,
 };
 
 use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
@@ -153,11 +154,6 @@ impl StaticRendezvousHandler {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(TcpStore::client)
     }
 
-    /// Lets it wait again after [`interrupt`](RendezvousHandler::interrupt).
-    pub fn resume(&self) {
-        self.interrupted.store(false, Ordering::SeqCst);
-    }
-
     /// The same, watched by somebody.
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> StaticRendezvousHandler {
         self.observer = Some(observer);
@@ -203,7 +199,7 @@ impl StaticRendezvousHandler {
         let met = self.meet_at(&store, addr, start);
         if self.rank == 0 && matches!(met, Err(RendezvousError::Conflict { .. })) {
             // The others read the same from the store, which goes with this node.
-            std::thread::sleep(LINGER);
+            sleep(LINGER);
         }
         met.map(|()| store)
     }
@@ -229,7 +225,7 @@ impl StaticRendezvousHandler {
         let mut said = None;
         while joined < self.world_size as i64 {
             self.check_conflicts(&notes)?;
-            if self.interrupted.load(Ordering::SeqCst) {
+            if self.interrupted.load(Ordering::SeqCst) || is_interrupted() {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
             }
             if said != Some(joined) && self.observer.is_none() {
@@ -243,7 +239,7 @@ impl StaticRendezvousHandler {
             if start.elapsed() >= self.timeout {
                 return Err(self.too_few(&notes, joined, start.elapsed()));
             }
-            std::thread::sleep(LOOK);
+            sleep(LOOK);
             joined = store.workers().map_err(|source| self.failed(source))?;
         }
         Ok(())

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::deadline::Deadline;
+
 /// How long a call that can be interrupted waits before it looks up.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
@@ -33,6 +35,17 @@ pub fn interruptible<T>(should_stop: fn() -> bool, body: impl FnOnce() -> T) -> 
     body()
 }
 
+/// Asks the caller of [`interruptible`], if this thread has one, and returns whether it has said to stop.
+pub fn is_interrupted() -> bool {
+    look_up();
+    is_stopped()
+}
+
+/// Sleeps for this long, or until this thread is interrupted.
+pub fn sleep(duration: Duration) {
+    Deadline::after(None).sleep(duration);
+}
+
 /// Whether waits on this thread are to be cut into slices.
 pub(crate) fn is_watched() -> bool {
     WATCH.get().should_stop.is_some()
@@ -60,7 +73,6 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::deadline::Deadline;
     use crate::error::StoreError;
     use crate::hash::HashStore;
     use crate::store::Store;

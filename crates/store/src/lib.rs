@@ -26,6 +26,79 @@
 //! Around a store: [`create_c10d_store`] makes the one of a job, [`synchronize`] and [`get_all`] exchange data between ranks,
 //! [`barrier()`] waits for all and says who is missing, [`reserve_port`] holds a port until a server takes it over.
 //!
+//! # Examples
+//!
+//! A server inside a program, and workers that share a queue of tasks over it. The workers are threads here. They could be
+//! other processes, other machines, or Python with torch's `TCPStore`.
+//!
+//! ```
+//! use rallypoint_store::{Result, Store, StoreError, TcpStore, TcpStoreServer};
+//!
+//! fn work(port: u16) -> Result<()> {
+//!     let store = TcpStore::connect("127.0.0.1", port)?;
+//!     store.add("workers", 1)?;
+//!     loop {
+//!         match store.try_queue_pop("tasks") {
+//!             Ok(task) => store.append("log", &[&task[..], b" done\n"].concat())?,
+//!             Err(StoreError::QueueEmpty { .. }) => return store.barrier("finished", 4),
+//!             Err(error) => return Err(error),
+//!         }
+//!         store.add("done", 1)?;
+//!     }
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     // Port 0 is any free one. Dropping the server stops it.
+//!     let server = TcpStoreServer::bind("127.0.0.1", 0)?;
+//!     let store = TcpStore::connect("127.0.0.1", server.port())?;
+//!     let port = server.port();
+//!     for task in 1..=6 {
+//!         store.queue_push("tasks", format!("task {task}").as_bytes())?;
+//!     }
+//!     let workers: Vec<_> = (0..3).map(|_| std::thread::spawn(move || work(port))).collect();
+//!     store.barrier("finished", 4)?;
+//!     for worker in workers {
+//!         worker.join().expect("a worker panicked")?;
+//!     }
+//!     assert_eq!((store.add("workers", 0)?, store.add("done", 0)?), (3, 6));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The processes of a job exchange their addresses: one serves the store, each sets its address, all read those of the others.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use rallypoint_store::{C10dStoreOptions, Result, create_c10d_store, free_port, synchronize};
+//!
+//! const WORLD_SIZE: u64 = 3;
+//!
+//! fn join(rank: u64, port: u16) -> Result<()> {
+//!     let timeout = Duration::from_secs(60);
+//!     let store = create_c10d_store(
+//!         &C10dStoreOptions::new("127.0.0.1", Some(port))
+//!             .is_server(rank == 0)
+//!             .world_size(WORLD_SIZE)
+//!             .timeout(timeout),
+//!     )?;
+//!     let own = format!("node{rank}:{}", 5000 + rank);
+//!     // Rank 0 returns last, so the server outlives every read. A time-out would say which ranks are missing.
+//!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
+//!     let all: Vec<_> = all.iter().map(|address| String::from_utf8_lossy(address)).collect();
+//!     assert_eq!(all, ["node0:5000", "node1:5001", "node2:5002"]);
+//!     Ok(())
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     let port = free_port()?;
+//!     let ranks: Vec<_> = (0..WORLD_SIZE).map(|rank| std::thread::spawn(move || join(rank, port))).collect();
+//!     ranks.into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
+//! }
+//! ```
+//!
+//! # Errors
+//!
 //! Errors ([`StoreError`]) say who must act, and carry what is needed for it: the peer, the keys, how many of how many.
 
 mod create;
@@ -53,7 +126,7 @@ pub use fault::{ConnectionFault, PeerProtocol};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
-pub use interrupt::interruptible;
+pub use interrupt::{interruptible, is_interrupted, sleep};
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;

@@ -9,6 +9,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{RendezvousBackend, RendezvousError, Token, Written};
 
+use crate::calls::end_if_fatal;
+
 /// An object with `name`, `get_state` and `set_state`, as torch's `RendezvousBackend` has them.
 pub(super) struct PythonBackend {
     name: String,
@@ -35,7 +37,7 @@ impl PythonBackend {
     fn call<T>(&self, body: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RendezvousError> {
         // At the end of the process there is no interpreter to ask.
         let ended = || Err(PyRuntimeError::new_err("the interpreter is ending"));
-        Python::try_attach(body)
+        Python::try_attach(|py| body(py).inspect_err(|error| end_if_fatal(py, error)))
             .unwrap_or_else(ended)
             .map_err(|error| RendezvousError::Backend { backend: self.name.clone(), source: Box::new(error) })
     }

@@ -1,22 +1,24 @@
 //! One node of a dynamic rendezvous, for Python.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rallypoint_core::rendezvous::keys;
 use rallypoint_rendezvous::{
-    DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, RendezvousInfo, Settings,
+    DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, Settings,
 };
 
 use super::backend::PythonBackend;
-use super::calls::{Maker, interruptible};
 use super::cell::RendezvousCell;
 use super::exceptions::raised;
-use super::logging::listen;
-use super::{Round, to_round};
+use super::turn::{Taken, Turn};
+use super::{Round, check_owner, to_round};
+use crate::calls::detached;
+use crate::logging::{forward, listen};
+use crate::process::Owner;
 use crate::stores;
 
 /// One node of a dynamic rendezvous.
@@ -24,11 +26,9 @@ use crate::stores;
 pub(super) struct RendezvousNode {
     /// There until it is dropped.
     handler: Option<Arc<DynamicRendezvousHandler>>,
-    /// Whoever joins, or leaves because joining was interrupted, holds this.
-    turn: Arc<Mutex<()>>,
-    /// How often it was asked to join.
-    calls: Arc<AtomicU64>,
-    maker: Maker,
+    /// Held by a call that joins, and by a thread that leaves because such a call was interrupted.
+    turn: Turn,
+    owner: Owner,
     /// The store in which the nodes of a round meet.
     store: Py<PyAny>,
 }
@@ -83,9 +83,8 @@ impl RendezvousNode {
         let handler = made.map_err(|error| raised(py, error))?;
         Ok(RendezvousNode {
             handler: Some(Arc::new(handler)),
-            turn: Arc::default(),
-            calls: Arc::default(),
-            maker: Maker::here(),
+            turn: Turn::default(),
+            owner: Owner::current(),
             store: store.clone().unbind(),
         })
     }
@@ -98,40 +97,19 @@ impl RendezvousNode {
 
     /// Waits until this node is in a round.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
-        let handler = Arc::clone(self.handler()?);
-        let (joining, turn) = (Arc::clone(&handler), Arc::clone(&self.turn));
-        let (leaving, leaving_turn, calls) =
-            (Arc::clone(&handler), Arc::clone(&self.turn), Arc::clone(&self.calls));
-        let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopped);
-        let round = interruptible(
-            py,
-            || {
-                // In this order: whoever lets the handler wait again looks at the flag after that.
-                stop.store(true, Ordering::SeqCst);
-                handler.interrupt();
-            },
-            move |joined: Result<RendezvousInfo, RendezvousError>| {
-                let _turn = leaving_turn.lock().unwrap_or_else(PoisonError::into_inner);
-                // Whoever joins again begins with leaving.
-                if joined.is_ok()
-                    && calls.load(Ordering::SeqCst) == call
-                    && let Err(error) = leaving.leave()
-                {
-                    tracing::warn!("The node '{}' could not leave: {error}", leaving.node());
-                }
-            },
-            move || {
-                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                joining.resume();
-                match stopped.load(Ordering::SeqCst) {
-                    true => Err(RendezvousError::Interrupted { run_id: joining.run_id().into() }),
-                    false => joining.next_rendezvous(),
-                }
-            },
-        )?
-        .map_err(|error| raised(py, error))?;
+        let handler = self.handler()?;
+        let turn = detached(py, || self.turn.take())?;
+        let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
+            // A signal that came as the call ended: if it were raised after the call, the node would stay in the round.
+            forward(py).and_then(|()| py.check_signals()).map(|()| joined)
+        });
+        let round = match joined {
+            Ok(joined) => joined.map_err(|error| raised(py, error))?,
+            Err(interrupt) => {
+                leave_in_background(Arc::clone(handler), turn)?;
+                return Err(interrupt);
+            }
+        };
         let prefix = keys::round_prefix(handler.run_id(), round.round);
         let store = stores::adopt_part(self.store.bind(py), prefix, Arc::clone(&round.store))?;
         Ok(to_round(round, store))
@@ -154,7 +132,7 @@ impl RendezvousNode {
 
     /// Ends the heartbeats. Does nothing in a process that was forked: there are none.
     fn stop_heartbeats(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.maker.is_here() {
+        if !self.owner.is_current() {
             return Ok(());
         }
         self.call(py, |handler| {
@@ -166,24 +144,26 @@ impl RendezvousNode {
 
 impl RendezvousNode {
     fn handler(&self) -> PyResult<&Arc<DynamicRendezvousHandler>> {
-        self.maker.check()?;
+        check_owner(&self.owner)?;
         Ok(self.handler.as_ref().expect("it is there until it is dropped"))
     }
 
-    fn call<T: Send + 'static>(
+    fn call<T: Send>(
         &self,
         py: Python<'_>,
-        body: impl FnOnce(&DynamicRendezvousHandler) -> Result<T, RendezvousError> + Send + 'static,
+        body: impl FnOnce(&DynamicRendezvousHandler) -> Result<T, RendezvousError> + Send,
     ) -> PyResult<T> {
-        let handler = Arc::clone(self.handler()?);
-        interruptible(py, || {}, drop, move || body(&handler))?.map_err(|error| raised(py, error))
+        let handler = self.handler()?;
+        let outcome = detached(py, || body(handler))?;
+        forward(py)?;
+        outcome.map_err(|error| raised(py, error))
     }
 }
 
 impl Drop for RendezvousNode {
     fn drop(&mut self) {
         let Some(handler) = self.handler.take() else { return };
-        if !self.maker.is_here() {
+        if !self.owner.is_current() {
             // Its threads were not copied, and can't be waited for.
             std::mem::forget(handler);
             return;
@@ -191,6 +171,33 @@ impl Drop for RendezvousNode {
         // Its heartbeat may be asking a backend written in Python just now, so the interpreter must not be held.
         let _ = Python::try_attach(|py| py.detach(|| drop(handler)));
     }
+}
+
+/// How many threads take a node out of a rendezvous because joining was interrupted.
+static LEAVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes the node out of the rendezvous, however slow the store or a backend written in Python is.
+fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, turn: Option<Taken>) -> PyResult<()> {
+    LEAVING.fetch_add(1, Ordering::SeqCst);
+    std::thread::Builder::new().name("rdzv-leave".into()).spawn(move || {
+        if let Err(error) = handler.leave() {
+            tracing::warn!("The node '{}' could not leave: {error}", handler.node());
+        }
+        drop(turn);
+        LEAVING.fetch_sub(1, Ordering::SeqCst);
+    })?;
+    Ok(())
+}
+
+/// Waits until the nodes whose calls were interrupted have left their rendezvous, at most so many seconds.
+#[pyfunction]
+pub(super) fn await_leaving(py: Python<'_>, seconds: f64) {
+    let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
+    py.detach(|| {
+        while LEAVING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
 }
 
 /// Torch's checks of what can be below zero in Python.

@@ -1,27 +1,25 @@
 //! One node of a static rendezvous, for Python.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
 use pyo3::prelude::*;
 use rallypoint_rendezvous::{
     Config, RendezvousError, RendezvousHandler, RendezvousParameters, StaticRendezvousHandler,
 };
 
-use super::calls::{Maker, interruptible};
 use super::exceptions::{raised, raised_by_static};
-use super::logging::listen;
-use super::{Round, to_round};
+use super::turn::Turn;
+use super::{Round, check_owner, to_round};
+use crate::calls::detached;
+use crate::logging::{forward, listen};
+use crate::process::Owner;
 use crate::stores;
 
 /// One node of a static rendezvous.
 #[pyclass(frozen, module = "rallypoint._rallypoint")]
 pub(super) struct StaticNode {
-    handler: Arc<StaticRendezvousHandler>,
+    handler: StaticRendezvousHandler,
     master_addr: String,
-    /// Whoever meets the others holds this.
-    turn: Arc<Mutex<()>>,
-    maker: Maker,
+    turn: Turn,
+    owner: Owner,
 }
 
 #[pymethods]
@@ -49,39 +47,22 @@ impl StaticNode {
             let parameters = RendezvousParameters::new("static", &endpoint, run_id, nodes, nodes)?;
             StaticRendezvousHandler::create(&parameters.with_config(config)?)
         };
-        let handler = Arc::new(make().map_err(|error| raised(py, error))?);
+        let handler = make().map_err(|error| raised(py, error))?;
         Ok(StaticNode {
             handler,
             master_addr: master_addr.to_owned(),
-            turn: Arc::default(),
-            maker: Maker::here(),
+            turn: Turn::default(),
+            owner: Owner::current(),
         })
     }
 
     /// Waits until all nodes are here.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
-        self.maker.check()?;
-        let (joining, turn) = (Arc::clone(&self.handler), Arc::clone(&self.turn));
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopped);
-        let round = interruptible(
-            py,
-            || {
-                // In this order: whoever lets the handler wait again looks at the flag after that.
-                stop.store(true, Ordering::SeqCst);
-                self.handler.interrupt();
-            },
-            drop,
-            move || {
-                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                joining.resume();
-                match stopped.load(Ordering::SeqCst) {
-                    true => Err(RendezvousError::Interrupted { run_id: joining.run_id().into() }),
-                    false => joining.next_rendezvous(),
-                }
-            },
-        )?
-        .map_err(|error| raised_by_static(py, error))?;
+        check_owner(&self.owner)?;
+        let _turn = detached(py, || self.turn.take())?;
+        let round = detached(py, || self.handler.next_rendezvous())?;
+        forward(py)?;
+        let round = round.map_err(|error| raised_by_static(py, error))?;
         let store = self.handler.store().expect("the nodes have met in it");
         let store = stores::adopt(py, store, self.master_addr.clone(), true)?;
         // A prefix over the object, not over what is below it: a forked child must be able to connect anew.

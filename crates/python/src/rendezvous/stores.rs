@@ -11,8 +11,8 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
 use super::exceptions::raised;
-use super::logging::{listen, tell};
-use crate::calls::{detached, detached_watching, raises};
+use crate::calls::detached;
+use crate::logging::{forward, listen};
 use crate::{error, stores};
 
 /// Host and port of an endpoint; `None` if it names no port.
@@ -45,10 +45,8 @@ pub(super) fn create_rendezvous_store<'py>(
         .and_then(|parameters| parameters.with_config(config))
         .map_err(|error| raised(py, error))?;
     listen(py)?;
-    // Why the store can't be reached yet is logged while this waits.
-    let tell_and_look = || raises(|py| tell(py).and_then(|()| py.check_signals()));
-    let made = detached_watching(py, tell_and_look, || create_tcp_store(&parameters, None))?;
-    tell(py)?;
+    let made = detached(py, || create_tcp_store(&parameters, None))?;
+    forward(py)?;
     let made = made.map_err(|error| raised(py, error))?;
     Ok((stores::adopt(py, made.store, host, true)?, made.reachable_as))
 }

@@ -13,7 +13,6 @@ use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 use crate::arguments::{Key, Keys, Timeout, Truth, Value, Values, Whole};
 use crate::calls::{detached, run};
 use crate::error::{of_wait, raise};
-use crate::process::watch_forks;
 use crate::python_store::Foreign;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
@@ -52,7 +51,6 @@ impl PyStore {
 
     /// Gives it what does the work.
     pub(super) fn fill(&self, store: Arc<dyn Store>, zero: Zero) -> PyResult<()> {
-        Python::attach(watch_forks)?;
         self.native
             .set(NativeStore { store, zero })
             .map_err(|_| PyTypeError::new_err("a store can't be initialised twice; make a new one"))

@@ -11,7 +11,7 @@ use rallypoint_core::rendezvous::{
     Cell, End, Goal, Joined, Member, Membership, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings,
     State, StateError, Step, Tolerance, WallTime, Watch, keys, pickle,
 };
-use rallypoint_store::{PrefixStore, Store, TcpStore};
+use rallypoint_store::{PrefixStore, Store, TcpStore, is_interrupted, sleep};
 
 use super::{Flag, WallClock};
 use crate::backend::{RendezvousBackend, Signal, Token};
@@ -186,8 +186,12 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is no outage, and with `RendezvousError::Outage` after `store_outage_timeout`.
+    /// Fails with the same error if it is no outage, with `RendezvousError::Interrupted` if this thread was interrupted, and
+    /// with `RendezvousError::Outage` after `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
+        if is_interrupted() {
+            return Err(self.interrupted());
+        }
         let source = match error {
             RendezvousError::Connection { source, .. } if source.is_outage() => source,
             error => return Err(error),
@@ -262,7 +266,7 @@ impl Driver {
     /// Sleeps so long, or until it is interrupted.
     pub(super) fn sleep(&self, most: Duration) {
         self.in_slices(most, |slice| {
-            std::thread::sleep(slice);
+            sleep(slice);
             false
         });
     }
@@ -280,8 +284,13 @@ impl Driver {
         }
     }
 
-    fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst)
+    /// Whether this node, or the thread that calls, was told to stop waiting.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst) || is_interrupted()
+    }
+
+    fn interrupted(&self) -> RendezvousError {
+        RendezvousError::Interrupted { run_id: self.settings.run_id.clone() }
     }
 
     /// Pursues a goal to its end.
@@ -305,8 +314,9 @@ impl Driver {
                 false => None,
             };
             let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
-            if waits && self.is_interrupted() {
-                return Err(RendezvousError::Interrupted { run_id: self.settings.run_id.clone() });
+            // A node that was told to stop waiting still leaves, or closes the rendezvous.
+            if if waits { self.is_interrupted() } else { is_interrupted() } {
+                return Err(self.interrupted());
             }
             let began = self.now();
             let asks = !matches!(step, Step::Pause { .. });

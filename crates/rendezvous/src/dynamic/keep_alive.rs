@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{End, Goal, Reason};
+use rallypoint_store::{is_interrupted, sleep};
 
 use super::driver::Driver;
 
@@ -45,8 +46,12 @@ impl KeepAlive {
 impl Drop for KeepAlive {
     fn drop(&mut self) {
         self.duty.take();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        // A thread that waits for a store is left to itself if the caller is interrupted.
+        let mut pause = Duration::from_micros(50);
+        while !thread.is_finished() && !is_interrupted() {
+            sleep(pause);
+            pause = (2 * pause).min(Duration::from_millis(20));
         }
     }
 }

@@ -4,7 +4,6 @@
 #[path = "../conformance/clock.rs"]
 mod clock;
 mod creating;
-mod examples;
 mod meeting;
 mod ports;
 mod serving;

@@ -23,7 +23,7 @@ static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 const MOST: usize = 256;
 
 /// Begins to keep what is logged.
-pub(super) fn listen(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Nobody else can have set one: what is in this library is nobody else's.
@@ -33,8 +33,8 @@ pub(super) fn listen(py: Python<'_>) -> PyResult<()> {
     py.import("logging").map(drop)
 }
 
-/// Tells Python's `logging` what was kept. An exception is that of a signal that came meanwhile.
-pub(super) fn tell(py: Python<'_>) -> PyResult<()> {
+/// Forwards what was kept to Python's `logging`. Fails with the exception of a signal that came meanwhile.
+pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
     let lines = kept().map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default();
     if lines.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
 //! Many nodes of one job in one process: how long until all are in a round, how many compare-and-sets that took, and how
-//! long after one of them has begun to start over the others have heard of it. `crowd NODES [ENDPOINT]` prints one line of
+//! long after one of them has begun to start over the others have heard of it. `many_nodes NODES [ENDPOINT]` prints one line of
 //! JSON; without an endpoint it serves the store itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,13 +53,13 @@ impl RendezvousBackend for Counting {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let nodes: u64 = arguments.next().ok_or("usage: crowd NODES [ENDPOINT]")?.parse()?;
+    let nodes: u64 = arguments.next().ok_or("usage: many_nodes NODES [ENDPOINT]")?.parse()?;
     let server = TcpStoreServer::bind("127.0.0.1", 0)?;
     let endpoint = match arguments.next() {
         Some(endpoint) => endpoint.parse()?,
         None => Endpoint::new("127.0.0.1", server.port()),
     };
-    let run_id = format!("crowd-{}", std::process::id());
+    let run_id = format!("many-nodes-{}", std::process::id());
     let mut handlers = Vec::new();
     for _ in 0..nodes {
         let options = TcpStoreOptions::new(endpoint.clone()).timeout(Duration::from_secs(60));

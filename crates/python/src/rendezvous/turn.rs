@@ -1,0 +1,37 @@
+//! One call at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rallypoint_store::sleep;
+
+/// How often a call that waits for its turn looks whether it has come.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A lock that a call takes before it joins a rendezvous. Unlike a mutex, the holder may hand it to another thread, and a
+/// wait for it can be interrupted.
+#[derive(Default)]
+pub(super) struct Turn(Arc<AtomicBool>);
+
+/// Holds a turn until it is dropped.
+pub(super) struct Taken(Arc<AtomicBool>);
+
+impl Turn {
+    /// Waits for the turn. Returns `None` if this thread is interrupted.
+    pub(super) fn take(&self) -> Option<Taken> {
+        while self.0.swap(true, Ordering::SeqCst) {
+            if rallypoint_store::is_interrupted() {
+                return None;
+            }
+            sleep(POLL_INTERVAL);
+        }
+        Some(Taken(Arc::clone(&self.0)))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
