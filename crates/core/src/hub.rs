@@ -129,8 +129,8 @@ pub struct Hub<L = ()> {
     read_queue: VecDeque<usize>,
     send_queue: VecDeque<usize>,
     close_queue: VecDeque<usize>,
-    /// Entries of the read queue that belong to the current pass.
-    pass: usize,
+    /// Entries of the read queue that are left of the current pass, if one is under way.
+    pass: Option<usize>,
     /// Reads and bytes since replies were last sent.
     batch: (usize, usize),
     /// Connections without a handshake, oldest first. Entries may be out of date.
@@ -168,7 +168,7 @@ impl<L: EffectLog> Hub<L> {
             read_queue: VecDeque::new(),
             send_queue: VecDeque::new(),
             close_queue: VecDeque::new(),
-            pass: 0,
+            pass: None,
             batch: (0, 0),
             unvalidated: VecDeque::new(),
             receiving: BTreeSet::new(),
@@ -319,13 +319,12 @@ impl<L: EffectLog> Hub<L> {
     /// turn; then the driver looks for new events before it asks again.
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
-        if self.pass == 0 {
-            self.pass = self.read_queue.len();
-        }
+        let mut left = self.pass.unwrap_or(self.read_queue.len());
         loop {
             let is_batch_full = self.batch.0 >= BATCH_READS || self.batch.1 >= BATCH_BYTES;
-            if self.pass > 0 && !is_batch_full {
-                self.pass -= 1;
+            if left > 0 && !is_batch_full {
+                left -= 1;
+                self.pass = Some(left);
                 if let Some(index) = self.read_queue.pop_front()
                     && let Some(action) = self.take_turn(index, now)
                 {
@@ -344,7 +343,8 @@ impl<L: EffectLog> Hub<L> {
                 return Some(Action::Close { id });
             } else {
                 self.batch = (0, 0);
-                if self.pass == 0 {
+                if left == 0 {
+                    self.pass = None;
                     return None;
                 }
             }

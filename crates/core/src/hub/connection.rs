@@ -48,11 +48,15 @@ pub(super) struct Connection {
 pub(super) struct Receiving {
     /// Its number among the requests of this connection that arrived in pieces.
     request: u64,
+    since: Duration,
     /// When it last grew, and to how many bytes.
     pub(super) grown: (Duration, usize),
     /// The start of the period over which its rate is measured, and how many bytes had arrived then.
     period: (Duration, usize),
 }
+
+/// The period over which the rate of a request is measured, so that one slow moment is not fatal.
+const RATE_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Connection {
     pub(super) fn new(id: ConnectionId, peer: SocketAddr, now: Duration) -> Connection {
@@ -130,13 +134,13 @@ impl Connection {
                 false
             }
             (Some(len), receiving) => {
-                *receiving = Some(Receiving { request, grown: (now, len), period: (now, len) });
+                *receiving = Some(Receiving { request, since: now, grown: (now, len), period: (now, len) });
                 true
             }
         }
     }
 
-    /// Returns whether the request in progress arrives at less than [`Limits::partial_rate`], measured over periods of
+    /// Returns whether the request in progress arrives at less than [`Limits::partial_rate`] after
     /// [`Limits::partial_grace`].
     pub(super) fn is_too_slow(&mut self, now: Duration, limits: &Limits) -> bool {
         let is_read = self.wants_input(limits);
@@ -144,12 +148,15 @@ impl Connection {
         let received = receiving.grown.1;
         if !is_read {
             // Bytes that the hub does not read cannot arrive.
-            (receiving.period, receiving.grown) = ((now, received), (now, received));
-            return false;
+            (receiving.since, receiving.grown.0) = (now, now);
         }
         let (since, before) = receiving.period;
         let elapsed = now.saturating_sub(since);
-        if elapsed < limits.partial_grace {
+        if now.saturating_sub(receiving.since) < limits.partial_grace {
+            receiving.period = (now, received);
+            return false;
+        }
+        if elapsed < RATE_INTERVAL.min(limits.partial_grace) {
             return false;
         }
         receiving.period = (now, received);
