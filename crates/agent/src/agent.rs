@@ -7,6 +7,7 @@ mod snapshot;
 mod starting;
 mod world;
 
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -19,10 +20,12 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{
-    Event, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
+    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
 };
 use rallypoint_http::HealthServer;
-use rallypoint_rendezvous::{Membership, Observer, RendezvousError, RendezvousHandler, RoundEnd};
+use rallypoint_rendezvous::{
+    Membership, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::LaunchConfig;
@@ -45,21 +48,25 @@ use letter::Letter;
 
 pub use world::World;
 
-/// What an agent has around it.
-#[derive(Default)]
-pub struct Surroundings {
-    /// Who sees to it that nobody is left behind. Without one, workers are ended with the agent only if it ends by itself.
-    pub guard: Option<Guard>,
-    /// Who wants to see what happens.
-    pub onlooker: Option<Arc<dyn Onlooker>>,
-}
+/// Shows users what an agent does.
+pub trait LaunchObserver: Send + Sync {
+    /// Returns the observer of the rendezvous, which shows what the node waits for.
+    fn rendezvous(&self) -> Arc<dyn Observer>;
 
-/// Somebody who wants to see what an agent waits for and what comes of it.
-pub trait Onlooker: Send + Sync {
-    /// What it waits for.
-    fn observer(&self) -> Arc<dyn Observer>;
-    /// It waits no longer; this is the world it is in. Without one the agent ends.
-    fn formed(&self, world: Option<&World>);
+    /// The node is in a round. The ranks of its workers are not known yet.
+    ///
+    /// # Errors
+    ///
+    /// If this fails, the node leaves the rendezvous and the agent ends.
+    fn joined(&self, _round: &RendezvousInfo) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The workers of the node are about to start in this world.
+    fn formed(&self, world: &World);
+
+    /// The agent ends.
+    fn ended(&self);
 }
 
 /// How long a node that was told to end may take to leave. Leaving itself takes at most five seconds.
@@ -67,21 +74,20 @@ const LEAVE: Duration = Duration::from_secs(6);
 /// How long where there is nothing to leave.
 const NOTHING_TO_LEAVE: Duration = Duration::from_millis(500);
 
-/// Runs the workers of this node to the end of the job, with nothing around it.
-pub fn run(config: LaunchConfig) -> Outcome {
-    run_in(Surroundings::default(), config)
-}
-
-/// Runs the workers of this node to the end of the job. Called from a thread that lives as long: workers die with it.
-pub fn run_in(surroundings: Surroundings, config: LaunchConfig) -> Outcome {
+/// Runs the workers of this node to the end of the job. The program must call [`enter`](crate::enter) first in `main`, and the
+/// calling thread must be the main thread: the workers die with it.
+///
+/// Without a guard, processes that the workers have started are left behind.
+pub fn run(config: LaunchConfig, guard: Option<Guard>, observer: Arc<dyn LaunchObserver>) -> Outcome {
     let start = Instant::now();
-    match Agent::new(config, surroundings, start) {
+    match Agent::new(config, guard, observer, start) {
         Ok(agent) => agent.run(),
         Err(error) => Outcome {
             end: End::Error(error),
             failures: Vec::new(),
             first_failure: None,
             suspects: Vec::new(),
+            last_exit: None,
             restarts: 0,
             starts: 0,
             group: None,
@@ -103,7 +109,7 @@ struct Agent {
     joining: Arc<Joining>,
     /// When a node that was told to end is no longer waited for.
     give_up: Option<Instant>,
-    onlooker: Option<Arc<dyn Onlooker>>,
+    observer: Arc<dyn LaunchObserver>,
     logs: Logs,
     attempt: Option<Attempt>,
     /// Those of earlier starts of which something may still be shown.
@@ -123,11 +129,13 @@ struct Agent {
     finishing: Option<Arc<AtomicBool>>,
     /// It was counted among those who have.
     counted: bool,
-    telling: Option<JoinHandle<()>>,
+    /// Calls to the store that the next round, or the end, waits for.
+    calls: Vec<JoinHandle<()>>,
     /// The workers of the last start: their process ids and error files, and who of them failed.
     pids: Vec<u32>,
     error_files: Vec<Option<PathBuf>>,
     failures: Vec<Failure>,
+    last_exit: Option<Exit>,
     /// What another node has told of.
     elsewhere: Option<Failure>,
     error: Option<AgentError>,
@@ -145,7 +153,12 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(config: LaunchConfig, surroundings: Surroundings, start: Instant) -> Result<Agent> {
+    fn new(
+        config: LaunchConfig,
+        guard: Option<Guard>,
+        observer: Arc<dyn LaunchObserver>,
+        start: Instant,
+    ) -> Result<Agent> {
         let config = Arc::new(config);
         let system = |doing: &str| {
             let doing = doing.to_owned();
@@ -154,7 +167,7 @@ impl Agent {
         let (post, inbox) = crate::post::open().map_err(system("open a pipe"))?;
         let signals = Signals::catch(&config.signals).map_err(system("handle signals"))?;
         let child_ended = register(signal_hook::consts::SIGCHLD).map_err(system("handle SIGCHLD"))?;
-        let processes = Processes::new(surroundings.guard.as_ref()).map_err(system("open a socket"))?;
+        let processes = Processes::new(guard.as_ref()).map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = post.clone();
         let ask = move |timeout| {
@@ -171,7 +184,6 @@ impl Agent {
             tracing::info!("health checks are answered at http://{}/", health.address());
         }
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
-        let observer = surroundings.onlooker.as_ref().map(|onlooker| onlooker.observer());
         Ok(Agent {
             supervisor: Supervisor::new(starting::policy(&config)),
             processes,
@@ -179,9 +191,9 @@ impl Agent {
             child_ended,
             post,
             inbox,
-            joining: Arc::new(Joining::new(Arc::clone(&config), observer)),
+            joining: Arc::new(Joining::new(Arc::clone(&config), Arc::clone(&observer))),
             give_up: None,
-            onlooker: surroundings.onlooker,
+            observer,
             logs: Logs::create(&config)?,
             attempt: None,
             retired: Vec::new(),
@@ -194,10 +206,11 @@ impl Agent {
             membership: None,
             finishing: None,
             counted: false,
-            telling: None,
+            calls: Vec::new(),
             pids: Vec::new(),
             error_files: Vec::new(),
             failures: Vec::new(),
+            last_exit: None,
             elsewhere: None,
             error: None,
             events,
@@ -252,8 +265,10 @@ impl Agent {
     fn carry_out(&mut self, order: Order) {
         match order {
             Order::Join(reason) => {
-                if self.starts > 0 {
-                    tracing::warn!("starting over: {reason}");
+                match self.starts {
+                    0 => {}
+                    _ if self.config.runs_once => tracing::info!("joining again: {reason}"),
+                    _ => tracing::warn!("starting over: {reason}"),
                 }
                 self.join(reason);
             }
@@ -269,6 +284,9 @@ impl Agent {
             Order::Send(target, signal) => self.send(target, signal),
             Order::Tell(news) => self.tell(news),
             Order::ReportLost => self.report_lost(),
+            Order::ReportWaiting(nodes) => self.report_waiting(nodes),
+            Order::ReportFailed => self.report_failed(),
+            Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
             Order::StopFinishing => self.stop_finishing(),
@@ -309,7 +327,7 @@ impl Agent {
         }
         for signal in self.signals.take(Instant::now()) {
             self.signalled = true;
-            if self.starts > 0 {
+            if self.starts > 0 && !self.config.runs_once {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
             self.supervisor.handle_event(Event::Signalled(Signal(signal)));
@@ -360,7 +378,10 @@ impl Agent {
             Letter::Joined(Err(error)) => {
                 let obstacle = match &error {
                     AgentError::Rendezvous(RendezvousError::GracefulExit { .. }) => Obstacle::Spare,
-                    AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => Obstacle::Interrupted,
+                    AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => {
+                        tracing::info!("left the rendezvous on a signal");
+                        Obstacle::Interrupted
+                    }
                     _ => Obstacle::Failed,
                 };
                 self.events.took("RENDEZVOUS", self.joins_since.elapsed());
@@ -368,12 +389,16 @@ impl Agent {
                 Event::NotFormed(obstacle)
             }
             // Of a start that is over.
-            Letter::Saw(start, _) | Letter::Finished(start, _) | Letter::PeersAlive(start)
+            Letter::Saw(start, _)
+            | Letter::Finished(start, _)
+            | Letter::PeersAlive(start)
+            | Letter::WorkingNodes(start, _)
                 if start != self.starts =>
             {
                 return;
             }
             Letter::PeersAlive(_) => Event::PeersAlive,
+            Letter::WorkingNodes(_, nodes) => return self.supervisor.handle_working_nodes(nodes),
             Letter::Saw(_, sight) => match sight {
                 Sight::Membership(seen, reports) => {
                     self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
@@ -448,7 +473,7 @@ impl Agent {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
         if let (Some(watching), Some(failure)) = (&self.watching, failure) {
             let board = Arc::clone(&watching.board);
-            self.telling = Some(std::thread::spawn(move || {
+            self.calls.push(std::thread::spawn(move || {
                 if let Err(error) = crate::news::tell(&*board, &failure, is_final) {
                     tracing::warn!("the other nodes could not be told: {error}");
                 }
@@ -460,8 +485,38 @@ impl Agent {
         if let Some(seen) = &self.membership
             && let (Some(round), Some(lost)) = (seen.round, &seen.lost)
         {
-            tracing::warn!("gone from round {round}: {lost}");
+            match self.config.runs_once {
+                // A node of torch's that has finished is silent, too.
+                true => tracing::info!("gone from round {round}: {lost}"),
+                false => tracing::warn!("gone from round {round}: {lost}"),
+            }
         }
+    }
+
+    fn report_waiting(&self, nodes: u64) {
+        let then = match self.config.nproc_per_node {
+            0 => "it begins when those with a command end or start over",
+            _ => "this node goes on until its command has ended",
+        };
+        tracing::info!("nodes wait for the next round ({nodes} now); {then}");
+    }
+
+    fn report_failed(&mut self) {
+        if let Some(formation) = &self.formation {
+            let round = formation.round.clone();
+            self.calls.push(std::thread::spawn(move || crate::finishing::fail(&round)));
+        }
+    }
+
+    /// Leaves the round that the other nodes have left.
+    fn leave(&mut self) {
+        let (Some(handler), Some(formation)) = (self.handler().cloned(), &self.formation) else { return };
+        tracing::warn!(
+            "other nodes have left round {} and start over; this node's command is told to end, and this node leaves (run it \
+             again to be in the next round)",
+            formation.round.round
+        );
+        self.calls.push(std::thread::spawn(move || drop(handler.leave())));
     }
 
     /// Finds out whether a node was lost, because that may be why this worker failed.

@@ -18,6 +18,9 @@ pub struct LaunchConfig {
     pub role: String,
     /// How this node meets the others: backend, endpoint, run id, numbers of nodes, its own address.
     pub rendezvous: RendezvousParameters,
+    /// Whether the workers belong to one round, as the command of `rallypoint join` does: they are never restarted, get
+    /// signals as they come, and how they end does not end the job of the other nodes. Then there may be no workers.
+    pub runs_once: bool,
     /// How often the workers may be started again after a failure.
     pub max_restarts: u32,
     /// The longest pause before a restart, while workers keep ending within 10 s of their start.
@@ -49,8 +52,6 @@ pub struct LaunchConfig {
     pub identical_workers: bool,
     /// Environment variables that the workers get beside the agent's own (`OMP_NUM_THREADS`).
     pub extra_environment: Vec<(OsString, OsString)>,
-    /// Whether a terminal is shown what the agent waits for.
-    pub progress: bool,
 }
 
 /// What a worker runs.
@@ -58,7 +59,7 @@ pub struct LaunchConfig {
 pub struct WorkerCommand {
     /// The script, module or program.
     pub target: OsString,
-    /// What comes after it. `${local_rank}` in it becomes the local rank.
+    /// What comes after it. `${local_rank}` in it becomes the local rank, unless the workers run once.
     pub args: Vec<OsString>,
     /// How the target is run.
     pub mode: CommandMode,
@@ -124,6 +125,8 @@ pub struct LogsConfig {
     pub stdout_filters: Vec<String>,
     /// The same for standard error.
     pub stderr_filters: Vec<String>,
+    /// Whether standard error that goes to no file passes through the agent, which keeps its last lines for the report.
+    pub keeps_last_lines: bool,
 }
 
 /// The folder of the logs.
@@ -216,6 +219,7 @@ impl LaunchConfig {
             nproc_per_node,
             role: "default".into(),
             rendezvous,
+            runs_once: false,
             max_restarts: 0,
             max_restart_backoff: Duration::from_secs(30),
             monitor_interval: Duration::from_millis(100),
@@ -231,7 +235,6 @@ impl LaunchConfig {
             virtual_local_rank: false,
             identical_workers: false,
             extra_environment: Vec::new(),
-            progress: false,
         }
     }
 }
@@ -246,6 +249,7 @@ impl Default for LogsConfig {
             shown_ranks: None,
             stdout_filters: Vec::new(),
             stderr_filters: Vec::new(),
+            keeps_last_lines: true,
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Between the agent and a worker: this program, started under another name, makes itself what a worker is to be (a
-//! session of its own, and an end when the agent's is) and then becomes the worker. What the agent would have to do in
-//! a forked copy of itself is done here, where it is safe to.
+//! Between the agent and a worker: this program, started under another name, asks the kernel to end it with the agent, starts
+//! a session of its own if the agent is guarded, and then becomes the worker. In a forked copy of the agent that would need
+//! `unsafe`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,16 +11,17 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-/// What such a process is called, with the agent's number and the name of its door behind it.
+/// The prefix of `argv[0]` of such a process. The agent's id and the name of its socket follow.
 const NAME: &str = "rallypoint-worker:";
+/// The same for a process that stays in the agent's session.
+const NAME_IN_SESSION: &str = "rallypoint-command:";
 
 /// The exit code of a process that did not become a worker.
 pub(crate) const NOT_A_WORKER: i32 = 127;
 
 /// Takes up the part that this process was started for, and returns the command line that the user typed.
 ///
-/// A process that was started as a worker becomes it. Every program whose agent has a [`Guard`](crate::Guard) calls this first
-/// in `main`.
+/// A process that was started as a worker becomes it. Every program that runs an agent calls this first in `main`.
 ///
 /// # Errors
 ///
@@ -28,25 +29,30 @@ pub(crate) const NOT_A_WORKER: i32 = 127;
 /// killed has been cleaned up.
 pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     let line: Vec<OsString> = std::env::args_os().collect();
-    let Some((agent, door)) = line.first().and_then(|name| read_name(name)) else {
+    let name = line.first().map(OsString::as_os_str).unwrap_or_default();
+    let own_session = read_name(NAME, name);
+    let has_own_session = own_session.is_some();
+    let Some((agent, door)) = own_session.or_else(|| read_name(NAME_IN_SESSION, name)) else {
         return crate::guard::enter(line);
     };
     if let [_, program, args @ ..] = &line[..] {
-        let error = become_worker(agent, program, args);
+        let error = become_worker(agent, has_own_session, program, args);
         // The agent may be gone; then no process wants to know.
         let _ = Door::knock(&door, &error);
     }
     Err(ExitCode::from(NOT_A_WORKER as u8))
 }
 
-fn read_name(name: &OsStr) -> Option<(Pid, String)> {
-    let (agent, door) = name.to_str()?.strip_prefix(NAME)?.split_once(':')?;
+fn read_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
+    let (agent, door) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
     Some((agent.parse().ok().and_then(Pid::from_raw)?, door.to_owned()))
 }
 
-fn become_worker(agent: Pid, program: &OsStr, args: &[OsString]) -> io::Error {
+fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsString]) -> io::Error {
     let prepare = || {
-        setsid()?;
+        if has_own_session {
+            setsid()?;
+        }
         set_parent_process_death_signal(Some(Signal::KILL))
     };
     if let Err(error) = prepare() {
@@ -77,9 +83,10 @@ impl Door {
     }
 
     /// A command that becomes this one.
-    pub(crate) fn command(&self, program: &OsStr) -> Command {
+    pub(crate) fn command(&self, program: &OsStr, has_own_session: bool) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(format!("{NAME}{}:{}", getpid().as_raw_nonzero(), self.name)).arg(program);
+        let name = if has_own_session { NAME } else { NAME_IN_SESSION };
+        command.arg0(format!("{name}{}:{}", getpid().as_raw_nonzero(), self.name)).arg(program);
         command
     }
 
@@ -123,9 +130,9 @@ mod tests {
 
     #[test]
     fn only_its_own_names_are_read() {
-        assert_eq!(read_name(OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
+        assert_eq!(read_name(NAME, OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
         for name in ["rallypoint", "rallypoint-worker:", "rallypoint-worker:x:y", "rallypoint-worker:0:y"] {
-            assert!(read_name(OsStr::new(name)).is_none(), "{name}");
+            assert!(read_name(NAME, OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd};
+use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, say_that_it_ended};
 
 /// How long the store may take to answer what is not worth waiting for.
 const ANSWER: Duration = Duration::from_secs(1);
+/// How long each call may take that reports a failure.
+const FAIL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// This node has finished: waits until all have, at most for so long, or until nobody wants to know.
 pub(crate) fn finish(
@@ -18,6 +20,15 @@ pub(crate) fn finish(
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".into()));
     // Workers outlive an outage of the store, so their node outlives it, too.
     ExitBarrier::of(round).with_outage_timeout(most).finish(handler, most, handler.hosts_store(), give_up)
+}
+
+/// Reports that the work of this node has failed. The other nodes don't wait for it, and go on with the job.
+pub(crate) fn fail(round: &RendezvousInfo) {
+    let reported = say_that_it_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
+    let barrier = ExitBarrier::of(round).with_timeout(FAIL_TIMEOUT);
+    if let Err(error) = reported.and_then(|()| barrier.fail()) {
+        tracing::debug!("could not report to the other nodes that the work of this node has failed: {error}");
+    }
 }
 
 /// This node has not finished after all. In the background, because the store may be gone.

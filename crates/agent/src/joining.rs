@@ -8,11 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, Departure, DynamicRendezvousHandler, Launch, Observer, PatientWait, RendezvousError,
-    RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks,
-    rendezvous_handler_registry,
+    AssignedRanks, Departure, DynamicRendezvousHandler, Launch, NodeDesc, PatientWait, RendezvousError,
+    RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
+    rendezvous_handler_registry, role_infos, say_that_it_ended,
 };
 
+use crate::agent::LaunchObserver;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::{guard, news};
@@ -29,7 +30,7 @@ const TORCH_NOTICES: Duration = Duration::from_secs(5);
 /// This node's way into rounds.
 pub(crate) struct Joining {
     config: Arc<LaunchConfig>,
-    observer: Option<Arc<dyn Observer>>,
+    observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
     gives_up: AtomicBool,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Formation {
 }
 
 impl Joining {
-    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Option<Arc<dyn Observer>>) -> Joining {
+    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joining {
         Joining { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
     }
 
@@ -85,7 +86,26 @@ impl Joining {
     }
 
     /// Gets into a round; so many restarts were counted here. `in_round` is called when this node is in one and only its workers' ranks are missing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the rendezvous does. A node that was in a round already has left it then.
     pub(crate) fn join(&self, restarts: u32, in_round: impl Fn()) -> Result<Formation> {
+        let joined = self.try_join(restarts, in_round);
+        let was_in_round = match &joined {
+            Ok(_) => false,
+            Err(AgentError::Rendezvous(error)) => matches!(error, RendezvousError::NoMaster { .. }),
+            Err(_) => true,
+        };
+        if let (true, Some(handler)) = (was_in_round, self.handler.get())
+            && let Err(error) = handler.leave()
+        {
+            tracing::warn!("could not leave the rendezvous: {error}");
+        }
+        joined
+    }
+
+    fn try_join(&self, restarts: u32, in_round: impl Fn()) -> Result<Formation> {
         let handler = match self.handler.get() {
             Some(handler) => handler,
             None => {
@@ -101,6 +121,10 @@ impl Joining {
             let round = handler.next_rendezvous()?;
             let (met, start) = (start.elapsed(), Instant::now());
             in_round();
+            self.observer.joined(&round).map_err(|source| {
+                let doing = "write to standard output".into();
+                AgentError::System { doing, source }
+            })?;
             if let Some((ranks, restarts)) = self.ranks(&**handler, &round, restarts)? {
                 return Ok(Formation { round, ranks, restarts, took: (met, start.elapsed()) });
             }
@@ -116,8 +140,8 @@ impl Joining {
             "c10d" => {
                 let handler = DynamicRendezvousHandler::create(
                     parameters,
-                    self.observer.clone(),
-                    Some(launch(&self.config)),
+                    Some(self.observer.rendezvous()),
+                    (!self.config.runs_once).then(|| launch(&self.config)),
                 )?;
                 // The store at a port that the system chose is this process's, and no other node knows of it.
                 if !parameters.endpoint.ends_with(":0") {
@@ -127,10 +151,7 @@ impl Joining {
             }
             "static" => {
                 let handler = StaticRendezvousHandler::create(parameters)?;
-                Arc::new(match &self.observer {
-                    Some(observer) => handler.with_observer(Arc::clone(observer)),
-                    None => handler,
-                })
+                Arc::new(handler.with_observer(self.observer.rendezvous()))
             }
             _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
         })
@@ -146,7 +167,7 @@ impl Joining {
     ) -> Result<Option<(AssignedRanks, u32)>> {
         let workers = u64::from(self.config.nproc_per_node);
         let (rank, nodes) = (round.rank, round.world_size);
-        if self.config.identical_workers || nodes == 1 {
+        if self.config.identical_workers || nodes == 1 || workers == 0 {
             let (first, world_size) = (rank * workers, nodes * workers);
             let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
             return Ok(Some((ranks, restarts)));
@@ -192,6 +213,20 @@ impl Joining {
     fn interrupted(&self) -> AgentError {
         RendezvousError::Interrupted { run_id: self.config.rendezvous.run_id.clone() }.into()
     }
+}
+
+/// Takes part in a round without workers. The other nodes wait until every node has reported how many workers it has.
+/// Returns the nodes that have some, once all have reported.
+pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_store::Result<Vec<NodeDesc>> {
+    let (store, rank) = (&*round.store, round.rank);
+    // This node counts as finished before the others know all ranks, so the last node to finish is one with workers.
+    say_that_it_ended(store, rank)?;
+    count_as_idle(store)?;
+    news::say_restarts(store, rank, 0)?;
+    let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
+    assign_ranks(store, &mine, round.world_size)?;
+    let nodes = round.participants.iter().zip(role_infos(store, round.world_size)?);
+    Ok(nodes.filter(|(_, info)| info.local_world_size > 0).map(|(node, _)| node.clone()).collect())
 }
 
 /// Returns what this node runs, for other nodes to compare with theirs.

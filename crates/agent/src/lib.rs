@@ -33,7 +33,7 @@ mod timers;
 mod watching;
 mod worker;
 
-pub use agent::{Onlooker, Surroundings, World, run, run_in};
+pub use agent::{LaunchObserver, World, run};
 pub use config::{
     CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, PerRank, Streams,
     WatchConfig, WorkerCommand,
@@ -50,4 +50,5 @@ pub use outcome::{End, Outcome};
 pub use placement::Placement;
 pub use report::{Exit, Failure, end_report, ended_elsewhere, failure_report};
 pub use signal_name::{signal_name, signal_number};
+pub use signals::is_ignored;
 pub use worker::{WorkerPlan, check_workers, command_line, entry_point_name, plan};

@@ -211,7 +211,7 @@ struct StderrEnd {
 pub struct WorkerLogs {
     /// Its standard output; inherited if there is none.
     pub stdout: Option<OwnedFd>,
-    /// Its standard error.
+    /// Its standard error; inherited if there is none.
     pub stderr: Option<OwnedFd>,
     /// Where it is to write what went wrong.
     pub error_file: Option<PathBuf>,
@@ -240,8 +240,9 @@ impl Attempt {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
                 }
-                (file.into(), LastLines::in_file(path), tee.stderr && shown)
+                (Some(file.into()), LastLines::in_file(path), tee.stderr && shown)
             }
+            None if !self.config.keeps_last_lines => (None, LastLines::default(), true),
             None => {
                 let (theirs, ours) = passage::open().map_err(|source| {
                     let doing = "make a pipe for standard error".into();
@@ -250,12 +251,12 @@ impl Attempt {
                 let kept = LastLines::default();
                 let is_shown = shown || stored_err;
                 self.stderr.add(Followed::passage(ours, kept.clone(), is_shown));
-                (theirs, kept, is_shown)
+                (Some(theirs), kept, is_shown)
             }
         };
         self.stderr_ends.push(StderrEnd { local_rank, lines, is_shown });
         let error_file = dir.map(|dir| dir.join("error.json"));
-        Ok(WorkerLogs { stdout, stderr: Some(stderr), error_file })
+        Ok(WorkerLogs { stdout, stderr, error_file })
     }
 
     /// Creates a file for a stream of a worker, if one is wanted and can be created.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::AgentError;
-use crate::report::Failure;
+use crate::report::{Exit, Failure};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Outcome {
     pub first_failure: Option<Failure>,
     /// The nodes that may have ended the job, if it failed elsewhere and no node reported a failure.
     pub suspects: Vec<String>,
+    /// How the worker that ended last did.
+    pub last_exit: Option<Exit>,
     /// How often this node restarted its workers after a failure.
     pub restarts: u32,
     /// How often the workers were started, for whatever reason.
@@ -42,6 +44,8 @@ pub enum End {
     FailedElsewhere,
     /// A worker could not be interrupted for too long.
     Unhealthy,
+    /// The other nodes left the round of workers that run once.
+    RoundOver,
     /// This signal ended it.
     Signalled(i32),
     /// The job ended while this node was a spare.

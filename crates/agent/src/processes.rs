@@ -1,9 +1,9 @@
 //! The workers as processes: started, sent signals, seen when they end. When to do what is decided elsewhere.
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use rallypoint_core::supervise::{Exit, LocalRank, Signal, Target};
@@ -19,9 +19,10 @@ use crate::worker::WorkerPlan;
 
 /// The workers of this node.
 pub(crate) struct Processes {
-    /// Where those are heard of that did not become workers. Without a guard there is none: then workers are started
-    /// directly, and what they leave behind is not seen.
-    door: Option<Door>,
+    /// Where processes report that they could not become workers.
+    door: Door,
+    /// Whether this process adopts what the workers leave behind, and each worker has a session of its own.
+    is_guarded: bool,
     running: Vec<Running>,
 }
 
@@ -47,20 +48,18 @@ pub(crate) struct Ended {
 
 impl Processes {
     pub(crate) fn new(guard: Option<&Guard>) -> io::Result<Processes> {
-        let door = guard.map(|_| Door::open()).transpose()?;
-        Ok(Processes { door, running: Vec::new() })
+        Ok(Processes { door: Door::open()?, is_guarded: guard.is_some(), running: Vec::new() })
     }
 
-    /// Starts a worker, in a session of its own; its process id. From a thread that outlives it.
+    /// Starts a worker and returns its process id. The calling thread must outlive the worker.
+    ///
+    /// Without a guard, the worker has a process group of its own, so that a signal reaches everything it has started. On a
+    /// terminal it stays in this process's group: only the group in the foreground may read what is typed.
     pub(crate) fn start(&mut self, plan: WorkerPlan) -> io::Result<u32> {
-        let mut command = match &self.door {
-            Some(door) => door.command(&plan.program),
-            None => {
-                let mut command = Command::new(&plan.program);
-                command.process_group(0);
-                command
-            }
-        };
+        let mut command = self.door.command(&plan.program, self.is_guarded);
+        if !self.is_guarded && !shares_terminal() {
+            command.process_group(0);
+        }
         command.args(&plan.args).envs(plan.environment.iter().map(|(name, value)| (name, value)));
         if let Some(file) = plan.stdout {
             command.stdout(Stdio::from(file));
@@ -82,7 +81,7 @@ impl Processes {
     /// Those that have ended since it was last asked, and whether nothing is left now.
     pub(crate) fn reap(&mut self) -> (Vec<Ended>, bool) {
         let mut ended = Vec::new();
-        if self.door.is_none() {
+        if !self.is_guarded {
             for index in (0..self.running.len()).rev() {
                 let pid = Pid::from_child(&self.running[index].child);
                 if let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
@@ -112,8 +111,8 @@ impl Processes {
             (None, Some(signal)) => Exit::Signal(Signal(signal)),
             (None, None) => Exit::Code(1),
         };
-        let unborn = match (&self.door, exit) {
-            (Some(door), Exit::Code(NOT_A_WORKER)) => door.heard_of(pid),
+        let unborn = match exit {
+            Exit::Code(NOT_A_WORKER) => self.door.heard_of(pid),
             _ => None,
         };
         Some(Ended {
@@ -128,6 +127,10 @@ impl Processes {
     /// Sends a signal to a worker and all of its process group, or to what workers have left behind.
     pub(crate) fn send(&mut self, target: Target, Signal(number): Signal) {
         let Some(signal) = RawSignal::from_named_raw(number) else { return };
+        // A terminal sends these to all processes of the group in the foreground.
+        if [RawSignal::INT, RawSignal::QUIT].contains(&signal) && !self.is_guarded && shares_terminal() {
+            return;
+        }
         match target {
             Target::Worker(local_rank) => {
                 let worker = self.running.iter_mut().find(|worker| worker.local_rank == local_rank);
@@ -157,6 +160,11 @@ impl Processes {
     pub(crate) fn running(&self) -> impl Iterator<Item = (LocalRank, u32)> {
         self.running.iter().map(|worker| (worker.local_rank, worker.child.id()))
     }
+}
+
+/// Whether workers without a session of their own share a terminal with this process.
+fn shares_terminal() -> bool {
+    io::stdin().is_terminal()
 }
 
 /// In torch's words, which people look for.

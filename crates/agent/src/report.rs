@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use rallypoint_core::supervise;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -19,6 +20,15 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+}
+
+impl From<supervise::Exit> for Exit {
+    fn from(exit: supervise::Exit) -> Exit {
+        match exit {
+            supervise::Exit::Code(code) => Exit::Code(code),
+            supervise::Exit::Signal(signal) => Exit::Signal(signal.0),
+        }
+    }
 }
 
 impl Exit {
@@ -199,6 +209,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         End::Signalled(signal) => {
             ("signalled", format!("the agent got {}", signal_name(*signal).unwrap_or("a signal")))
         }
+        End::RoundOver => ("round_over", "the other nodes left the round".into()),
         End::Spare => ("spare", "the job ended while this node was a spare".into()),
         End::Error(error) => ("error", error.to_string()),
     };

@@ -75,8 +75,8 @@ pub(crate) fn drain(mut stream: &UnixStream) -> usize {
     count
 }
 
-/// Whether this process was started with that signal ignored.
-fn is_ignored(signal: i32) -> bool {
+/// Returns whether this process was started with that signal ignored, as `nohup` does.
+pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -57,7 +57,8 @@ pub fn plan(
         .collect()
 }
 
-/// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name.
+/// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name. The
+/// arguments of workers that run once are left as they are.
 pub fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
     let command = &config.command;
     let python = |interpreter: &OsStr, flags: &[&str]| {
@@ -72,9 +73,9 @@ pub fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString,
         CommandMode::RunPath { interpreter } => python(interpreter, &["-c"]),
     };
     args.extend(command.args.iter().cloned());
-    let number = local_rank.to_string();
-    for arg in &mut args {
-        *arg = substitute_os(arg, &[("local_rank", &number)]);
+    if !config.runs_once {
+        let number = local_rank.to_string();
+        args.iter_mut().for_each(|arg| *arg = substitute_os(arg, &[("local_rank", &number)]));
     }
     if matches!(command.mode, CommandMode::RunPath { .. }) {
         args.insert(1, RUN_PATH.into());

@@ -252,7 +252,7 @@ impl World {
 
     fn carry_out(&mut self, order: Order) {
         match order {
-            Order::ReportLost => {}
+            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportFailed | Order::Leave => {}
             Order::Join(reason) => {
                 assert!(!self.joining, "it joins already");
                 assert!(self.is_alone(), "joins while something is left");
@@ -341,6 +341,7 @@ proptest! {
             shutdown_grace: Duration::from_millis(shutdown),
             restart_grace: Duration::from_millis(restart),
             is_elastic,
+            runs_once: false,
             max_restart_backoff: Duration::from_secs(30),
         });
         for chance in &chances {

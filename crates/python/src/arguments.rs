@@ -57,55 +57,48 @@ impl<'py> FromPyObject<'_, 'py> for FilePath {
     }
 }
 
-/// Several keys.
-pub(crate) struct Keys(Vec<Key>);
+/// What torch takes for a list of keys or values: a sequence, a set, a generator and the like; not the characters of one text,
+/// not a dictionary, and nothing else that can merely be iterated over.
+pub(crate) struct List<T>(Vec<T>);
 
-impl Keys {
-    pub(crate) fn as_strs(&self) -> Vec<&str> {
-        self.0.iter().map(|key| &**key).collect()
+/// An item of a list.
+pub(crate) trait Item {
+    /// What the list must be.
+    const LIST: &'static str;
+}
+
+impl Item for Key {
+    const LIST: &'static str = "keys must be a list of str";
+}
+
+impl Item for Value {
+    const LIST: &'static str = "values must be a list of str or bytes";
+}
+
+impl<T: Deref> List<T> {
+    /// Borrows the items.
+    pub(crate) fn refs(&self) -> Vec<&T::Target> {
+        self.0.iter().map(|item| &**item).collect()
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for Keys {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Keys> {
-        several(object, "keys must be a list of str").map(Keys)
-    }
-}
-
-/// Several values.
-pub(crate) struct Values(Vec<Value>);
-
-impl Values {
-    pub(crate) fn as_slices(&self) -> Vec<&[u8]> {
-        self.0.iter().map(|value| &**value).collect()
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for Values {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Values> {
-        several(object, "values must be a list of str or bytes").map(Values)
-    }
-}
-
-/// The items of what torch takes for a list: a sequence, a set, a generator and the like; not the characters of one text, not a
-/// dictionary, and nothing else that merely can be gone through.
-fn several<'py, T>(object: Borrowed<'_, 'py, PyAny>, what: &'static str) -> PyResult<Vec<T>>
+impl<'py, T> FromPyObject<'_, 'py> for List<T>
 where
-    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+    T: Item + for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
-    if object.is_instance_of::<PyString>()
-        || object.is_instance_of::<PyBytes>()
-        || object.is_instance_of::<PyByteArray>()
-        || !is_list_like(object)?
-    {
-        return Err(wrong(what, object));
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<List<T>> {
+        if object.is_instance_of::<PyString>()
+            || object.is_instance_of::<PyBytes>()
+            || object.is_instance_of::<PyByteArray>()
+            || !is_list_like(object)?
+        {
+            return Err(wrong(T::LIST, object));
+        }
+        let items = object.try_iter().map_err(|_| wrong(T::LIST, object))?;
+        items.map(|item| item?.extract::<T>()).collect::<PyResult<_>>().map(List)
     }
-    let items = object.try_iter().map_err(|_| wrong(what, object))?;
-    items.map(|item| item?.extract::<T>()).collect()
 }
 
 fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {

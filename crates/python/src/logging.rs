@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
-use std::sync::{Mutex, MutexGuard, Once, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, Once};
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::process::lock;
 
 /// Python's numbers for levels, and what was said.
 type Line = (u8, String);
@@ -35,26 +36,13 @@ pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
 
 /// Forwards what was kept to Python's `logging`. Fails with the exception of a signal that came meanwhile.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
-    let lines = kept().map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default();
+    let lines = lock(&KEPT).map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default();
     if lines.is_empty() {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("rallypoint",))?;
     // As it stands: a percent sign in it is no place for an argument.
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
-}
-
-/// It is locked for moments only, so whoever holds it for longer was lost in a fork.
-fn kept() -> Option<MutexGuard<'static, VecDeque<Line>>> {
-    let started = Instant::now();
-    loop {
-        match KEPT.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if started.elapsed() > Duration::from_secs(1) => return None,
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-        }
-    }
 }
 
 struct Keeper;
@@ -84,7 +72,7 @@ impl Subscriber for Keeper {
         };
         let mut text = Text(String::new());
         event.record(&mut text);
-        let Some(mut kept) = kept() else { return };
+        let Some(mut kept) = lock(&KEPT) else { return };
         if kept.len() == MOST {
             kept.pop_front();
         }

@@ -3,7 +3,7 @@
 //! has none; it never touches the copy, not even to drop it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -51,17 +51,36 @@ impl Owner {
     }
 }
 
-/// A store of ours, in whichever process it is used.
-pub(crate) struct Native {
-    owner: Owner,
-    /// Gone only while it is dropped.
-    store: Option<Original>,
-    /// What a child made of it, and which.
-    fresh: Mutex<Fresh>,
-    timeout: Mutex<Option<Duration>>,
+/// Locks a mutex that threads hold only for moments. Returns `None` if the lock is not released within 1 s: its holder was
+/// lost in a fork.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let started = Instant::now();
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if started.elapsed() > Duration::from_secs(1) => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
 }
 
-type Fresh = Option<(u32, Arc<dyn Store>)>;
+/// A store that can be used in the process that made it and in its children.
+#[derive(Clone)]
+pub(crate) struct Native {
+    shared: Arc<Shared>,
+    /// The timeout of this handle, if it is not the store's.
+    timeout: Option<Option<Duration>>,
+}
+
+struct Shared {
+    owner: Owner,
+    /// There until it is dropped.
+    original: Option<Original>,
+    /// The store of a child, and which child.
+    of_child: Mutex<Option<(u32, Arc<dyn Store>)>>,
+    timeout: Mutex<Option<Duration>>,
+}
 
 /// The store as it was made.
 pub(crate) enum Original {
@@ -81,53 +100,66 @@ impl Original {
 }
 
 impl Native {
-    pub(crate) fn new(store: Original) -> Native {
-        Native {
+    pub(crate) fn new(original: Original) -> Native {
+        let shared = Shared {
             owner: Owner::current(),
-            timeout: Mutex::new(store.store().timeout()),
-            fresh: Mutex::new(None),
-            store: Some(store),
-        }
+            timeout: Mutex::new(original.store().timeout()),
+            of_child: Mutex::default(),
+            original: Some(original),
+        };
+        Native { shared: Arc::new(shared), timeout: None }
     }
 
     /// The TCP store, if it is one and this is the process that made it.
     pub(crate) fn tcp(&self) -> Option<&TcpStore> {
-        match self.original() {
-            Original::Tcp(store) if self.is_at_home() => Some(store),
+        match self.shared.original() {
+            Original::Tcp(store) if self.shared.owner.is_current() => Some(store),
             _ => None,
         }
     }
 
     /// Another client of the same server.
     pub(crate) fn another_tcp(&self) -> Result<TcpStore> {
-        match self.original() {
-            Original::Tcp(store) if self.is_at_home() => store.another(),
+        match self.shared.original() {
+            Original::Tcp(store) if self.shared.owner.is_current() => store.another(),
             Original::Tcp(store) => connect(store, self.timeout()),
             _ => Err(StoreError::InvalidArgument("not a TCP store".into())),
         }
     }
 
-    fn original(&self) -> &Original {
-        self.store.as_ref().expect("it is there until it is dropped")
-    }
-
-    fn is_at_home(&self) -> bool {
-        self.owner.is_current()
-    }
-
     fn with<T>(&self, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
-        if self.is_at_home() { call(self.original().store()) } else { call(&*self.in_child()?) }
+        let in_child;
+        let store = if self.shared.owner.is_current() {
+            self.shared.original().store()
+        } else {
+            in_child = self.shared.in_child()?;
+            &*in_child
+        };
+        match self.timeout {
+            None => call(store),
+            Some(timeout) => call(&*store.with_timeout(timeout)),
+        }
+    }
+}
+
+impl Shared {
+    fn original(&self) -> &Original {
+        self.original.as_ref().expect("it is there until it is dropped")
     }
 
     /// The store of this process, which is a child of the one that made the original.
     fn in_child(&self) -> Result<Arc<dyn Store>> {
+        let lost = || {
+            let text = "this store was copied by a fork while another thread opened it; make a new one";
+            StoreError::InvalidArgument(text.into())
+        };
         let process = current();
-        if let Some((owner, store)) = &*self.fresh()?
+        if let Some((owner, store)) = &*lock(&self.of_child).ok_or_else(lost)?
             && *owner == process
         {
             return Ok(Arc::clone(store));
         }
-        let timeout = self.timeout();
+        let timeout = *lock(&self.timeout).ok_or_else(lost)?;
         let made: Arc<dyn Store> = match self.original() {
             Original::Tcp(store) => Arc::new(connect(store, timeout)?),
             Original::File(store) => Arc::new(store.for_child(timeout)),
@@ -140,28 +172,8 @@ impl Native {
                 )));
             }
         };
-        *self.fresh()? = Some((process, Arc::clone(&made)));
+        *lock(&self.of_child).ok_or_else(lost)? = Some((process, Arc::clone(&made)));
         Ok(made)
-    }
-
-    /// It is locked for moments only, so whoever holds it for longer was lost in a fork.
-    fn fresh(&self) -> Result<MutexGuard<'_, Fresh>> {
-        let started = Instant::now();
-        loop {
-            match self.fresh.try_lock() {
-                Ok(guard) => return Ok(guard),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if started.elapsed() < Duration::from_secs(1) => {
-                    std::thread::yield_now();
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::InvalidArgument(
-                        "this store was copied by a fork while another thread opened it; make a new one"
-                            .into(),
-                    ));
-                }
-            }
-        }
     }
 }
 
@@ -171,11 +183,11 @@ fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout))
 }
 
-impl Drop for Native {
+impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.is_at_home() {
-            // Its server's thread could not be joined here, and its place in the file is its parent's.
-            std::mem::forget(self.store.take());
+        if !self.owner.is_current() {
+            // A child can't join the thread of its parent's server, and its parent still uses the file.
+            std::mem::forget(self.original.take());
         }
     }
 }
@@ -215,15 +227,17 @@ impl Store for Native {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timeout.unwrap_or_else(|| lock(&self.shared.timeout).and_then(|timeout| *timeout))
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
-        if self.is_at_home() {
-            self.original().store().set_timeout(timeout);
-        } else if let Ok(fresh) = self.fresh()
-            && let Some((owner, store)) = &*fresh
+        if let Some(mut held) = lock(&self.shared.timeout) {
+            *held = timeout;
+        }
+        if self.shared.owner.is_current() {
+            self.shared.original().store().set_timeout(timeout);
+        } else if let Some(of_child) = lock(&self.shared.of_child)
+            && let Some((owner, store)) = &*of_child
             && *owner == current()
         {
             store.set_timeout(timeout);
@@ -231,59 +245,21 @@ impl Store for Native {
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        match self.is_at_home() {
-            true => self.original().store().with_timeout(timeout),
-            false => match self.in_child() {
-                Ok(store) => store.with_timeout(timeout),
-                Err(error) => Box::new(Nowhere(error.to_string())),
-            },
+        match self.shared.owner.is_current() {
+            true => self.shared.original().store().with_timeout(timeout),
+            false => Box::new(Native { timeout: Some(timeout), ..self.clone() }),
         }
     }
 
     fn has_extended_api(&self) -> bool {
-        self.original().store().has_extended_api()
+        self.shared.original().store().has_extended_api()
+    }
+
+    fn generation(&self) -> u64 {
+        self.with(|store| Ok(store.generation())).unwrap_or_default()
     }
 
     fn kind(&self) -> StoreKind {
-        self.original().store().kind()
-    }
-}
-
-/// In the place of a store that could not be had: every call tells why.
-struct Nowhere(String);
-
-macro_rules! refuse {
-    ($($name:ident($($kind:ty),*) -> $answer:ty;)*) => {
-        $(fn $name(&self, $(_: $kind),*) -> Result<$answer> {
-            Err(StoreError::InvalidArgument(self.0.clone()))
-        })*
-    };
-}
-
-impl Store for Nowhere {
-    refuse! {
-        set(&str, &[u8]) -> ();
-        get(&str) -> Vec<u8>;
-        add(&str, i64) -> i64;
-        check(&[&str]) -> bool;
-        wait_for(&[&str], Option<Duration>) -> ();
-        compare_set(&str, &[u8], &[u8]) -> Vec<u8>;
-        delete_key(&str) -> bool;
-        num_keys() -> u64;
-        clone_store() -> Box<dyn Store>;
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        Some(rallypoint_store::DEFAULT_TIMEOUT)
-    }
-
-    fn set_timeout(&self, _: Option<Duration>) {}
-
-    fn with_timeout(&self, _: Option<Duration>) -> Box<dyn Store> {
-        Box::new(Nowhere(self.0.clone()))
-    }
-
-    fn kind(&self) -> StoreKind {
-        StoreKind::Other("no store")
+        self.shared.original().store().kind()
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn end() {
 
 /// Clears the line when Ctrl-C ends this process. For commands that don't handle SIGINT otherwise.
 pub(crate) fn clear_on_interrupt() {
-    if crate::join::is_ignored(SIGINT) {
+    if rallypoint_agent::is_ignored(SIGINT) {
         return;
     }
     // If the handler can't be installed, the line stays on the terminal.

@@ -52,9 +52,6 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(code) => return code,
     };
-    if line.get(1).is_some_and(|first| first == join::BECOME) {
-        return join::become_command(line.into_iter().skip(2));
-    }
     if line.first().is_some_and(|name| run::is_torchrun(name)) {
         return run::run_as_torchrun(&line);
     }

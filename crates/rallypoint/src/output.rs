@@ -3,8 +3,6 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
 /// Writes to standard output. `Err` is the exit code if that failed for another reason than a reader that went away.
 pub(crate) fn say(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
@@ -21,16 +19,6 @@ pub(crate) fn say(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
 /// Writes a line to standard error. If even that fails there is nobody left to tell.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(line.as_bytes(), &[]));
-}
-
-/// The same for whoever must not wait: standard error may be a pipe that nobody reads.
-pub(crate) fn complain_in_passing(line: &'static str) {
-    let (done, heard) = channel();
-    std::thread::spawn(move || {
-        complain(line);
-        let _ = done.send(());
-    });
-    let _ = heard.recv_timeout(Duration::from_millis(200));
 }
 
 /// Writes several lines to standard error, with one write.

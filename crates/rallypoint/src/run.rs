@@ -14,12 +14,13 @@ mod streams;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, Surroundings, end_report, ended_elsewhere, entry_point_name,
-    failure_report, tell_error, tell_failure,
+    AgentError, End, LaunchConfig, Outcome, end_report, ended_elsewhere, entry_point_name, failure_report,
+    tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -116,8 +117,8 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     };
     let aside = log::start_aside_as(level, args.log_format == "json");
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let onlooker = config.progress.then(|| Screen::new(&config.rendezvous.run_id) as _);
-    let outcome = rallypoint_agent::run_in(Surroundings { guard, onlooker }, config.clone());
+    let screen = Arc::new(Screen::new(&config.rendezvous.run_id));
+    let outcome = rallypoint_agent::run(config.clone(), guard, screen);
     // What was logged comes before what is reported.
     aside.finish(LAST_LINES);
     let code = conclude(&config, &outcome, voice);
@@ -201,7 +202,7 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
             let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
             voice.say(&report);
         }
-        End::Succeeded | End::Spare | End::Signalled(_) => {}
+        End::Succeeded | End::Spare | End::RoundOver | End::Signalled(_) => {}
     }
     if let Some(path) = &config.error_file {
         match (&outcome.end, outcome.first_failure.as_ref().or(outcome.failures.first())) {

@@ -30,6 +30,8 @@ pub struct C10dBackend {
     read_time: Arc<AtomicU64>,
 }
 
+/// The shortest timeout of a call to the store.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 /// How long a read waits for the state before it asks whether there is one. The key is there from the start, so it is absent
 /// only if it was deleted.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,7 +65,7 @@ impl C10dBackend {
     pub fn with_timeout(&self, most: Duration) -> C10dBackend {
         let most = self.store.timeout().map_or(most, |timeout| most.min(timeout));
         C10dBackend {
-            store: Arc::from(self.store.with_timeout(Some(most))),
+            store: Arc::from(self.store.with_timeout(Some(most.max(MIN_TIMEOUT)))),
             run_id: self.run_id.clone(),
             key: self.key.clone(),
             limits: self.limits.clone(),
@@ -172,7 +174,8 @@ impl RendezvousBackend for C10dBackend {
             return self.decode(value);
         }
         // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.
-        let rest = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        // At least 1 ms: the first read may have waited for all of it, for a key that is not there.
+        let rest = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()).max(MIN_TIMEOUT));
         loop {
             match self.store.with_timeout(rest()).check(&[&self.key]) {
                 Ok(true) => break,

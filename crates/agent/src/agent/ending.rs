@@ -14,7 +14,7 @@ use crate::error::AgentError;
 use crate::events::OfWorker;
 use crate::news;
 use crate::outcome::{End, Outcome};
-use crate::report::{Exit, Failure};
+use crate::report::{self, Exit, Failure};
 
 /// How long the rendezvous may take to be closed or left. What the store can't do by then, it can't do.
 const PART: Duration = Duration::from_secs(6);
@@ -28,12 +28,8 @@ const SHOW_IN_HASTE: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
-        if let Some(onlooker) = &self.onlooker {
-            onlooker.formed(None);
-        }
-        if let Some(telling) = self.telling.take() {
-            let _ = telling.join();
-        }
+        self.observer.ended();
+        self.calls.drain(..).for_each(|call| drop(call.join()));
         let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
         let suspects = match (verdict, &elsewhere) {
             (Verdict::FailedElsewhere, None) => self.suspects(),
@@ -61,6 +57,7 @@ impl Agent {
             end,
             first_failure,
             suspects,
+            last_exit: self.last_exit.map(report::Exit::from),
             restarts: self.supervisor.restarts(),
             starts: self.starts,
             group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
@@ -132,6 +129,7 @@ impl Agent {
             Verdict::Failed => End::Failed,
             Verdict::FailedElsewhere => End::FailedElsewhere,
             Verdict::Unhealthy => End::Unhealthy,
+            Verdict::RoundOver => End::RoundOver,
             Verdict::Signalled { signal, .. } => End::Signalled(signal.0),
             Verdict::Spare => End::Spare,
             Verdict::Error => End::Error(self.error.take().unwrap_or_else(|| {
@@ -166,6 +164,10 @@ impl Agent {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }
                 }
+                // The nodes that wait look once a second whether the job has ended.
+                Parting::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
+                    std::thread::sleep(LINGER);
+                }
                 _ => {}
             }
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(board), true) =
@@ -183,7 +185,7 @@ impl Agent {
         let state = match end {
             End::Succeeded => "SUCCEEDED",
             End::Failed | End::FailedElsewhere | End::Unhealthy => "FAILED",
-            End::Spare => return self.events.of_agent("SUCCEEDED", None),
+            End::Spare | End::RoundOver => return self.events.of_agent("SUCCEEDED", None),
             End::Signalled(signal) => {
                 let pid = std::process::id();
                 let error = format!("SignalException: Process {pid} got signal: {signal}");

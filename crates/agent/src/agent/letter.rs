@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use rallypoint_rendezvous::RoundEnd;
+use rallypoint_rendezvous::{NodeDesc, RoundEnd};
 
 use super::snapshot::Snapshot;
 use crate::error::Result;
@@ -17,6 +17,8 @@ pub(super) enum Letter {
     Joined(Result<Box<Formation>>),
     /// Something has happened around this node.
     Saw(u32, Sight),
+    /// All nodes of the round have reported how many workers they have; these nodes have some.
+    WorkingNodes(u32, Vec<NodeDesc>),
     /// No node of the round is known to be lost.
     PeersAlive(u32),
     /// It waits no longer for the others to finish.

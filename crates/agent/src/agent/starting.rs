@@ -29,6 +29,7 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
         restart_grace: config.grace.restart,
         max_restart_backoff: config.max_restart_backoff,
         is_elastic: config.rendezvous.backend != "static",
+        runs_once: config.runs_once,
     }
 }
 
@@ -64,12 +65,10 @@ impl Agent {
         if let Some(watching) = &self.watching {
             watching.stop_looking();
         }
-        let (restarts, telling) = (self.supervisor.restarts(), self.telling.take());
+        let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
             // The others are to hear that it starts over, and why, before they see that it does.
-            if let Some(telling) = telling {
-                let _ = telling.join();
-            }
+            calls.into_iter().for_each(|call| drop(call.join()));
             if let Some(last) = &failed_in {
                 joining.wait_for_torch(last);
             }
@@ -105,7 +104,7 @@ impl Agent {
             restart_count: restarts,
             use_agent_store: round.use_agent_store,
         };
-        self.tell_world(&formation, restarts);
+        self.observer.formed(&self.world(&formation, restarts));
         (self.events.placement, self.events.restarts) = (Some(placement.clone()), restarts);
         let started = self.prepare(&placement).map(|plans| self.start_all(plans));
         self.placement = Some(placement);
@@ -114,6 +113,13 @@ impl Agent {
             for rank in 0..self.config.nproc_per_node {
                 self.supervisor.handle_event(Event::NotStarted(LocalRank(rank)));
             }
+        }
+        if self.config.nproc_per_node == 0 {
+            let (post, start, round) = (self.post.clone(), self.starts, round.clone());
+            std::thread::spawn(move || match crate::joining::take_part_without_workers(&round) {
+                Ok(nodes) => post.send(Letter::WorkingNodes(start, nodes)),
+                Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
+            });
         }
         // A node that is alone can still be dropped, and a spare then takes its place. Only a store that no other node knows of,
         // or a rendezvous whose nodes are fixed, makes that impossible.
@@ -158,11 +164,11 @@ impl Agent {
         }
     }
 
-    fn tell_world(&self, formation: &Formation, restarts: u32) {
+    fn world(&self, formation: &Formation, restarts: u32) -> World {
         let round = &formation.round;
         let place = &round.bootstrap_store_info;
         let interpreter = self.config.command.mode.interpreter();
-        let world = World {
+        World {
             run_id: self.config.rendezvous.run_id.clone(),
             round: round.round,
             workers: formation.ranks.world_size,
@@ -173,10 +179,6 @@ impl Agent {
             master: format!("{}:{}", place.master_addr, place.master_port),
             interpreter: interpreter.map(|interpreter| interpreter.to_string_lossy().into_owned()),
             restarts,
-        };
-        match &self.onlooker {
-            Some(onlooker) => onlooker.formed(Some(&world)),
-            None => tracing::info!("{world}"),
         }
     }
 
@@ -193,6 +195,7 @@ impl Agent {
                 return Event::NotStarted(rank);
             }
         };
+        self.last_exit = Some(exit);
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
             // A full disk may be why the worker failed.
@@ -218,10 +221,7 @@ impl Agent {
         ran: std::time::Duration,
         exit: Exit,
     ) -> Failure {
-        let exit = match exit {
-            Exit::Code(code) => report::Exit::Code(code),
-            Exit::Signal(signal) => report::Exit::Signal(signal.0),
-        };
+        let exit = report::Exit::from(exit);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         let path = self.error_files.get(local_rank as usize).cloned().flatten();
         let cause = path.as_deref().and_then(Cause::read);

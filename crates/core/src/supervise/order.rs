@@ -22,6 +22,12 @@ pub enum Order {
     Tell(News),
     /// Report which nodes of the round are lost, and why.
     ReportLost,
+    /// Report that so many nodes wait for the next round and that this node goes on.
+    ReportWaiting(u64),
+    /// Tell the other nodes that they need not wait for this node's work, which has failed.
+    ReportFailed,
+    /// Take this node out of the rendezvous now, while its workers end.
+    Leave,
     /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, or
     /// with `NodesLeft`.
     CheckPeers(LocalRank),
@@ -113,6 +119,8 @@ pub enum Verdict {
     FailedElsewhere,
     /// A worker could not be interrupted, or not even killed.
     Unhealthy,
+    /// The other nodes left the round of workers that run in one round only.
+    RoundOver,
     /// This node was told to end.
     Signalled {
         /// By which signal.

@@ -73,7 +73,7 @@ impl Peers {
 
     /// Nodes are lost if they were missing before and either can't come back or have not come back in time. A node that was
     /// missing only once may have finished while the reports were read.
-    fn confirm_lost(&mut self, seen: &Membership, lost: u64, now: MonoTime) -> Option<Event> {
+    pub(super) fn confirm_lost(&mut self, seen: &Membership, lost: u64, now: MonoTime) -> Option<Event> {
         if lost == 0 {
             self.lost_since = None;
             return None;
@@ -89,7 +89,7 @@ impl Peers {
 
 /// How many nodes are lost that had not finished. Nodes of torch's send no heartbeats while they wait for the others to finish, so
 /// that they seem dead; they are only counted. As many of the lost nodes have finished as were counted and are not ours.
-fn unfinished(seen: &Membership, reports: &Reports) -> u64 {
+pub(super) fn unfinished(seen: &Membership, reports: &Reports) -> u64 {
     let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len() as u64);
     let torchs_finished = reports.finished.saturating_sub(reports.ours_finished);
     lost.saturating_sub(reports.lost_finished).saturating_sub(torchs_finished)

@@ -17,6 +17,9 @@ pub struct Policy {
     pub max_restart_backoff: Duration,
     /// Whether the job continues without nodes that are lost.
     pub is_elastic: bool,
+    /// Whether the workers belong to one round, as those of `rallypoint join` do: they are never restarted, and how they end
+    /// does not end the job of the other nodes.
+    pub runs_once: bool,
 }
 
 impl Policy {
@@ -27,6 +30,9 @@ impl Policy {
     /// How long a node that has finished waits for the others after the rendezvous was closed. Nodes that failed have said so
     /// by then.
     pub const CLOSED_GRACE: Duration = Duration::from_secs(5);
+
+    /// How long after a round has formed its nodes may take to report whether they have workers. Some never do.
+    pub const WORKERS_REPORT_GRACE: Duration = Duration::from_secs(3);
 
     /// A run of the workers that is shorter than this counts as a short run. Short runs in a row delay the next restart.
     pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);

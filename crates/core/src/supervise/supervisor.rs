@@ -1,5 +1,7 @@
 //! From what happened to what is to be done. One node's workers are one unit: they start together and end together.
 
+mod once;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use super::ladder::Ladder;
 use super::order::{News, Order, Parting, Reason, Target, Verdict};
 use super::peers::{Peers, Reports};
 use super::policy::Policy;
-use crate::rendezvous::{Membership, MonoTime};
+use crate::rendezvous::{Membership, MonoTime, NodeDesc};
 
 /// What to do with the workers of one node.
 #[derive(Debug, Clone)]
@@ -30,6 +32,12 @@ pub struct Supervisor {
     short_rounds: u32,
     phase: Phase,
     peers: Peers,
+    /// The nodes of the round that have workers, if that is known.
+    working_nodes: Option<Vec<NodeDesc>>,
+    /// How many lost nodes have been reported, where the workers run once.
+    reported_lost: usize,
+    /// Whether the nodes that wait for the next round have been reported.
+    waiting_is_reported: bool,
     workers: Vec<Ladder>,
     /// What the workers have left behind, once that is cleared away.
     strays: Option<Ladder>,
@@ -92,6 +100,9 @@ impl Supervisor {
             short_rounds: 0,
             phase: Phase::Joining(None),
             peers: Peers::default(),
+            working_nodes: None,
+            reported_lost: 0,
+            waiting_is_reported: false,
             workers: vec![Ladder::Gone; policy.workers as usize],
             strays: None,
             alone: true,
@@ -140,9 +151,11 @@ impl Supervisor {
         }
         match self.phase {
             Phase::Joining(then) => self.while_joining(event, then),
+            Phase::Running if self.policy.runs_once => self.while_running_once(event),
             Phase::Running => self.while_running(event),
             Phase::BackingOff { .. } => self.while_backing_off(event),
             Phase::CheckingPeers(worker) => self.while_checking_peers(event, worker),
+            Phase::Finishing { .. } if self.policy.runs_once => self.while_finishing_once(event),
             Phase::Finishing { .. } => self.while_finishing(event),
             Phase::Stopping { then, .. } => self.while_stopping(event, then),
             Phase::Ended => {}
@@ -159,6 +172,9 @@ impl Supervisor {
             && seen.is_closed
         {
             closed_since.get_or_insert(now);
+        }
+        if self.policy.runs_once {
+            return self.handle_membership_once(seen, reports, now);
         }
         let findings = self.peers.observe(seen, reports, now);
         if findings.reports_lost {
@@ -218,7 +234,7 @@ impl Supervisor {
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
                 self.workers.fill(Ladder::Running);
                 (self.started, self.strays) = (true, None);
-                self.peers = Peers::default();
+                (self.peers, self.working_nodes, self.reported_lost) = (Peers::default(), None, 0);
                 self.phase = Phase::Running;
                 self.orders.push_back(Order::Start { restarts: self.restarts });
             }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rallypoint_core::rendezvous::keys;
 use rallypoint_rendezvous::{
@@ -47,21 +46,20 @@ impl RendezvousNode {
         backend: &Bound<'_, PyAny>,
         addr: &str,
         run_id: String,
-        min_nodes: i64,
-        max_nodes: i64,
+        min_nodes: u64,
+        max_nodes: u64,
         join: Duration,
         last_call: Duration,
         close: Duration,
         heartbeat: Duration,
         keep_alive_interval: Duration,
-        keep_alive_max_attempt: i64,
+        keep_alive_max_attempt: u32,
         expected_hosts: Option<String>,
         reform_last_call: Option<Duration>,
         store_outage: Option<Duration>,
     ) -> PyResult<RendezvousNode> {
         listen(py)?;
-        check_nodes(&run_id, min_nodes, max_nodes)?;
-        let defaults = Settings::new(run_id, min_nodes as u64, max_nodes as u64);
+        let defaults = Settings::new(run_id, min_nodes, max_nodes);
         let settings = Settings {
             reform_last_call_timeout: reform_last_call.unwrap_or(defaults.reform_last_call_timeout),
             store_outage_timeout: store_outage.unwrap_or(defaults.store_outage_timeout),
@@ -70,7 +68,7 @@ impl RendezvousNode {
             close_timeout: close,
             heartbeat_timeout: heartbeat,
             keep_alive_interval,
-            keep_alive_max_attempt: keep_alive_max_attempt.clamp(0, i64::from(u32::MAX)) as u32,
+            keep_alive_max_attempt,
             ..defaults
         };
         let below = stores::to_rust(store)?;
@@ -198,21 +196,4 @@ pub(super) fn await_leaving(py: Python<'_>, seconds: f64) {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-}
-
-/// Torch's checks of what can be below zero in Python.
-fn check_nodes(run_id: &str, min_nodes: i64, max_nodes: i64) -> PyResult<()> {
-    let wrong = if run_id.is_empty() {
-        "The run id must be a non-empty string.".to_owned()
-    } else if min_nodes < 1 {
-        format!("The minimum number of nodes ({min_nodes}) must be greater than zero.")
-    } else if max_nodes < min_nodes {
-        format!(
-            "The maximum number of nodes ({max_nodes}) must be greater than or equal to the minimum number of nodes \
-             ({min_nodes})."
-        )
-    } else {
-        return Ok(());
-    };
-    Err(PyValueError::new_err(wrong))
 }

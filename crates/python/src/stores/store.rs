@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDelta, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDelta, PyDict, PyList, PyTuple, PyType};
 use rallypoint_core::counted;
 use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
 
-use crate::arguments::{Key, Keys, Timeout, Truth, Value, Values, Whole};
+use crate::arguments::{Key, List, Timeout, Truth, Value, Whole};
 use crate::calls::{detached, run};
 use crate::error::{of_wait, raise};
 use crate::python_store::Foreign;
@@ -115,22 +115,24 @@ pub(super) fn below(object: &Bound<'_, PyAny>) -> PyResult<Below> {
     Ok(Below::Python(Arc::new(Foreign::new(object.clone().unbind()))))
 }
 
+/// The classes whose `__init__` opens a store.
+fn native_classes(py: Python<'_>) -> [Bound<'_, PyType>; 4] {
+    [
+        py.get_type::<super::tcp::PyTcpStore>(),
+        py.get_type::<super::file::PyFileStore>(),
+        py.get_type::<super::hash::PyHashStore>(),
+        py.get_type::<super::prefix::PyPrefixStore>(),
+    ]
+}
+
 /// Whether it is of one of our own classes, and not of one that derives from them and may do otherwise.
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
-    let py = object.py();
-    let class = object.get_type();
-    class.is(py.get_type::<super::tcp::PyTcpStore>())
-        || class.is(py.get_type::<super::file::PyFileStore>())
-        || class.is(py.get_type::<super::hash::PyHashStore>())
-        || class.is(py.get_type::<super::prefix::PyPrefixStore>())
+    native_classes(object.py()).iter().any(|class| object.get_type().is(class))
 }
 
 /// Whether it is of a class whose `__init__` should have filled it, given that it is empty.
 fn is_unfinished(object: &Bound<'_, PyAny>) -> bool {
-    object.is_instance_of::<super::tcp::PyTcpStore>()
-        || object.is_instance_of::<super::file::PyFileStore>()
-        || object.is_instance_of::<super::hash::PyHashStore>()
-        || object.is_instance_of::<super::prefix::PyPrefixStore>()
+    native_classes(object.py()).iter().any(|class| object.is_instance(class).unwrap_or(false))
 }
 
 fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
@@ -235,9 +237,9 @@ impl PyStore {
     }
 
     /// Whether all these keys are there. Never waits.
-    fn check(slf: &Bound<'_, Self>, keys: Keys) -> PyResult<bool> {
+    fn check(slf: &Bound<'_, Self>, keys: List<Key>) -> PyResult<bool> {
         let store = working(slf, "check")?;
-        run(slf.py(), || store.check(&keys.as_strs()))
+        run(slf.py(), || store.check(&keys.refs()))
     }
 
     /// Stores desired_value if key holds expected_value, or if it is absent and expected_value is empty. Returns the value held
@@ -267,11 +269,11 @@ impl PyStore {
 
     /// Waits until all these keys are there, at most for timeout; for the store's own if none is given.
     #[pyo3(signature = (keys, timeout = None))]
-    fn wait(slf: &Bound<'_, Self>, keys: Keys, timeout: Option<Timeout>) -> PyResult<()> {
+    fn wait(slf: &Bound<'_, Self>, keys: List<Key>, timeout: Option<Timeout>) -> PyResult<()> {
         let store = working(slf, "wait")?;
         let timeout = timeout.unwrap_or_else(|| store.timeout().into());
         let limit = slf.get().duration(timeout);
-        run_wait(slf.py(), timeout, || store.wait_for(&keys.as_strs(), limit))
+        run_wait(slf.py(), timeout, || store.wait_for(&keys.refs(), limit))
     }
 
     /// How long the store waits: a timedelta.
@@ -305,16 +307,16 @@ impl PyStore {
     }
 
     /// The values of these keys, waiting until all are there, at most for the store's time-out.
-    fn multi_get<'py>(slf: &Bound<'py, Self>, keys: Keys) -> PyResult<Bound<'py, PyList>> {
+    fn multi_get<'py>(slf: &Bound<'py, Self>, keys: List<Key>) -> PyResult<Bound<'py, PyList>> {
         let store = working_or_fall_back(slf)?;
-        let values = run_wait(slf.py(), store.timeout().into(), || store.multi_get(&keys.as_strs()))?;
+        let values = run_wait(slf.py(), store.timeout().into(), || store.multi_get(&keys.refs()))?;
         PyList::new(slf.py(), values.iter().map(|value| PyBytes::new(slf.py(), value)).collect::<Vec<_>>())
     }
 
     /// Stores each of values under the key at its place in keys.
-    fn multi_set(slf: &Bound<'_, Self>, keys: Keys, values: Values) -> PyResult<()> {
+    fn multi_set(slf: &Bound<'_, Self>, keys: List<Key>, values: List<Value>) -> PyResult<()> {
         let store = working_or_fall_back(slf)?;
-        let (keys, values) = (keys.as_strs(), values.as_slices());
+        let (keys, values) = (keys.refs(), values.refs());
         if keys.len() != values.len() {
             let counts = format!("{} and {}", counted(keys.len(), "key"), counted(values.len(), "value"));
             let text = format!("multiSet keys and values vectors must be of same size ({counts})");

@@ -30,7 +30,7 @@ pub(crate) struct PyTcpStore {
 
 #[derive(Clone)]
 struct Made {
-    native: Arc<Native>,
+    native: Native,
     host: String,
     port: u16,
     libuv: bool,
@@ -42,8 +42,7 @@ impl PyTcpStore {
     }
 
     fn fill(slf: &Bound<'_, Self>, made: Made) -> PyResult<()> {
-        let store = Arc::clone(&made.native) as Arc<dyn Store>;
-        slf.as_super().get().fill(store, Zero::AtOnce)?;
+        slf.as_super().get().fill(Arc::new(made.native.clone()), Zero::AtOnce)?;
         let _ = slf.get().made.set(made);
         Ok(())
     }
@@ -98,7 +97,7 @@ impl PyTcpStore {
         let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
         store.set_timeout(Some(plan.timeout.or_at_once()));
         let port = store.port();
-        let native = Arc::new(Native::new(Original::Tcp(store)));
+        let native = Native::new(Original::Tcp(store));
         Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
     }
 
@@ -126,7 +125,7 @@ impl PyTcpStore {
         let made = Self::made(slf)?;
         let store = run(slf.py(), || made.native.another_tcp())?;
         let clone = Bound::new(slf.py(), PyTcpStore::empty())?;
-        let native = Arc::new(Native::new(Original::Tcp(store)));
+        let native = Native::new(Original::Tcp(store));
         Self::fill(&clone, Made { native, ..made.clone() })?;
         Ok(clone)
     }
@@ -152,7 +151,7 @@ pub(crate) fn adopt(
 ) -> PyResult<Bound<'_, PyAny>> {
     let adopted = Bound::new(py, PyTcpStore::empty())?;
     let port = store.port();
-    let native = Arc::new(Native::new(Original::Tcp(store)));
+    let native = Native::new(Original::Tcp(store));
     PyTcpStore::fill(&adopted, Made { native, host, port, libuv })?;
     Ok(adopted.into_any())
 }

@@ -76,7 +76,6 @@ pub(super) fn plan(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -
         virtual_local_rank: defaults.switch(args.virtual_local_rank, "--virtual-local-rank")?,
         identical_workers: defaults.variable("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
         extra_environment,
-        progress: true,
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
     Ok(Plan { config, warnings })
@@ -258,6 +257,7 @@ fn logs(
         shown_ranks: streams::ranks(&shown_ranks)?,
         stdout_filters,
         stderr_filters,
+        ..LogsConfig::default()
     })
 }
 

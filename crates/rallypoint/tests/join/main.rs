@@ -236,7 +236,7 @@ fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_
     let [_, one, other] = nodes;
     let (one, other) = (one.ended().1, other.ended().1);
     for log in [&one, &other] {
-        let told = format!("no longer in the round: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
+        let told = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
         assert!(log.contains(&told), "{log}");
     }
     let logs = spare.ended().1 + &one + &other;

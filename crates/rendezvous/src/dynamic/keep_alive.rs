@@ -1,6 +1,6 @@
 //! The thread that shows that this node is alive while its workers work. It ends when it is dropped.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, atomic::Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +25,11 @@ impl KeepAlive {
             .spawn(move || {
                 let mut pause = driver.until_heartbeat();
                 while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
+                    // Several requests are one. None is carried out once the thread is told to end.
+                    let rest = std::iter::repeat_with(|| duties.try_recv()).find_map(|request| request.err());
+                    if rest == Some(TryRecvError::Disconnected) {
+                        return;
+                    }
                     beat(&driver);
                     driver.remove_stale_keys();
                     // Whatever came of it, not at once again.

@@ -39,6 +39,7 @@ impl Scene {
             restart_grace: RESTART_GRACE,
             max_restart_backoff: Duration::from_secs(30),
             is_elastic: true,
+            runs_once: false,
         }))
     }
 

@@ -176,6 +176,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
         delay = settings.cas_backoff_max_seconds
         if not math.isfinite(delay) or delay < 0:
             raise ValueError(f"cas_backoff_max_seconds ({delay}) must be finite and non-negative.")
+        if settings.min_nodes < 1:
+            raise ValueError(f"The minimum number of nodes ({settings.min_nodes}) must be greater than zero.")
+        if settings.max_nodes < settings.min_nodes:
+            raise ValueError(
+                f"The maximum number of nodes ({settings.max_nodes}) must be greater than or equal to the minimum number "
+                f"of nodes ({settings.min_nodes})."
+            )
         self._settings = settings
         self._backend_name = backend.name
         times = settings.timeout
@@ -191,7 +198,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             close=times.close,
             heartbeat=times.heartbeat,
             keep_alive_interval=settings.keep_alive_interval,
-            keep_alive_max_attempt=settings.keep_alive_max_attempt,
+            keep_alive_max_attempt=min(max(settings.keep_alive_max_attempt, 0), 2**32 - 1),
             expected_hosts=expected_hosts,
             reform_last_call=reform_last_call,
             store_outage=store_outage,

@@ -1,0 +1,121 @@
+//! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
+
+use super::{Phase, Supervisor, Then};
+use crate::rendezvous::{Membership, MonoTime, NodeDesc};
+use crate::supervise::event::{Event, LocalRank, Signal};
+use crate::supervise::ladder::Ladder;
+use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
+use crate::supervise::peers::{Reports, unfinished};
+use crate::supervise::policy::Policy;
+
+impl Supervisor {
+    /// The nodes of the round have reported how many workers they have; these nodes have some.
+    pub fn handle_working_nodes(&mut self, nodes: Vec<NodeDesc>) {
+        self.working_nodes = Some(nodes);
+    }
+
+    pub(super) fn while_running_once(&mut self, event: Event) {
+        match event {
+            Event::Exited(_, exit) if !exit.is_success() => self.fail_once(Verdict::Failed),
+            Event::Exited(..) if self.workers.iter().all(|worker| *worker == Ladder::Gone) => {
+                self.phase = Phase::Finishing { closed_since: None };
+                self.orders.push_back(Order::Finish);
+            }
+            Event::NotStarted(_) => self.fail_once(Verdict::Error),
+            Event::Signalled(signal) if self.workers.is_empty() => {
+                self.end(Then::End(self.signalled(signal), Parting::Leave));
+            }
+            Event::Signalled(signal) => {
+                let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
+                self.orders.extend(workers.map(|worker| Order::Send(worker, signal)));
+            }
+            Event::StoreLost if self.workers.is_empty() => {
+                self.end(Then::End(Verdict::Error, Parting::Nothing));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn while_finishing_once(&mut self, event: Event) {
+        match event {
+            Event::Finished { all: true } => self.end_finished(Parting::Close),
+            Event::Finished { all: false } | Event::Signalled(_) => self.end_finished(Parting::Leave),
+            Event::StoreLost => self.end_finished(Parting::Nothing),
+            _ => {}
+        }
+    }
+
+    pub(super) fn handle_membership_once(
+        &mut self,
+        seen: &Membership,
+        reports: Option<&Reports>,
+        now: MonoTime,
+    ) {
+        let lost = reports.map_or(0, |reports| unfinished(seen, reports));
+        let is_lost = self.peers.confirm_lost(seen, lost, now).is_some();
+        let gone = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
+        if gone > std::mem::replace(&mut self.reported_lost, gone) {
+            self.orders.push_back(Order::ReportLost);
+        }
+        match self.phase {
+            Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
+            Phase::Running if seen.is_round_over => {
+                // The next round begins when this node has left, too.
+                self.orders.extend([Order::ReportFailed, Order::Leave]);
+                let then = Then::End(Verdict::RoundOver, Parting::Nothing);
+                self.stop(Signal::TERM, self.policy.restart_grace, then);
+            }
+            Phase::Running => self.report_waiting(seen),
+            Phase::Finishing { .. } => {
+                // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
+                let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
+                if seen.is_round_over || is_lost && have_ended {
+                    self.end_finished(Parting::Leave);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides whether a node without workers joins again. It does not if that would cost another node its workers.
+    fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
+        let waiting = seen.num_nodes_waiting();
+        if seen.is_closed {
+            return self.end(Then::End(Verdict::Spare, Parting::Nothing));
+        }
+        let has_workers = match &self.working_nodes {
+            Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
+            None => now.since(self.started_at) < Policy::WORKERS_REPORT_GRACE,
+        };
+        match waiting {
+            0 => self.report_waiting(seen),
+            _ if seen.is_dropped => self.join(Reason::Dropped),
+            _ if seen.is_round_over => self.join(Reason::RoundOver),
+            waiting if !has_workers => self.join(Reason::NodesWaiting(waiting)),
+            _ if self.working_nodes.is_some() => self.report_waiting(seen),
+            _ => {}
+        }
+    }
+
+    /// Reports nodes that wait for the next round, once until no node waits any more.
+    fn report_waiting(&mut self, seen: &Membership) {
+        let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
+        let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);
+        if waiting > 0 && !was_reported {
+            self.orders.push_back(Order::ReportWaiting(waiting));
+        }
+    }
+
+    fn fail_once(&mut self, verdict: Verdict) {
+        self.orders.push_back(Order::ReportFailed);
+        self.stop(Signal::TERM, self.policy.shutdown_grace, Then::End(verdict, Parting::Leave));
+    }
+
+    fn end_finished(&mut self, parting: Parting) {
+        self.orders.push_back(Order::StopFinishing);
+        self.stop(Signal::TERM, self.policy.shutdown_grace, Then::End(Verdict::Succeeded, parting));
+    }
+}
+
+#[cfg(test)]
+mod tests;

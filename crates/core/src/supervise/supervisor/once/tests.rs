@@ -1,0 +1,139 @@
+//! One fact each about nodes whose workers run once, or that have none.
+
+use std::time::Duration;
+
+use super::*;
+use crate::rendezvous::{LossCause, Lost};
+use crate::supervise::event::Exit;
+
+const GRACE: Duration = Duration::from_secs(30);
+
+fn at(seconds: u64) -> MonoTime {
+    MonoTime::from_start(Duration::from_secs(seconds))
+}
+
+fn node(number: i64) -> NodeDesc {
+    NodeDesc::new("host", number, 0)
+}
+
+/// A node of a round of three, with so many workers.
+fn running(workers: u32) -> Supervisor {
+    let mut supervisor = Supervisor::new(Policy {
+        workers,
+        max_restarts: 0,
+        shutdown_grace: GRACE,
+        restart_grace: GRACE,
+        max_restart_backoff: GRACE,
+        is_elastic: true,
+        runs_once: true,
+    });
+    supervisor.handle_event(Event::Formed { restarts: 0, has_peers: true, lost_peers: false });
+    let orders = orders(&mut supervisor, 0);
+    assert_eq!(orders, [Order::Join(Reason::FirstStart), Order::Start { restarts: 0 }]);
+    supervisor
+}
+
+fn orders(supervisor: &mut Supervisor, seconds: u64) -> Vec<Order> {
+    std::iter::from_fn(|| supervisor.poll_order(at(seconds))).collect()
+}
+
+fn tell(supervisor: &mut Supervisor, events: &[Event]) -> Vec<Order> {
+    events.iter().for_each(|event| supervisor.handle_event(*event));
+    orders(supervisor, 0)
+}
+
+fn see(supervisor: &mut Supervisor, seconds: u64, seen: &Membership, reports: Reports) -> Vec<Order> {
+    supervisor.handle_membership(seen, Some(&reports), at(seconds));
+    orders(supervisor, seconds)
+}
+
+/// All three nodes are in the round, and a fourth waits.
+fn newcomer() -> Membership {
+    let members = vec![node(0), node(1), node(2)];
+    Membership { round: Some(0), members, waiting: vec![node(3)], ..Membership::default() }
+}
+
+fn one_lost() -> Membership {
+    let lost = Lost { nodes: vec![node(2)], cause: LossCause::Left, is_final: true };
+    Membership { members: vec![node(0), node(1)], waiting: vec![], lost: Some(lost), ..newcomer() }
+}
+
+fn end(verdict: Verdict, parting: Parting) -> Order {
+    Order::End { verdict, parting }
+}
+
+const WORKER: Target = Target::Worker(LocalRank(0));
+
+#[test]
+fn a_worker_gets_every_signal_and_its_failure_leaves_the_rendezvous_open() {
+    let mut node = running(1);
+    for signal in [Signal::TERM, Signal(1), Signal::TERM] {
+        assert_eq!(tell(&mut node, &[Event::Signalled(signal)]), [Order::Send(WORKER, signal)]);
+    }
+    let killed = Event::Exited(LocalRank(0), Exit::Signal(Signal::TERM));
+    let expected = [Order::ReportFailed, end(Verdict::Failed, Parting::Leave)];
+    assert_eq!(tell(&mut node, &[killed, Event::Alone]), expected);
+}
+
+#[test]
+fn a_worker_outlives_newcomers_losses_failures_of_peers_and_the_store() {
+    let mut node = running(1);
+    assert_eq!(see(&mut node, 1, &newcomer(), Reports::default()), [Order::ReportWaiting(1)]);
+    assert_eq!(see(&mut node, 2, &newcomer(), Reports::default()), []);
+    assert_eq!(see(&mut node, 3, &one_lost(), Reports::default()), [Order::ReportLost]);
+    assert_eq!(see(&mut node, 4, &one_lost(), Reports::default()), []);
+    let events = [Event::PeerRestarts, Event::PeerFailed, Event::Closed { finished: 0 }, Event::StoreLost];
+    assert_eq!(tell(&mut node, &events), []);
+    assert!(node.is_running());
+}
+
+#[test]
+fn a_round_that_the_others_start_over_is_left_while_the_worker_ends() {
+    let mut node = running(1);
+    let over = Membership { is_round_over: true, ..newcomer() };
+    let told = [Order::ReportFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
+    assert_eq!(see(&mut node, 0, &over, Reports::default()), told);
+    let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
+    assert_eq!(tell(&mut node, &ended), [end(Verdict::RoundOver, Parting::Nothing)]);
+}
+
+#[test]
+fn a_node_that_has_finished_waits_for_all_nodes_that_are_not_lost() {
+    let mut node = running(1);
+    let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
+    assert_eq!(tell(&mut node, &finished), [Order::Finish]);
+    let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0, ours: 3 };
+    assert_eq!(see(&mut node, 1, &one_lost(), one), [Order::ReportLost]);
+    assert_eq!(see(&mut node, 2, &one_lost(), one), [], "the other node works");
+    let two = Reports { finished: 2, ours_finished: 2, ..one };
+    let expected = [Order::StopFinishing, end(Verdict::Succeeded, Parting::Leave)];
+    assert_eq!(see(&mut node, 3, &one_lost(), two), expected);
+}
+
+#[test]
+fn a_node_without_workers_joins_again_unless_another_would_lose_its_workers() {
+    let mut idle = running(0);
+    assert_eq!(see(&mut idle, 1, &newcomer(), Reports::default()), [], "the others may be about to report");
+    idle.handle_working_nodes(vec![node(2)]);
+    assert_eq!(see(&mut idle, 4, &newcomer(), Reports::default()), [Order::ReportWaiting(1)]);
+    let lost = Membership { waiting: vec![node(3)], ..one_lost() };
+    let expected = [Order::ReportLost, Order::Join(Reason::NodesWaiting(1))];
+    assert_eq!(see(&mut idle, 5, &lost, Reports::default()), expected);
+
+    let mut idle = running(0);
+    let expected = [Order::Join(Reason::NodesWaiting(1))];
+    assert_eq!(see(&mut idle, 3, &newcomer(), Reports::default()), expected, "no node has reported");
+    let mut idle = running(0);
+    let dropped = Membership { is_dropped: true, ..newcomer() };
+    assert_eq!(see(&mut idle, 0, &dropped, Reports::default()), [Order::Join(Reason::Dropped)]);
+}
+
+#[test]
+fn a_node_without_workers_stays_until_a_signal_or_the_end_of_the_job() {
+    let signalled = Verdict::Signalled { signal: Signal::TERM, started: true };
+    assert_eq!(tell(&mut running(0), &[Event::Signalled(Signal::TERM)]), [end(signalled, Parting::Leave)]);
+    let closed = Membership { is_closed: true, ..newcomer() };
+    let expected = [end(Verdict::Spare, Parting::Nothing)];
+    assert_eq!(see(&mut running(0), 0, &closed, Reports::default()), expected);
+    assert_eq!(tell(&mut running(0), &[Event::StoreLost]), [end(Verdict::Error, Parting::Nothing)]);
+}
