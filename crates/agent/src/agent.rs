@@ -2,7 +2,7 @@
 //! what that orders. It decides nothing.
 
 mod ending;
-mod letter;
+mod message;
 mod snapshot;
 mod starting;
 mod world;
@@ -28,23 +28,24 @@ use rallypoint_rendezvous::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::announcements::Announcement;
+use crate::channel::{Receiver, Sender};
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
+use crate::exit_barrier::EXIT_BARRIER_TIMEOUT;
 use crate::guard::Guard;
-use crate::joining::{Formation, Joining};
+use crate::joiner::{Formation, Joiner};
 use crate::logs::{Attempt, Logs};
-use crate::news::Tiding;
 use crate::outcome::{End, Outcome};
 use crate::placement::Placement;
-use crate::post::{Inbox, Post};
 use crate::processes::Processes;
 use crate::report::Failure;
+use crate::round_watch::{Observation, RoundWatch};
 use crate::signals::{Signals, drain, register};
 use crate::stuck::Stuck;
 use crate::timers::Timers;
-use crate::watching::{Sight, Watching};
-use letter::Letter;
+use message::Message;
 
 pub use world::World;
 
@@ -104,9 +105,9 @@ struct Agent {
     processes: Processes,
     signals: Signals,
     child_ended: UnixStream,
-    post: Post<Letter>,
-    inbox: Inbox<Letter>,
-    joining: Arc<Joining>,
+    sender: Sender<Message>,
+    receiver: Receiver<Message>,
+    joiner: Arc<Joiner>,
     /// When a node that was told to end is no longer waited for.
     give_up: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
@@ -114,15 +115,15 @@ struct Agent {
     attempt: Option<Attempt>,
     /// Those of earlier starts of which something may still be shown.
     retired: Vec<Attempt>,
-    /// How many lines of those that are over were not shown.
-    unshown: u64,
+    /// Whether all lines of those that are over were shown.
+    all_shown: bool,
     /// A signal has come, whatever came of it.
     signalled: bool,
     formation: Option<Formation>,
     /// How many starts there were in this round before this one.
     epoch: u64,
     placement: Option<Placement>,
-    watching: Option<Watching>,
+    watching: Option<RoundWatch>,
     /// The membership of the rendezvous that was seen last in this round, if something had changed.
     membership: Option<Membership>,
     /// Set while this node waits for the others to finish.
@@ -164,15 +165,15 @@ impl Agent {
             let doing = doing.to_owned();
             move |source| AgentError::System { doing, source }
         };
-        let (post, inbox) = crate::post::open().map_err(system("open a pipe"))?;
+        let (sender, receiver) = crate::channel::open().map_err(system("open a pipe"))?;
         let signals = Signals::catch(&config.signals).map_err(system("handle signals"))?;
         let child_ended = register(signal_hook::consts::SIGCHLD).map_err(system("handle SIGCHLD"))?;
         let processes = Processes::new(guard.as_ref()).map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
-        let asks = post.clone();
+        let asks = sender.clone();
         let ask = move |timeout| {
             let (reply, replied) = channel();
-            asks.send(Letter::Snapshot(reply));
+            asks.send(Message::Snapshot(reply));
             replied.recv_timeout(timeout).ok()
         };
         let health = config.watch.health_check.map(|at| {
@@ -189,15 +190,15 @@ impl Agent {
             processes,
             signals,
             child_ended,
-            post,
-            inbox,
-            joining: Arc::new(Joining::new(Arc::clone(&config), Arc::clone(&observer))),
+            sender,
+            receiver,
+            joiner: Arc::new(Joiner::new(Arc::clone(&config), Arc::clone(&observer))),
             give_up: None,
             observer,
             logs: Logs::create(&config)?,
             attempt: None,
             retired: Vec::new(),
-            unshown: 0,
+            all_shown: true,
             signalled: false,
             formation: None,
             epoch: 0,
@@ -259,7 +260,7 @@ impl Agent {
     }
 
     fn handler(&self) -> Option<&Arc<dyn RendezvousHandler>> {
-        self.joining.handler()
+        self.joiner.handler()
     }
 
     fn carry_out(&mut self, order: Order) {
@@ -274,7 +275,7 @@ impl Agent {
             }
             Order::StopJoining => {
                 let is_static = self.config.rendezvous.backend == "static";
-                let patience = match self.joining.give_up() {
+                let patience = match self.joiner.give_up() {
                     true if !is_static => LEAVE,
                     _ => NOTHING_TO_LEAVE,
                 };
@@ -309,7 +310,7 @@ impl Agent {
         // A little later rather than a little earlier, or it would wake up for nothing.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        let streams = self.signals.streams().chain([&self.child_ended, &self.inbox.bell]);
+        let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
         let mut watched: Vec<_> =
             streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
         if let Err(error) = poll(&mut watched, timeout.as_ref())
@@ -322,8 +323,8 @@ impl Agent {
 
     /// Tells the supervisor all that has happened. What others have said comes before what it has led to here.
     fn collect(&mut self) {
-        for letter in self.inbox.take() {
-            self.read(letter);
+        for message in self.receiver.take() {
+            self.read(message);
         }
         for signal in self.signals.take(Instant::now()) {
             self.signalled = true;
@@ -337,7 +338,7 @@ impl Agent {
             self.supervisor.handle_event(Event::NotFormed(Obstacle::Interrupted));
         }
         if drain(&self.child_ended) > 0 || self.starts > 0 {
-            self.bury();
+            self.reap();
         }
         self.logs.check_disk_if_due();
         if let Some(stuck) = &mut self.stuck
@@ -347,7 +348,7 @@ impl Agent {
         }
     }
 
-    fn bury(&mut self) {
+    fn reap(&mut self) {
         let (ended, nothing_is_left) = self.processes.reap();
         for worker in ended {
             let event = self.ended(worker);
@@ -358,14 +359,14 @@ impl Agent {
         }
     }
 
-    fn read(&mut self, letter: Letter) {
-        let event = match letter {
+    fn read(&mut self, message: Message) {
+        let event = match message {
             // If it is to leave, it need not wait for its ranks.
-            Letter::InRound if self.give_up.is_some() => {
+            Message::InRound if self.give_up.is_some() => {
                 Event::Formed { restarts: 0, has_peers: false, lost_peers: false }
             }
-            Letter::InRound => return,
-            Letter::Joined(Ok(formation)) => {
+            Message::InRound => return,
+            Message::Joined(Ok(formation)) => {
                 let round = &formation.round;
                 let has_peers = round.world_size > 1;
                 let before = self.formation.as_ref().map(|before| &before.round.participants);
@@ -375,7 +376,7 @@ impl Agent {
                 self.formed(*formation);
                 Event::Formed { restarts, has_peers, lost_peers }
             }
-            Letter::Joined(Err(error)) => {
+            Message::Joined(Err(error)) => {
                 let obstacle = match &error {
                     AgentError::Rendezvous(RendezvousError::GracefulExit { .. }) => Obstacle::Spare,
                     AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => {
@@ -389,23 +390,23 @@ impl Agent {
                 Event::NotFormed(obstacle)
             }
             // Of a start that is over.
-            Letter::Saw(start, _)
-            | Letter::Finished(start, _)
-            | Letter::PeersAlive(start)
-            | Letter::WorkingNodes(start, _)
+            Message::Observed(start, _)
+            | Message::Finished(start, _)
+            | Message::PeersAlive(start)
+            | Message::WorkingNodes(start, _)
                 if start != self.starts =>
             {
                 return;
             }
-            Letter::PeersAlive(_) => Event::PeersAlive,
-            Letter::WorkingNodes(_, nodes) => return self.supervisor.handle_working_nodes(nodes),
-            Letter::Saw(_, sight) => match sight {
-                Sight::Membership(seen, reports) => {
+            Message::PeersAlive(_) => Event::PeersAlive,
+            Message::WorkingNodes(_, nodes) => return self.supervisor.handle_working_nodes(nodes),
+            Message::Observed(_, observation) => match observation {
+                Observation::Membership(seen, reports) => {
                     self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
                     self.membership = Some(*seen);
                     return;
                 }
-                Sight::Lost(error) => {
+                Observation::StoreLost(error) => {
                     // Who waits for the others to finish hears it there.
                     if !self.supervisor.is_running() {
                         return;
@@ -414,25 +415,22 @@ impl Agent {
                     Event::StoreLost
                 }
                 // It is this node's own.
-                Sight::Heard(Tiding::Restart(Some(failure)) | Tiding::Failure(Some(failure)))
-                    if self
-                        .placement
-                        .as_ref()
-                        .is_some_and(|place| place.group_rank == failure.group_rank) =>
-                {
+                Observation::Announced(
+                    Announcement::Restart(Some(failure)) | Announcement::Failure(Some(failure)),
+                ) if self.placement.as_ref().is_some_and(|place| place.group_rank == failure.group_rank) => {
                     return;
                 }
-                Sight::Heard(Tiding::Restart(failure)) => {
+                Observation::Announced(Announcement::Restart(failure)) => {
                     self.hear("restarts its workers", failure.as_ref());
                     Event::PeerRestarts
                 }
-                Sight::Heard(Tiding::Failure(failure)) => {
+                Observation::Announced(Announcement::Failure(failure)) => {
                     self.hear("has failed for good", failure.as_ref());
                     self.elsewhere = failure;
                     Event::PeerFailed
                 }
             },
-            Letter::Finished(_, end) => {
+            Message::Finished(_, end) => {
                 let was_wanted = self.finishing.take().is_some();
                 match end {
                     // Its host stays until all have heard, so it has died.
@@ -443,7 +441,7 @@ impl Agent {
                     end => Event::Finished { all: end == RoundEnd::Finished },
                 }
             }
-            Letter::Snapshot(reply) => {
+            Message::Snapshot(reply) => {
                 // The health check may have given up.
                 let _ = reply.send(self.snapshot());
                 return;
@@ -474,7 +472,7 @@ impl Agent {
         if let (Some(watching), Some(failure)) = (&self.watching, failure) {
             let board = Arc::clone(&watching.board);
             self.calls.push(std::thread::spawn(move || {
-                if let Err(error) = crate::news::tell(&*board, &failure, is_final) {
+                if let Err(error) = crate::announcements::announce(&*board, &failure, is_final) {
                     tracing::warn!("the other nodes could not be told: {error}");
                 }
             }));
@@ -504,7 +502,7 @@ impl Agent {
     fn report_failed(&mut self) {
         if let Some(formation) = &self.formation {
             let round = formation.round.clone();
-            self.calls.push(std::thread::spawn(move || crate::finishing::fail(&round)));
+            self.calls.push(std::thread::spawn(move || crate::exit_barrier::fail(&round)));
         }
     }
 
@@ -521,9 +519,9 @@ impl Agent {
 
     /// Finds out whether a node was lost, because that may be why this worker failed.
     fn check_peers(&self, worker: LocalRank) {
-        let (post, start) = (self.post.clone(), self.starts);
+        let (sender, start) = (self.sender.clone(), self.starts);
         let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
-            return post.send(Letter::PeersAlive(start));
+            return sender.send(Message::PeersAlive(start));
         };
         tracing::warn!(
             "worker {} failed and no restart is left; asking the other nodes whether one was lost",
@@ -531,32 +529,27 @@ impl Agent {
         );
         let (board, nodes) = (Arc::clone(&watching.board), formation.round.world_size);
         std::thread::spawn(move || {
-            crate::news::await_alive(&*board, nodes);
-            post.send(Letter::PeersAlive(start));
+            crate::announcements::await_alive(&*board, nodes);
+            sender.send(Message::PeersAlive(start));
         });
     }
 
     fn finish(&mut self) {
         let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
-        let (post, start) = (self.post.clone(), self.starts);
+        let (sender, start) = (self.sender.clone(), self.starts);
         if formation.round.world_size == 1 {
-            post.send(Letter::Finished(start, RoundEnd::Finished));
+            sender.send(Message::Finished(start, RoundEnd::Finished));
             return;
         }
         tracing::info!(
             "all workers of this node have finished; waiting at most {} s for the other nodes",
-            self.config.exit_barrier.as_secs()
+            EXIT_BARRIER_TIMEOUT.as_secs()
         );
         let wanted = Arc::new(AtomicBool::new(true));
-        let (handler, round, most) = (Arc::clone(handler), formation.round.clone(), self.config.exit_barrier);
-        let is_wanted = Arc::clone(&wanted);
+        let (handler, round, is_wanted) = (Arc::clone(handler), formation.round.clone(), Arc::clone(&wanted));
         std::thread::spawn(move || {
-            let is_wanted = || is_wanted.load(Ordering::SeqCst);
-            if let Err(error) = rallypoint_rendezvous::say_that_it_ended(&*round.store, round.rank) {
-                tracing::debug!("could not say that this node has finished: {error}");
-            }
-            let end = crate::finishing::finish(&*handler, &round, most, is_wanted);
-            post.send(Letter::Finished(start, end));
+            let end = crate::exit_barrier::finish(&*handler, &round, || is_wanted.load(Ordering::SeqCst));
+            sender.send(Message::Finished(start, end));
         });
         (self.finishing, self.counted) = (Some(wanted), true);
     }

@@ -29,10 +29,8 @@ pub struct LaunchConfig {
     pub monitor_interval: Duration,
     /// The signals that end the job in good order, by number.
     pub signals: Vec<i32>,
-    /// How long workers may take to end.
-    pub grace: Grace,
-    /// How long a node that has finished waits for the others.
-    pub exit_barrier: Duration,
+    /// How long each worker may take to end before it is killed (`--shutdown-timeout`).
+    pub shutdown_grace: Duration,
     /// Where the workers' output goes.
     pub logs: LogsConfig,
     /// Where events go.
@@ -97,15 +95,6 @@ impl CommandMode {
             CommandMode::Program => None,
         }
     }
-}
-
-/// How long workers may take to end before they are killed. Each worker has the whole of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grace {
-    /// When the agent was told to end, and at the end of a run (`--shutdown-timeout`).
-    pub shutdown: Duration,
-    /// When another worker has failed, or nodes come or go.
-    pub restart: Duration,
 }
 
 /// Where the workers' output goes.
@@ -213,7 +202,6 @@ impl LaunchConfig {
         nproc_per_node: u32,
         rendezvous: RendezvousParameters,
     ) -> LaunchConfig {
-        let seconds = Duration::from_secs;
         LaunchConfig {
             command,
             nproc_per_node,
@@ -224,8 +212,7 @@ impl LaunchConfig {
             max_restart_backoff: Duration::from_secs(30),
             monitor_interval: Duration::from_millis(100),
             signals: vec![15, 2, 1, 3],
-            grace: Grace { shutdown: seconds(30), restart: seconds(30) },
-            exit_barrier: seconds(300),
+            shutdown_grace: Duration::from_secs(30),
             logs: LogsConfig::default(),
             events: EventLog::None,
             report: None,

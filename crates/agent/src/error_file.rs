@@ -15,7 +15,7 @@ const MOST: u64 = 1 << 20;
 
 /// What a worker says about its end.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cause {
+pub(crate) struct Cause {
     /// The traceback, or the message if there is none. Empty if it says nothing.
     pub message: String,
     /// When it went wrong, in whole seconds since 1970.
@@ -24,7 +24,7 @@ pub struct Cause {
 
 impl Cause {
     /// Reads a worker's error file; `None` if it wrote none.
-    pub fn read(path: &Path) -> Option<Cause> {
+    pub(crate) fn read(path: &Path) -> Option<Cause> {
         // What is no file (a device, a pipe) is not waited for.
         let text = path.is_file().then(|| text(path))??;
         Some(Cause::parse(&text))

@@ -31,35 +31,7 @@ pub(crate) struct Events {
 
 enum Sink {
     Console(Console),
-    File(EventFile),
-}
-
-/// A file that each event is appended to as one line.
-struct EventFile {
-    file: File,
-    path: PathBuf,
-    /// Whether the last write ended in the middle of a line.
-    torn: bool,
-}
-
-impl EventFile {
-    fn write(&mut self, line: &str) -> std::io::Result<()> {
-        if self.torn {
-            self.file.write_all(b"\n")?;
-            self.torn = false;
-        }
-        let mut rest = line.as_bytes();
-        while !rest.is_empty() {
-            match self.file.write(rest) {
-                Ok(length @ 1..) => (rest, self.torn) = (&rest[length..], true),
-                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.torn = false;
-        Ok(())
-    }
+    File(File, PathBuf),
 }
 
 /// Standard error, written by a thread of its own: who reads it may have stopped, and the agent must not.
@@ -116,7 +88,7 @@ impl Events {
             EventLog::None => None,
             EventLog::Console => Some(Sink::Console(Console::start())),
             EventLog::File(path) => match File::options().create(true).append(true).open(path) {
-                Ok(file) => Some(Sink::File(EventFile { file, path: path.clone(), torn: false })),
+                Ok(file) => Some(Sink::File(file, path.clone())),
                 Err(source) if is_disk_full(&source) => {
                     error.report(format!("cannot create the event log {path:?}: {source}; events are lost"));
                     None
@@ -170,7 +142,9 @@ impl Events {
         let mut line = self.event(state, worker, raw_error, took).to_string();
         line.push('\n');
         let written = match &mut self.sink {
-            Some(Sink::File(file)) => file.write(&line).map_err(|error| (format!("{:?}", file.path), error)),
+            Some(Sink::File(file, path)) => {
+                file.write_all(line.as_bytes()).map_err(|error| (format!("{path:?}"), error))
+            }
             Some(Sink::Console(console)) => {
                 console.write(line).map_err(|error| ("on standard error".into(), error))
             }
@@ -271,22 +245,6 @@ mod tests {
         assert_eq!(lines[1]["source"], "AGENT");
         assert_eq!(lines[1]["metadata"]["duration_ms"], 1500.0);
         assert_eq!(lines[1]["metadata"]["worker_id"], Value::Null);
-    }
-
-    #[test]
-    fn a_line_that_the_disk_had_no_room_for_is_not_glued_to_the_next() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("events");
-        let file = File::options().create(true).append(true).open(&path).unwrap();
-        let mut log = EventFile { file, path: path.clone(), torn: false };
-        log.write("one\n").unwrap();
-        // As after a write that was cut short.
-        log.file.write_all(b"tw").unwrap();
-        log.torn = true;
-        log.write("three\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntw\nthree\n");
-        log.file = File::options().write(true).open("/dev/full").unwrap();
-        assert!(log.write("four\n").is_err() && !log.torn);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, ToSocketAddrs};
 
 /// The name the machine gives itself.
-pub fn short_name() -> String {
+pub(crate) fn short_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Its full name, as Python's `socket.getfqdn()` finds it in the list of hosts. A name that only a name server knows is not
 /// asked for: the report of a failure must not wait for one.
-pub fn full_name() -> String {
+pub(crate) fn full_name() -> String {
     let name = short_name();
     let addresses: Vec<IpAddr> =
         (name.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip()).collect();

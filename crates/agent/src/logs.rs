@@ -23,7 +23,7 @@ use crate::placement::Placement;
 use crate::template::substitute;
 
 pub(crate) use folder::random_letters;
-pub use folder::{Folder, remove_unused};
+pub(crate) use folder::{Folder, remove_unused};
 use last_lines::LastLines;
 use tail::{Console, Followed, Tail};
 
@@ -35,7 +35,7 @@ const PASSED_THROUGH: &str = "the workers run on, and their output is passed thr
 
 /// The logs of a run, from its first start to its last.
 #[derive(Debug)]
-pub struct Logs {
+pub(crate) struct Logs {
     config: LogsConfig,
     role: String,
     workers: u32,
@@ -54,7 +54,7 @@ impl Logs {
     /// # Errors
     ///
     /// Fails if the folder can't be created for another reason.
-    pub fn create(config: &LaunchConfig) -> Result<Logs> {
+    pub(crate) fn create(config: &LaunchConfig) -> Result<Logs> {
         let error = FirstError::default();
         let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
@@ -75,12 +75,12 @@ impl Logs {
     }
 
     /// The folder of this run.
-    pub fn folder(&self) -> &Folder {
+    pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
 
     /// Returns why output of the workers is missing from the files, if there was an error.
-    pub fn error(&self) -> Option<&str> {
+    pub(crate) fn error(&self) -> Option<&str> {
         self.error.get()
     }
 
@@ -94,13 +94,13 @@ impl Logs {
     }
 
     /// Returns the time until [`check_disk_if_due`](Logs::check_disk_if_due) checks the disk next; `None` if it never will.
-    pub fn time_to_disk_check(&self) -> Option<Duration> {
+    pub(crate) fn time_to_disk_check(&self) -> Option<Duration> {
         let is_needed = self.folder.path().is_some() && self.error().is_none() && self.stores_output();
         is_needed.then(|| self.next_disk_check.saturating_duration_since(Instant::now()))
     }
 
     /// Checks the disk if the last check was `DISK_CHECK_INTERVAL` ago.
-    pub fn check_disk_if_due(&mut self) {
+    pub(crate) fn check_disk_if_due(&mut self) {
         if self.time_to_disk_check() == Some(Duration::ZERO) {
             self.next_disk_check = Instant::now() + DISK_CHECK_INTERVAL;
             self.check_disk();
@@ -108,7 +108,7 @@ impl Logs {
     }
 
     /// Reports an error if the disk that workers write files to is full.
-    pub fn check_disk(&self) {
+    pub(crate) fn check_disk(&self) {
         if let Some(dir) = self.full_dir() {
             let dir = dir.display();
             self.error.report(format!(
@@ -124,7 +124,7 @@ impl Logs {
 
     /// Prepares a start: folders for all workers, and the threads that pass on their output. If no files can be created, all
     /// output is passed on.
-    pub fn start(&mut self, placement: &Placement) -> Result<Attempt> {
+    pub(crate) fn start(&mut self, placement: &Placement) -> Result<Attempt> {
         let (dir, stdout, stderr) = self.files(placement).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
             (None, None, None)
@@ -187,7 +187,7 @@ struct Filter {
 
 /// The logs of one start.
 #[derive(Debug)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     config: LogsConfig,
     dir: Option<PathBuf>,
     prefixes: Vec<Vec<u8>>,
@@ -208,18 +208,18 @@ struct StderrEnd {
 
 /// Where one worker's streams go.
 #[derive(Debug)]
-pub struct WorkerLogs {
+pub(crate) struct WorkerLogs {
     /// Its standard output; inherited if there is none.
-    pub stdout: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
     /// Its standard error; inherited if there is none.
-    pub stderr: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
     /// Where it is to write what went wrong.
-    pub error_file: Option<PathBuf>,
+    pub(crate) error_file: Option<PathBuf>,
 }
 
 impl Attempt {
     /// Returns the streams of one worker, once. A stream whose file can't be created is passed through.
-    pub fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
+    pub(crate) fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
@@ -284,7 +284,7 @@ impl Attempt {
     }
 
     /// Returns the last lines that a worker wrote to standard error up to now, and whether the console shows them.
-    pub fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
+    pub(crate) fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
         // What has come but was not read yet is read first.
         self.stderr.catch_up();
         let end = self.stderr_ends.iter().find(|end| end.local_rank == local_rank);
@@ -292,16 +292,17 @@ impl Attempt {
     }
 
     /// Whether all was passed on, after it was finished.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stdout.is_done() && self.stderr.is_done()
     }
 
     /// The workers have ended: passes on all that they wrote, for as long as it takes; but if nobody takes anything, no longer
-    /// than `patience`, or until `is_enough`. How many tee'd lines were not shown.
-    pub fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> u64 {
+    /// than `patience`, or until `is_enough`. Returns whether all tee'd lines were shown.
+    pub(crate) fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
         let tails = [&self.stdout, &self.stderr];
         tails.iter().for_each(|tail| tail.stop());
-        tails.iter().map(|tail| tail.wait(patience, &mut is_enough)).sum()
+        let [stdout, stderr] = tails.map(|tail| tail.wait(patience, &mut is_enough));
+        stdout && stderr
     }
 }
 

@@ -4,29 +4,29 @@ use rallypoint_rendezvous::{AssignedRanks, RendezvousStoreInfo};
 
 /// The place of this node's workers in one round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
+pub(crate) struct Placement {
     /// This node's rank.
-    pub group_rank: u64,
+    pub(crate) group_rank: u64,
     /// How many nodes there are.
-    pub group_world_size: u64,
+    pub(crate) group_world_size: u64,
     /// The ranks of this node's workers.
-    pub ranks: AssignedRanks,
+    pub(crate) ranks: AssignedRanks,
     /// Where rank 0 is reached.
-    pub master: RendezvousStoreInfo,
+    pub(crate) master: RendezvousStoreInfo,
     /// How many of the restarts this node has used.
-    pub restart_count: u32,
+    pub(crate) restart_count: u32,
     /// Whether the workers use the agent's store.
-    pub use_agent_store: bool,
+    pub(crate) use_agent_store: bool,
 }
 
 impl Placement {
     /// The rank in the world of one of this node's workers.
-    pub fn rank(&self, local_rank: u32) -> u64 {
+    pub(crate) fn rank(&self, local_rank: u32) -> u64 {
         self.ranks.first + u64::from(local_rank)
     }
 
     /// Its rank among the workers of its role.
-    pub fn role_rank(&self, local_rank: u32) -> u64 {
+    pub(crate) fn role_rank(&self, local_rank: u32) -> u64 {
         self.ranks.role_first + u64::from(local_rank)
     }
 }

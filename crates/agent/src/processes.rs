@@ -12,7 +12,7 @@ use rustix::process::{
     waitpid,
 };
 
-use crate::entrance::{Door, NOT_A_WORKER};
+use crate::exec::{ExecErrors, NOT_A_WORKER};
 use crate::guard::{self, Guard};
 use crate::signal_name::signal_name;
 use crate::worker::WorkerPlan;
@@ -20,7 +20,7 @@ use crate::worker::WorkerPlan;
 /// The workers of this node.
 pub(crate) struct Processes {
     /// Where processes report that they could not become workers.
-    door: Door,
+    errors: ExecErrors,
     /// Whether this process adopts what the workers leave behind, and each worker has a session of its own.
     is_guarded: bool,
     running: Vec<Running>,
@@ -48,7 +48,7 @@ pub(crate) struct Ended {
 
 impl Processes {
     pub(crate) fn new(guard: Option<&Guard>) -> io::Result<Processes> {
-        Ok(Processes { door: Door::open()?, is_guarded: guard.is_some(), running: Vec::new() })
+        Ok(Processes { errors: ExecErrors::open()?, is_guarded: guard.is_some(), running: Vec::new() })
     }
 
     /// Starts a worker and returns its process id. The calling thread must outlive the worker.
@@ -56,7 +56,7 @@ impl Processes {
     /// Without a guard, the worker has a process group of its own, so that a signal reaches everything it has started. On a
     /// terminal it stays in this process's group: only the group in the foreground may read what is typed.
     pub(crate) fn start(&mut self, plan: WorkerPlan) -> io::Result<u32> {
-        let mut command = self.door.command(&plan.program, self.is_guarded);
+        let mut command = self.errors.command(&plan.program, self.is_guarded);
         if !self.is_guarded && !shares_terminal() {
             command.process_group(0);
         }
@@ -85,7 +85,7 @@ impl Processes {
             for index in (0..self.running.len()).rev() {
                 let pid = Pid::from_child(&self.running[index].child);
                 if let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
-                    ended.extend(self.buried(pid, status));
+                    ended.extend(self.ended(pid, status));
                 }
             }
             ended.sort_by_key(|worker| worker.local_rank);
@@ -93,7 +93,7 @@ impl Processes {
         }
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => ended.extend(self.buried(pid, status)),
+                Ok(Some((pid, status))) => ended.extend(self.ended(pid, status)),
                 Ok(None) => return (ended, false),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return (ended, true),
@@ -102,7 +102,7 @@ impl Processes {
     }
 
     /// A process has ended; the worker that it was, if it was one.
-    fn buried(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
+    fn ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
         let pid = pid.as_raw_nonzero().get() as u32;
         let index = self.running.iter().position(|worker| worker.child.id() == pid)?;
         let worker = self.running.remove(index);
@@ -112,7 +112,7 @@ impl Processes {
             (None, None) => Exit::Code(1),
         };
         let unborn = match exit {
-            Exit::Code(NOT_A_WORKER) => self.door.heard_of(pid),
+            Exit::Code(NOT_A_WORKER) => self.errors.take(pid),
             _ => None,
         };
         Some(Ended {

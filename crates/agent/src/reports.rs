@@ -8,7 +8,7 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::Result;
 
-use crate::news::listening;
+use crate::announcements::listening;
 
 /// How long the store may take to answer each question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -41,7 +41,7 @@ const NAMES: [(&str, i32); 36] = [
 ];
 
 /// The name of a signal.
-pub fn signal_name(number: i32) -> Option<&'static str> {
+pub(crate) fn signal_name(number: i32) -> Option<&'static str> {
     NAMES.iter().find(|(_, of)| *of == number).map(|(name, _)| *name)
 }
 

@@ -17,27 +17,25 @@ const RUN_PATH: &str = include_str!("worker/run_path.py");
 
 /// All that is needed to start one worker.
 #[derive(Debug)]
-pub struct WorkerPlan {
+pub(crate) struct WorkerPlan {
     /// Its rank on this node.
-    pub local_rank: u32,
-    /// Its rank in the world.
-    pub rank: u64,
+    pub(crate) local_rank: u32,
     /// What is executed; looked for on the `PATH` if it has no slash.
-    pub program: OsString,
+    pub(crate) program: OsString,
     /// Its arguments.
-    pub args: Vec<OsString>,
+    pub(crate) args: Vec<OsString>,
     /// Variables beside the inherited ones; of two with one name the latter counts.
-    pub environment: Vec<(OsString, OsString)>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
     /// Its standard output; inherited if there is none.
-    pub stdout: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
     /// Its standard error; inherited if there is none.
-    pub stderr: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
     /// Where it writes what went wrong.
-    pub error_file: Option<PathBuf>,
+    pub(crate) error_file: Option<PathBuf>,
 }
 
 /// The workers of this node for one start.
-pub fn plan(
+pub(crate) fn plan(
     config: &LaunchConfig,
     placement: &Placement,
     attempt: &mut Attempt,
@@ -51,15 +49,14 @@ pub fn plan(
             let error_file = logs.error_file.as_deref();
             let environment = environment(config, placement, local_rank, error_file, timer_file, &own)?;
             let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);
-            let rank = placement.rank(local_rank);
-            Ok(WorkerPlan { local_rank, rank, program, args, environment, stdout, stderr, error_file })
+            Ok(WorkerPlan { local_rank, program, args, environment, stdout, stderr, error_file })
         })
         .collect()
 }
 
 /// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name. The
 /// arguments of workers that run once are left as they are.
-pub fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
+pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
     let command = &config.command;
     let python = |interpreter: &OsStr, flags: &[&str]| {
         let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();

@@ -11,7 +11,7 @@
 //! - [`Outage`]: how long a store may be silent
 //! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
 //! - [`Membership`]: the nodes around a node, as one value
-//! - [`Run`]: one node on its way to one [`Goal`], step by step, for a driver that only reads, writes and sleeps
+//! - [`Pursuit`]: one node on its way to one [`Goal`], one [`Operation`] at a time, for a driver that only reads, writes and sleeps
 
 mod apply;
 pub mod cell;
@@ -23,8 +23,10 @@ mod member;
 mod membership;
 mod mono;
 mod node;
+mod operation;
 mod outage;
 pub mod pickle;
+mod pursuit;
 mod reason;
 mod run;
 #[cfg(test)]
@@ -39,16 +41,18 @@ mod watch;
 pub use apply::apply;
 pub use decide::{Change, Decision, Goal, ROLLBACK, View, decide};
 pub use error::StateError;
-pub use member::Member;
+pub use member::{CALL_TIMEOUT, Member};
 pub use membership::{Joined, LossCause, Lost, Membership};
 pub use mono::MonoTime;
 pub use node::NodeDesc;
+pub use operation::{Fault, Moment, Notice, Operation, Outcome, Signal};
 pub use outage::{Outage, Tolerance};
+pub use pursuit::Pursuit;
 pub use reason::Reason;
-pub use run::{POLL, Run};
+pub use run::POLL;
 pub use settings::Settings;
 pub use state::{Extra, State};
-pub use step::{Cell, End, Phase, Step};
+pub use step::{Cell, End, Phase};
 pub use terms::{Launch, Terms};
 pub use time::WallTime;
 pub use watch::Watch;

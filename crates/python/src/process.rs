@@ -2,14 +2,16 @@
 //! use of its connections, and its locks may be held by nobody. So a child gets a connection of its own, or is told why it
 //! has none; it never touches the copy, not even to drop it.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::IntoPyDict;
+use pyo3::types::PyDict;
 use rallypoint_store::{
-    Endpoint, Exchange, FileStore, Result, Store, StoreError, StoreKind, TcpStore, TcpStoreOptions,
+    Endpoint, Exchange, FileStore, Result, SharedServers, Store, StoreError, StoreKind, TcpStore,
+    TcpStoreOptions,
 };
 
 /// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
@@ -21,17 +23,43 @@ pub(crate) fn current() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Makes the interpreter count forks.
-pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
-    let forked = wrap_pyfunction!(forked, py)?;
-    let arguments = [("after_in_child", forked)].into_py_dict(py)?;
-    py.import("os")?.call_method("register_at_fork", (), Some(&arguments)).map(drop)
+thread_local! {
+    /// Held while this thread forks.
+    static HELD: RefCell<Option<SharedServers>> = const { RefCell::new(None) };
 }
 
-/// Called by the interpreter in a child that was just forked.
+/// Makes the interpreter call these functions when it forks.
+pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
+    let hooks = PyDict::new(py);
+    hooks.set_item("before", wrap_pyfunction!(before_fork, py)?)?;
+    hooks.set_item("after_in_parent", wrap_pyfunction!(after_in_parent, py)?)?;
+    hooks.set_item("after_in_child", wrap_pyfunction!(after_in_child, py)?)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&hooks)).map(drop)
+}
+
 #[pyfunction]
-fn forked() {
+fn before_fork(py: Python<'_>) {
+    let servers = loop {
+        match SharedServers::try_lock() {
+            Some(servers) => break servers,
+            // Its holder may wait for the interpreter.
+            None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
+        }
+    };
+    HELD.set(Some(servers));
+}
+
+#[pyfunction]
+fn after_in_parent() {
+    HELD.take();
+}
+
+#[pyfunction]
+fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    if let Some(mut servers) = HELD.take() {
+        servers.forget();
+    }
 }
 
 /// The process that made an object.

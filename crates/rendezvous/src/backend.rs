@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rallypoint_core::rendezvous::{NodeDesc, Phase};
+use rallypoint_core::rendezvous::{NodeDesc, Signal};
 
 use crate::error::Result;
 
@@ -18,18 +18,6 @@ pub struct Written {
     pub won: bool,
     /// What is there now, if anything, with its token.
     pub now: Option<(Vec<u8>, Token)>,
-}
-
-/// Something to wake others for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Signal {
-    /// A round that was open or complete is so no more.
-    Over(Phase),
-    /// Somebody wants to be in the round after this one.
-    Wanted {
-        /// The round under way.
-        round: u64,
-    },
 }
 
 /// A backend of the dynamic rendezvous.

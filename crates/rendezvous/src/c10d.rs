@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
-use rallypoint_core::rendezvous::{NodeDesc, Phase, cell, keys, pickle};
+use rallypoint_core::rendezvous::{NodeDesc, Phase, Signal, cell, keys, pickle};
 use rallypoint_store::{Exchange, Store, StoreError};
 
-use crate::backend::{RendezvousBackend, Signal, Token, Written};
+use crate::backend::{RendezvousBackend, Token, Written};
 use crate::error::{RendezvousError, Result};
 
 pub use hosting::{C10dStore, TcpC10dStore, create_store, create_tcp_store};

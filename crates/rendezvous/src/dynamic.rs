@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Reason, Settings, State, Terms, WallTime, keys,
+    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Pursuit, Reason, Settings, Signal, State, Terms,
+    WallTime, keys,
 };
 use rallypoint_store::{PrefixStore, Store, StoreError};
 
-use crate::backend::{RendezvousBackend, Signal};
+use crate::backend::RendezvousBackend;
 use crate::c10d::{C10dBackend, create_store};
 use crate::error::{RendezvousError, Result};
 use crate::handler::{RendezvousHandler, RendezvousInfo};
@@ -26,7 +27,7 @@ use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::{RendezvousStoreInfo, is_address};
 use bootstrap::{Bootstrap, Looks, RoundWatch, Standing};
-use driver::{CORRUPT, Driver};
+use driver::Driver;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
 
@@ -58,8 +59,6 @@ struct Seen {
 
 /// A node asks for the state at most so often, as torch's does.
 const CACHE: Duration = Duration::from_secs(1);
-/// How long leaving may take.
-const LEAVE: Duration = Duration::from_secs(5);
 
 /// Makes a handler as `parameters` ask for: a store, the backend over it, and this node.
 pub fn create_dynamic_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
@@ -174,28 +173,24 @@ impl DynamicRendezvousHandler {
     }
 
     fn join(&self) -> Result<Arc<State>> {
-        let deadline = self.driver.now().after(self.driver.settings.join_timeout);
         let run_id = self.run_id_owned();
-        for goal in [Goal::Exit, Goal::Join] {
-            match self.driver.pursue(goal, deadline)? {
-                End::Reached { .. } if goal == Goal::Exit => {}
-                End::Reached { state, .. } => return Ok(state),
-                End::Closed(reason) => return Err(RendezvousError::Closed { run_id, reason }),
-                End::Refused(reason) => return Err(RendezvousError::Refused { run_id, reason }),
-                End::Graceful(_) => return Err(RendezvousError::GracefulExit { run_id }),
-                End::Timeout(reason) => {
-                    // As it was before this node withdrew.
-                    let missing = match &reason {
-                        Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
-                            self.driver.expected.missing(here.iter())
-                        }
-                        _ => MissingHosts::default(),
-                    };
-                    return Err(RendezvousError::Timeout { run_id, reason, missing });
-                }
+        Err(match self.driver.pursue(Goal::Join)? {
+            End::Reached { state, .. } => return Ok(state),
+            End::Closed(reason) => RendezvousError::Closed { run_id, reason },
+            End::Refused(reason) => RendezvousError::Refused { run_id, reason },
+            End::Graceful(_) => RendezvousError::GracefulExit { run_id },
+            End::Timeout(reason) => {
+                // As it was before this node withdrew.
+                let missing = match &reason {
+                    Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
+                        self.driver.expected.missing(here.iter())
+                    }
+                    _ => MissingHosts::default(),
+                };
+                RendezvousError::Timeout { run_id, reason, missing }
             }
-        }
-        unreachable!("joining ends in one of these ways")
+            End::Outage(_) | End::Error => unreachable!("the driver has returned the error"),
+        })
     }
 
     /// Takes this node's place in a round that it is in. `None` if that round falls apart before its rank 0 has said where
@@ -352,7 +347,7 @@ impl DynamicRendezvousHandler {
         if seen.corrupt.is_none() {
             tracing::warn!("{error}; waiting for it to be put right");
         }
-        match seen.corrupt.get_or_insert_with(Instant::now).elapsed() < CORRUPT {
+        match seen.corrupt.get_or_insert_with(Instant::now).elapsed() < Pursuit::CORRUPT_TIMEOUT {
             true => Ok(state),
             false => Err(error),
         }
@@ -405,15 +400,14 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 
     fn set_closed(&self) -> Result<()> {
-        let limit = self.driver.settings.close_timeout;
-        let closed = self.driver.pursue(Goal::Close, self.driver.now().after(limit))?;
+        let closed = self.driver.pursue(Goal::Close)?;
         // What was seen before is no longer so.
         self.seen().last = None;
         match closed {
             End::Timeout(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "closing",
-                limit,
+                limit: self.driver.settings.close_timeout,
                 setting: "close_timeout",
             }),
             _ => Ok(()),
@@ -423,11 +417,11 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     fn leave(&self) -> Result<()> {
         self.stop_keep_alive();
         *self.seen() = Seen::default();
-        match self.driver.pursue(Goal::Leave, self.driver.now().after(LEAVE))? {
+        match self.driver.pursue(Goal::Leave)? {
             End::Timeout(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "leaving",
-                limit: LEAVE,
+                limit: Goal::LEAVE_TIMEOUT,
                 setting: "fixed",
             }),
             _ => Ok(()),

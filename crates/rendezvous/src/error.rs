@@ -176,6 +176,16 @@ impl RendezvousError {
         }
     }
 
+    /// The error of an outage that has lasted too long, if this is an error of the store.
+    pub(crate) fn after_outage(self, lasted: Duration) -> RendezvousError {
+        match self {
+            RendezvousError::Connection { run_id, source } => {
+                RendezvousError::Outage { run_id, lasted, source: source.into() }
+            }
+            other => other,
+        }
+    }
+
     /// One thing that is wrong with what was asked for.
     pub(crate) fn parameter(what: impl Into<String>) -> RendezvousError {
         RendezvousError::Parameters(vec![what.into()])

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::patience::{CALL_TIMEOUT, PatientWait};
+use crate::patience::PatientWait;
 
 /// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
 const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";

@@ -44,7 +44,7 @@ mod registry;
 mod settings;
 mod store_info;
 
-pub use backend::{RendezvousBackend, Signal, Token, Written};
+pub use backend::{RendezvousBackend, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
 pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
@@ -64,7 +64,8 @@ pub use parameters::{
 };
 pub use patience::PatientWait;
 pub use rallypoint_core::rendezvous::{
-    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, State, StateError, WallTime,
+    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,
+    WallTime,
 };
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

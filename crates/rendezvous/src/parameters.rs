@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use rallypoint_core::Limits;
 
 use crate::error::{RendezvousError, Result};
-use crate::settings::{StoreType, store_type};
 use crate::store_info::is_address;
 
 /// The value of an option.
@@ -166,11 +165,6 @@ impl RendezvousParameters {
     /// An option as it was given.
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
-    }
-
-    /// Returns whether the nodes meet in a file (`store_type=file`).
-    pub fn uses_file(&self) -> bool {
-        matches!(store_type(self), Ok(StoreType::File))
     }
 
     /// An option that is a truth value; `None` if it isn't given.

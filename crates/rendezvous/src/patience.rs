@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Result, Store, StoreError};
 
-/// How long one call to the store may take. Calls that fail are repeated, so this bounds only how late a caller notices
-/// that it should stop.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest slice of a wait.
 const MAX_SLICE_TIMEOUT: Duration = Duration::from_secs(2);
 

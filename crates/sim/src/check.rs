@@ -61,6 +61,8 @@ pub(crate) struct Checks {
     pub(crate) waiting: BTreeMap<NodeDesc, Duration>,
     /// Since when somebody has been on it.
     pub(crate) waiting_since: Option<Duration>,
+    /// Since when nodes of the complete round are no longer in it.
+    pub(crate) losing_since: Option<Duration>,
     /// When a round was last completed.
     pub(crate) last_round: Option<Duration>,
     /// Who has announced itself for which round.
@@ -78,6 +80,7 @@ impl Checks {
             changed: BTreeMap::new(),
             waiting: BTreeMap::new(),
             waiting_since: None,
+            losing_since: None,
             last_round: None,
             asked: BTreeMap::new(),
         }
@@ -88,7 +91,7 @@ impl Checks {
         (self.closed, self.is_lost) = (false, true);
         let completed = self.completed.iter().map(|(round, (members, _))| (*round, members.clone()));
         self.lost.extend(completed);
-        (self.waiting_since, self.waiting) = (None, BTreeMap::new());
+        (self.waiting_since, self.waiting, self.losing_since) = (None, BTreeMap::new(), None);
     }
 
     /// Whether a write brings back a complete round that the store had lost: with the ranks it had, new heartbeats, and all
@@ -237,6 +240,9 @@ impl Checks {
             }
         }
         self.waiting_since = (!after.wait_list.is_empty()).then(|| self.waiting_since.unwrap_or(at));
+        let completed = self.completed.get(&after.round).filter(|_| after.complete && before.complete);
+        let is_losing = completed.is_some_and(|(members, _)| members.len() > after.participants.len());
+        self.losing_since = is_losing.then(|| self.losing_since.unwrap_or(at));
     }
 
     /// Takes note of a round that was completed.

@@ -105,7 +105,7 @@ impl Config {
     }
 
     /// A quiet run in which so many nodes come at once, all of whom are needed.
-    pub fn crowd(seed: u64, nodes: u64) -> Config {
+    pub fn burst(seed: u64, nodes: u64) -> Config {
         Config {
             seed,
             nodes,
@@ -134,8 +134,8 @@ impl Config {
     }
 
     /// The same with nodes that can't help each other, so that each write is in the way of all others.
-    pub fn crowd_alone(seed: u64, nodes: u64) -> Config {
-        Config { helped: false, most_writes: u64::MAX, ..Config::crowd(seed, nodes) }
+    pub fn burst_alone(seed: u64, nodes: u64) -> Config {
+        Config { helped: false, most_writes: u64::MAX, ..Config::burst(seed, nodes) }
     }
 }
 
@@ -160,6 +160,6 @@ pub struct Summary {
     pub healed: Option<Duration>,
     /// How often somebody alive was put out because others had been quicker than each of its heartbeats.
     pub excused: u64,
-    /// How often each timed check looked at something that it could have found wrong, in the order R9 to R13.
-    pub looked: [u64; 5],
+    /// How often each timed check looked at something that it could have found wrong, R9 to R13 and R17 in this order.
+    pub looked: [u64; 6],
 }

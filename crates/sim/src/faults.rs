@@ -6,7 +6,7 @@ use std::time::Duration;
 use rallypoint_core::rendezvous::NodeDesc;
 
 use crate::check::Violation;
-use crate::node::{Clocks, Life, Mind, Node, Stage};
+use crate::node::{Behavior, Clocks, Life, Node, Stage};
 use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
@@ -48,7 +48,7 @@ impl World {
         let is_torch = self.config.torch > 0 && self.random.one_in(self.config.torch);
         let me = NodeDesc::new(host, self.next_pid, 0);
         let node = Node {
-            mind: self.mind(job, me.clone(), is_torch),
+            behavior: self.behavior(job, me.clone(), is_torch),
             me,
             job,
             is_torch,
@@ -73,7 +73,7 @@ impl World {
         self.plan(delay, Event::Start { node: self.nodes.len() - 1 });
     }
 
-    fn mind(&self, job: usize, me: NodeDesc, is_torch: bool) -> Box<dyn Mind> {
+    fn behavior(&self, job: usize, me: NodeDesc, is_torch: bool) -> Box<dyn Behavior> {
         let settings = self.jobs[job].checks.settings.clone();
         match is_torch {
             true => Box::new(Torch::new(me, settings)),
@@ -130,14 +130,14 @@ impl World {
                 let known = &mut self.nodes[node];
                 // What it was about may still happen after it has left.
                 known.overtaken |= known.asking;
-                match known.mind.leave(&mut known.life, self.now) {
+                match known.behavior.leave(&mut known.life, self.now) {
                     Some(next) => return self.grant(node, next),
                     None => self.kill(node),
                 }
             }
             5 if self.config.closes && self.random.one_in(8) => {
                 let known = &mut self.nodes[node];
-                let next = known.mind.close(&mut known.life, self.now);
+                let next = known.behavior.close(&mut known.life, self.now);
                 return self.grant(node, next);
             }
             6 if self.nodes.len() < most => self.add_node(job, Duration::ZERO),
@@ -181,9 +181,9 @@ impl World {
     fn restart(&mut self, node: usize) {
         let delay = Duration::from_millis(self.random.between(0, 3_000));
         let Node { job, is_torch, ref me, .. } = self.nodes[node];
-        let mind = self.mind(job, me.clone(), is_torch);
+        let behavior = self.behavior(job, me.clone(), is_torch);
         let known = &mut self.nodes[node];
-        (known.life.stage, known.life.pausing, known.mind) = (Stage::Gone, None, mind);
+        (known.life.stage, known.life.pausing, known.behavior) = (Stage::Gone, None, behavior);
         (known.waiting_for, known.overtaken) = (0, true);
         known.trouble = known.trouble.max(self.now + delay);
         (known.exiting, known.working, known.paused_until) = (false, None, None);

@@ -1,5 +1,5 @@
 //! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO, on all processors. `rallypoint-sim SEED` runs one and prints
-//! every event. `rallypoint-sim crowd NODES [RESTARTS]` lets so many come at once, and start over so often; `rallypoint-sim alone
+//! every event. `rallypoint-sim burst NODES [RESTARTS]` lets so many come at once, and start over so often; `rallypoint-sim alone
 //! NODES` lets so many come at once who can't help each other.
 
 use std::process::ExitCode;
@@ -15,10 +15,10 @@ fn main() -> ExitCode {
         [seed] if number(seed).is_some() => {
             show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
-        [word, nodes] if word == "alone" => show(&Config::crowd_alone(1, number(nodes).unwrap_or(256))),
-        [word, nodes, restarts @ ..] if word == "crowd" => {
+        [word, nodes] if word == "alone" => show(&Config::burst_alone(1, number(nodes).unwrap_or(256))),
+        [word, nodes, restarts @ ..] if word == "burst" => {
             let restarts = restarts.first().and_then(number).unwrap_or(0);
-            show(&Config { restarts, ..Config::crowd(1, number(nodes).unwrap_or(1_000)) })
+            show(&Config { restarts, ..Config::burst(1, number(nodes).unwrap_or(1_000)) })
         }
         [from, to] => match (number(from), number(to)) {
             (Some(from), Some(to)) => run_all(from, to),
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim crowd NODES [RESTARTS] | rallypoint-sim alone NODES"
+        "usage: rallypoint-sim SEED | rallypoint-sim FROM TO | rallypoint-sim burst NODES [RESTARTS] | rallypoint-sim alone NODES"
     );
     ExitCode::from(2)
 }
@@ -77,7 +77,7 @@ fn run_all(from: u64, to: u64) -> u64 {
     let Summary { rounds, joins, timeouts, writes, losses, looked, excused, .. } = sum;
     println!(
         "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {losses} of them lost, \
-         {looked:?} looks of R9 to R13, {excused} put out whose heartbeats all lost, {failed} violations",
+         {looked:?} looks of R9 to R13 and R17, {excused} put out whose heartbeats all lost, {failed} violations",
         to - from
     );
     failed

@@ -1,4 +1,4 @@
-//! One simulated node: its clocks, its stage, and what is remembered of it for the checks. How it decides is its mind's
+//! One simulated node: its clocks, its stage, and what is remembered of it for the checks. How it decides is its behavior's
 //! business, of which there are two kinds.
 
 use std::collections::VecDeque;
@@ -71,7 +71,7 @@ pub(crate) enum Report {
     },
     /// It has left, and nobody counts on it.
     Left,
-    /// Something that its mind should not have done.
+    /// Something that its behavior should not have done.
     Broken {
         rule: &'static str,
         what: String,
@@ -81,7 +81,7 @@ pub(crate) enum Report {
 /// What a node wants, and what it has to report.
 pub(crate) type Next = (Want, Option<Report>);
 
-/// What a mind and the world both see of a node.
+/// What a behavior and the world both see of a node.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) clocks: Clocks,
@@ -93,7 +93,7 @@ pub(crate) struct Life {
 }
 
 /// How a node decides.
-pub(crate) trait Mind: fmt::Debug {
+pub(crate) trait Behavior: fmt::Debug {
     /// Starts towards the next round.
     fn join(&mut self, life: &mut Life, now: Duration) -> Next;
     /// Starts to leave for good; `None` if it just goes.
@@ -104,11 +104,10 @@ pub(crate) trait Mind: fmt::Debug {
     fn handle_reply(&mut self, life: &mut Life, reply: Reply, random: u64, now: Duration) -> Next;
     /// No answer came in time.
     fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next;
-    /// A pause is over.
     /// The store has lost everything, and the node's client has noticed.
     fn handle_store_emptied(&mut self) {}
-
-    fn handle_timer(&mut self, life: &mut Life, now: Duration) -> Next;
+    /// A pause is over; `is_woken` if a signal ended it.
+    fn handle_timer(&mut self, life: &mut Life, is_woken: bool, now: Duration) -> Next;
 }
 
 /// A node.
@@ -119,7 +118,7 @@ pub(crate) struct Node {
     pub(crate) job: usize,
     pub(crate) is_torch: bool,
     pub(crate) life: Life,
-    pub(crate) mind: Box<dyn Mind>,
+    pub(crate) behavior: Box<dyn Behavior>,
     /// The number of the message it waits for an answer to, or of the timer; older ones mean nothing.
     pub(crate) waiting_for: u64,
     /// Whether that is a message.

@@ -1,164 +1,158 @@
-//! A node of ours: the driver's part of the work, which is to carry out the steps of a `Run` one message at a time, and
-//! to look after the round it is in.
+//! A node of ours: executes the operations of a `Pursuit` one message at a time, as the shipped driver does, and hands what it
+//! sees of the other nodes to the `Supervisor`, as the shipped agent does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Member, MonoTime, NodeDesc, Phase, ROLLBACK, Reason, Run, Settings, State, Step, Watch,
-    keys,
+    Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, ROLLBACK,
+    Settings, Signal, State, keys,
 };
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports, Supervisor};
 
 use crate::network::{Name, Reply, Request};
-use crate::node::{Life, Mind, Next, Report, Stage, Want};
+use crate::node::{Behavior, Life, Next, Report, Stage, Want};
 
-/// A mind of ours.
+/// A behavior of ours.
 #[derive(Debug)]
 pub(crate) struct Ours {
     member: Member,
     key: Name,
-    run: Option<Run>,
-    /// When it must be in a round.
-    deadline: MonoTime,
-    /// The round it has announced itself for: it does so once.
-    asked: Option<u64>,
-    pending: Option<Pending>,
+    supervisor: Supervisor,
+    pursuit: Option<Pursuit>,
+    /// The signals to send if the write under way wins.
+    signals: Vec<Signal>,
 }
 
-/// What a reply is to be for.
-#[derive(Debug, Clone)]
-enum Pending {
-    Announcing { round: u64 },
-    ReadingState { round: u64 },
-    ReadingAnnounced { cell: Cell },
-    Retracting { token: Bytes, state: Arc<State> },
-    Writing { before: Option<Phase>, after: Option<Phase> },
-    Reading,
-    Monitoring,
-}
+/// Its only worker, which ends as soon as it is told to.
+const WORKER: LocalRank = LocalRank(0);
 
 impl Ours {
     pub(crate) fn new(me: NodeDesc, settings: Settings) -> Ours {
+        let policy = Policy {
+            workers: 1,
+            max_restarts: u32::MAX,
+            shutdown_grace: Duration::ZERO,
+            restart_grace: Duration::ZERO,
+            max_restart_backoff: Duration::ZERO,
+            is_elastic: true,
+            runs_once: false,
+        };
         let key = keys::state(&settings.run_id).into();
-        Ours {
-            member: Member::new(me, settings),
-            key,
-            run: None,
-            deadline: MonoTime::default(),
-            asked: None,
-            pending: None,
-        }
+        let (member, supervisor) = (Member::new(me, settings), Supervisor::new(policy));
+        Ours { member, key, supervisor, pursuit: None, signals: Vec::new() }
     }
 
     fn start(&mut self, life: &mut Life, goal: Goal, now: Duration) -> Next {
-        let (mono, settings) = (life.clocks.mono(now), &self.member.settings);
-        let deadline = match goal {
-            Goal::Join | Goal::Exit => self.deadline,
-            Goal::KeepAlive => mono.after(settings.heartbeat_timeout),
-            Goal::Leave | Goal::Close => mono.after(settings.close_timeout),
-        };
-        let mut run = Run::new(goal, mono, deadline);
-        let step = run.start(&mut self.member);
-        self.run = Some(run);
-        self.take_step(life, step, now)
-    }
-
-    fn read(&mut self, pending: Pending) -> Next {
-        self.pending = Some(pending);
-        (Want::Send(Request::Read { key: self.key.clone() }), None)
-    }
-
-    fn is_settled(&self, cell: &Cell) -> bool {
-        let run = self.run.as_ref().expect("it asked");
-        cell.state.as_ref().is_some_and(|state| run.is_settled(&self.member.me, state))
+        let (pursuit, operation) = Pursuit::start(goal, &mut self.member, life.clocks.mono(now));
+        self.pursuit = Some(pursuit);
+        self.execute(life, operation, now)
     }
 
     fn announced(&self, round: u64) -> Name {
         keys::announced(&self.member.settings.run_id, round).into()
     }
 
-    /// Looks at the state as the agent's monitor does.
-    fn look(&mut self, life: &mut Life, state: &State, now: Duration) -> Next {
-        let Stage::Working { round } = life.stage else { return idle() };
-        if state.closed {
-            life.stage = Stage::Gone;
-            return (Want::Nothing, None);
+    /// Hands an outcome to the pursuit under way, and executes what comes next.
+    fn handle(&mut self, life: &mut Life, outcome: Outcome, random: u64, now: Duration) -> Next {
+        let Some(pursuit) = &mut self.pursuit else { return idle() };
+        let moment = Moment { mono: life.clocks.mono(now), wall: life.clocks.wall(now), random };
+        let operation = pursuit.handle(&mut self.member, outcome, moment);
+        while pursuit.poll_notice().is_some() {}
+        // A heartbeat that collides with other writes does not keep the agent from looking at the membership.
+        if matches!(life.stage, Stage::Working { .. })
+            && let Some(state) = pursuit.state()
+            && let Some(next) = self.look(life, &self.member.current(Some(&state)), now)
+        {
+            return next;
         }
-        let dropped = !state.participants.contains_key(&self.member.me) || state.round != round;
-        match dropped || !state.wait_list.is_empty() {
-            true => self.join(life, now),
-            false => idle(),
-        }
+        self.execute(life, operation, now)
     }
 
-    fn write(&mut self, token: Bytes, state: Arc<State>) -> Next {
-        let before = self.run.as_ref().and_then(Run::state);
-        let before = before.map_or(Some(Phase { round: 0, complete: false }), Phase::of);
-        self.pending = Some(Pending::Writing { before, after: Phase::of(&state) });
-        (Want::Send(Request::Write { key: self.key.clone(), token, state }), None)
-    }
-
-    fn take_step(&mut self, life: &mut Life, step: Step, now: Duration) -> Next {
-        // A heartbeat that others keep from being written doesn't keep it from seeing that somebody waits.
-        let seen = self.run.as_ref().and_then(Run::state);
-        let waits = seen.is_some_and(|state| !state.closed && !state.wait_list.is_empty());
-        if waits && matches!(life.stage, Stage::Working { .. }) {
-            return self.join(life, now);
+    fn execute(&mut self, life: &mut Life, operation: Operation, now: Duration) -> Next {
+        life.pausing = None;
+        match self.pursuit.as_ref().map(Pursuit::goal) {
+            Some(Goal::Exit) => life.stage = Stage::Exiting,
+            Some(Goal::Join) => life.stage = Stage::Joining,
+            _ => {}
         }
-        match step {
-            Step::Read => self.read(Pending::Reading),
-            Step::Announce { round } if self.asked == Some(round) => {
-                self.read(Pending::ReadingState { round })
+        let request = match operation {
+            Operation::Read => Request::Read { key: self.key.clone() },
+            Operation::Announce { round } => {
+                Request::Announce { key: self.announced(round), node: self.member.me.clone() }
             }
-            Step::Announce { round } => {
-                self.pending = Some(Pending::Announcing { round });
-                let (key, node) = (self.announced(round), self.member.me.clone());
-                (Want::Send(Request::Announce { key, node }), None)
+            Operation::ReadAnnounced { round } => Request::ReadAnnounced { key: self.announced(round) },
+            Operation::Retract { round, nodes } => Request::Retract { key: self.announced(round), nodes },
+            Operation::Write { token, state, signals } => {
+                self.signals = signals;
+                Request::Write { key: self.key.clone(), token, state }
             }
-            Step::Write { token, state, retract: None } => self.write(token, Arc::new(state)),
-            Step::Write { token, state, retract: Some((round, nodes)) } => {
-                self.pending = Some(Pending::Retracting { token, state: Arc::new(state) });
-                (Want::Send(Request::Retract { key: self.announced(round), nodes }), None)
+            // The simulated store comes back where it was.
+            Operation::Host => return self.handle(life, Outcome::Done, 0, now),
+            Operation::Pause { most, wake } => {
+                life.pausing = wake;
+                return (Want::Sleep(most), None);
             }
-            Step::Pause { most, phase } => {
-                life.pausing = Some(phase);
-                (Want::Sleep(most), None)
-            }
-            Step::End(end) => self.ended(life, end, now),
-        }
+            Operation::End(end) => return self.ended(life, end, now),
+        };
+        (Want::Send(request), None)
     }
 
     fn ended(&mut self, life: &mut Life, end: End, now: Duration) -> Next {
-        self.run = None;
-        match (end, life.stage) {
-            (End::Reached { .. }, Stage::Exiting) => {
-                life.stage = Stage::Joining;
-                self.start(life, Goal::Join, now)
-            }
+        let deadline = self.pursuit.take().map_or(MonoTime::default(), |pursuit| pursuit.deadline());
+        let report = match (end, life.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
+                let has_peers = state.participants.len() > 1;
+                self.supervisor.handle_event(Event::Formed { restarts: 0, has_peers, lost_peers: false });
                 life.stage = Stage::Working { round: state.round };
-                (idle().0, Some(Report::Joined { state }))
+                let _ = self.obey(life, now);
+                return (idle().0, Some(Report::Joined { state }));
             }
-            (End::Reached { state, reason }, Stage::Working { .. }) => match reason {
-                Reason::Dropped => self.join(life, now),
-                _ => self.look(life, &state, now),
-            },
-            // A heartbeat that took too long is tried again; only joining gives up.
-            (End::Timeout(_), Stage::Working { .. }) => idle(),
-            (end, stage) => {
-                life.stage = Stage::Gone;
-                let cleanly = life.clocks.mono(now).since(self.deadline) <= ROLLBACK;
-                let report = match (end, stage) {
-                    (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
-                    // Who leaves and can't say so in time is gone all the same; the others will notice.
-                    (End::Timeout(_), Stage::Joining) => Some(Report::TimedOut { cleanly }),
-                    (End::Timeout(_), Stage::Exiting) => Some(Report::TimedOut { cleanly: false }),
-                    _ => None,
-                };
-                (Want::Nothing, report)
+            (End::Reached { state, .. }, Stage::Working { .. }) => {
+                return self.look(life, &state, now).unwrap_or_else(idle);
+            }
+            // A heartbeat that failed is tried again.
+            (_, Stage::Working { .. }) => return idle(),
+            (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
+            // A node that leaves and can't say so in time is gone all the same; the others will notice.
+            (End::Timeout(_), Stage::Joining) => {
+                let cleanly = life.clocks.mono(now).since(deadline) <= ROLLBACK;
+                Some(Report::TimedOut { cleanly })
+            }
+            (End::Timeout(_) | End::Error | End::Outage(_), Stage::Joining | Stage::Exiting) => {
+                Some(Report::TimedOut { cleanly: false })
+            }
+            _ => None,
+        };
+        life.stage = Stage::Gone;
+        (Want::Nothing, report)
+    }
+
+    /// Looks at the membership as the agent does while its worker runs; what it does about it, if anything.
+    fn look(&mut self, life: &mut Life, state: &Arc<State>, now: Duration) -> Option<Next> {
+        let seen = self.member.membership(self.member.joined.as_deref(), state);
+        let reports = Reports { ours: seen.world_size(), ..Reports::default() };
+        self.supervisor.handle_membership(&seen, Some(&reports), life.clocks.mono(now));
+        self.obey(life, now)
+    }
+
+    /// Does what the supervisor orders; what it wants of the world then, if anything.
+    fn obey(&mut self, life: &mut Life, now: Duration) -> Option<Next> {
+        while let Some(order) = self.supervisor.poll_order(life.clocks.mono(now)) {
+            match order {
+                Order::Join(_) => return Some(self.start(life, Goal::Join, now)),
+                Order::Send(_, signal) => {
+                    self.supervisor.handle_event(Event::Exited(WORKER, Exit::Signal(signal)));
+                    self.supervisor.handle_event(Event::Alone);
+                }
+                Order::End { .. } => {
+                    life.stage = Stage::Gone;
+                    return Some((Want::Nothing, None));
+                }
+                _ => {}
             }
         }
+        None
     }
 
     /// R8: a lost compare-and-set changes nothing here but what was seen.
@@ -169,6 +163,7 @@ impl Ours {
         wanted.round.clone_from(&self.member.round);
         wanted.joined.clone_from(&self.member.joined);
         wanted.is_ahead = self.member.is_ahead;
+        wanted.outage = self.member.outage.clone();
         // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
         wanted.announcement = self.member.announcement.or(wanted.announcement);
         if cell.state.as_ref().is_some_and(|state| state.has(&wanted.me)) {
@@ -179,17 +174,32 @@ impl Ours {
             what: format!("a lost write left {:?} instead of {wanted:?}", self.member),
         })
     }
+
+    /// The state that the agent has asked for, once a second. If there is something to write, the keep-alive thread does it.
+    fn monitor(&mut self, life: &mut Life, cell: Cell, random: u64, now: Duration) -> Next {
+        let mono = life.clocks.mono(now);
+        self.member.observe(cell.state.as_ref(), mono);
+        let state = self.member.current(cell.state.as_ref());
+        if !self.member.has_duty(mono) {
+            return self.look(life, &state, now).unwrap_or_else(idle);
+        }
+        let (pursuit, _) = Pursuit::start(Goal::KeepAlive, &mut self.member, mono);
+        self.pursuit = Some(pursuit);
+        self.handle(life, Outcome::Cell(cell), random, now)
+    }
 }
 
 fn idle() -> Next {
     (Want::Sleep(Duration::from_secs(1)), None)
 }
 
-impl Mind for Ours {
+impl Behavior for Ours {
     fn join(&mut self, life: &mut Life, now: Duration) -> Next {
-        life.stage = Stage::Exiting;
-        self.deadline = life.clocks.mono(now).after(self.member.settings.join_timeout);
-        self.start(life, Goal::Exit, now)
+        if self.supervisor.is_running() {
+            self.supervisor.handle_event(Event::Exited(WORKER, Exit::Code(1)));
+            self.supervisor.handle_event(Event::Alone);
+        }
+        self.obey(life, now).expect("it joins")
     }
 
     fn leave(&mut self, life: &mut Life, now: Duration) -> Option<Next> {
@@ -203,91 +213,43 @@ impl Mind for Ours {
     }
 
     fn handle_reply(&mut self, life: &mut Life, reply: Reply, random: u64, now: Duration) -> Next {
-        let (mono, wall) = (life.clocks.mono(now), life.clocks.wall(now));
-        let Some(pending) = self.pending.take() else { return (Want::Nothing, None) };
-        let step = match (pending, reply) {
-            (Pending::Announcing { round }, Reply::Done) => {
-                self.asked = Some(round);
-                return self.read(Pending::ReadingState { round });
+        let outcome = match reply {
+            Reply::Cell(cell) if self.pursuit.is_none() => return self.monitor(life, cell, random, now),
+            Reply::Cell(cell) => Outcome::Cell(cell),
+            Reply::Announced(nodes) => Outcome::Nodes(nodes),
+            Reply::Done => Outcome::Done,
+            Reply::Told { is_supported } => Outcome::Announced { is_supported },
+            Reply::Written { won: true, cell } => {
+                let over = |signal: &Signal| match signal {
+                    Signal::Over(phase) => Some(*phase),
+                    Signal::Wanted { .. } => None,
+                };
+                life.ended = self.signals.iter().find_map(over);
+                Outcome::Written { won: true, cell }
             }
-            (Pending::ReadingState { .. }, Reply::Cell(cell)) if self.is_settled(&cell) => {
-                let run = self.run.as_mut().expect("it asked");
-                run.handle_announced(&mut self.member, cell, [], mono, wall)
-            }
-            (Pending::ReadingState { round }, Reply::Cell(cell)) => {
-                self.pending = Some(Pending::ReadingAnnounced { cell });
-                return (Want::Send(Request::ReadAnnounced { key: self.announced(round) }), None);
-            }
-            (Pending::ReadingAnnounced { cell }, Reply::Announced(announced)) => self
-                .run
-                .as_mut()
-                .expect("it asked")
-                .handle_announced(&mut self.member, cell, announced, mono, wall),
-            (Pending::Retracting { token, state }, Reply::Done) => return self.write(token, state),
-            (Pending::Writing { before, after }, Reply::Written { won: true, cell }) => {
-                if before.is_some() && before != after {
-                    life.ended = before;
-                }
-                self.run.as_mut().expect("it asked").handle_written(
-                    &mut self.member,
-                    true,
-                    cell,
-                    random,
-                    mono,
-                    wall,
-                )
-            }
-            (Pending::Writing { .. }, Reply::Written { won: false, cell }) => {
-                let before = self.member.clone();
-                let run = self.run.as_mut().expect("it asked");
-                let step = run.handle_written(&mut self.member, false, cell.clone(), random, mono, wall);
+            Reply::Written { won: false, cell } => {
+                let (before, mono) = (self.member.clone(), life.clocks.mono(now));
+                let outcome = Outcome::Written { won: false, cell: cell.clone() };
+                let (want, report) = self.handle(life, outcome, random, now);
                 let broken = self.lost(before, &cell, mono);
-                let (want, report) = self.take_step(life, step, now);
                 return (want, broken.or(report));
             }
-            (Pending::Reading, Reply::Cell(cell)) => {
-                self.run.as_mut().expect("it asked").handle_cell(&mut self.member, cell, mono, wall)
-            }
-            (Pending::Monitoring, Reply::Cell(cell)) => {
-                let state = cell.state.clone().unwrap_or_default();
-                self.member.observe(cell.state.as_ref(), mono);
-                match self.member.has_duty(mono) {
-                    // The real driver has a thread for this, which reads when it is due: once, as here.
-                    true => {
-                        let limit = self.member.settings.heartbeat_timeout;
-                        let run = self.run.insert(Run::new(Goal::KeepAlive, mono, mono.after(limit)));
-                        run.handle_cell(&mut self.member, cell, mono, wall)
-                    }
-                    false => return self.look(life, &state, now),
-                }
-            }
-            (pending, reply) => unreachable!("{pending:?} was answered {reply:?}"),
         };
-        self.take_step(life, step, now)
+        self.handle(life, outcome, random, now)
     }
 
     fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next {
-        match (self.pending.take(), &mut self.run) {
-            (Some(Pending::Monitoring), _) | (_, None) => idle(),
-            (_, Some(run)) => {
-                let step = run.handle_failure();
-                self.take_step(life, step, now)
-            }
-        }
+        self.handle(life, Outcome::Failed(Fault::Outage), 0, now)
     }
 
     fn handle_store_emptied(&mut self) {
-        self.member.watch = Watch::default();
+        self.member.handle_store_emptied();
     }
 
-    fn handle_timer(&mut self, life: &mut Life, now: Duration) -> Next {
-        life.pausing = None;
-        match (&mut self.run, life.stage) {
-            (Some(run), _) => {
-                let step = run.handle_pause(&self.member, life.clocks.mono(now));
-                self.take_step(life, step, now)
-            }
-            (None, Stage::Working { .. }) => self.read(Pending::Monitoring),
+    fn handle_timer(&mut self, life: &mut Life, is_woken: bool, now: Duration) -> Next {
+        match (&self.pursuit, life.stage) {
+            (Some(_), _) => self.handle(life, Outcome::Paused { is_woken }, 0, now),
+            (None, Stage::Working { .. }) => (Want::Send(Request::Read { key: self.key.clone() }), None),
             (None, _) => (Want::Nothing, None),
         }
     }

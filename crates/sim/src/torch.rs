@@ -11,13 +11,13 @@ use rallypoint_core::rendezvous::{
 };
 
 use crate::network::{Name, Reply, Request};
-use crate::node::{Life, Mind, Next, Report, Stage, Want};
+use crate::node::{Behavior, Life, Next, Report, Stage, Want};
 
 /// Torch's cache of the state; its pauses are a little longer, as they are in truth.
 const CACHE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1_001);
 
-/// A mind like torch's.
+/// A behavior like torch's.
 #[derive(Debug)]
 pub(crate) struct Torch {
     me: NodeDesc,
@@ -271,7 +271,7 @@ impl Torch {
     }
 }
 
-impl Mind for Torch {
+impl Behavior for Torch {
     fn join(&mut self, life: &mut Life, now: Duration) -> Next {
         life.stage = Stage::Exiting;
         self.deadline = life.clocks.mono(now).after(self.settings.join_timeout);
@@ -303,7 +303,7 @@ impl Mind for Torch {
         self.sync(life, now)
     }
 
-    fn handle_timer(&mut self, life: &mut Life, now: Duration) -> Next {
+    fn handle_timer(&mut self, life: &mut Life, _is_woken: bool, now: Duration) -> Next {
         let due = life.clocks.mono(now).since(self.beat) >= self.settings.keep_alive_interval;
         match (life.stage, due) {
             (Stage::Gone, _) => (Want::Nothing, None),

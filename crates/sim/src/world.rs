@@ -22,7 +22,7 @@ pub(crate) enum Event {
     /// A node gives up waiting for a reply.
     NoReply { node: usize, number: u64 },
     /// A pause is over.
-    Timer { node: usize, number: u64 },
+    Timer { node: usize, number: u64, is_woken: bool },
     /// Word of the end of a phase reaches those who wait for it.
     PhaseOver { job: usize, phase: Phase },
     /// Something happens to a node.
@@ -37,6 +37,8 @@ pub(crate) enum Event {
     LookForDead { node: usize, died: Duration },
     /// Who works must have seen that somebody waits since then.
     LookForWaiting { job: usize, since: Duration },
+    /// A node that works must have seen that nodes of its round are lost since then.
+    LookForLost { job: usize, since: Duration },
     /// A node that wanted to join must have done so or given up.
     LookForJoined { node: usize, since: Duration },
     /// A round must have been found.
@@ -194,7 +196,7 @@ impl World {
         let (node, number) = match &event {
             Event::Reply { node, number, .. }
             | Event::NoReply { node, number }
-            | Event::Timer { node, number } => (*node, *number),
+            | Event::Timer { node, number, .. } => (*node, *number),
             _ => return self.happen_outside(event),
         };
         let known = &mut self.nodes[node];
@@ -209,13 +211,14 @@ impl World {
         let next = match event {
             Event::Reply { reply, .. } => {
                 let random = self.random.next();
-                known.mind.handle_reply(&mut known.life, reply, random, self.now)
+                known.behavior.handle_reply(&mut known.life, reply, random, self.now)
             }
             Event::NoReply { .. } => {
                 (known.trouble, known.overtaken) = (known.trouble.max(self.now), true);
-                known.mind.handle_no_reply(&mut known.life, self.now)
+                known.behavior.handle_no_reply(&mut known.life, self.now)
             }
-            _ => known.mind.handle_timer(&mut known.life, self.now),
+            Event::Timer { is_woken, .. } => known.behavior.handle_timer(&mut known.life, is_woken, self.now),
+            other => unreachable!("{other:?} is for no node"),
         };
         self.grant(node, next)
     }
@@ -229,7 +232,7 @@ impl World {
                     let known = &self.nodes[node];
                     if known.job == job && known.life.pausing == Some(phase) && !self.is_lost() {
                         let (number, delay) = (self.nodes[node].waiting_for, self.latency());
-                        self.plan(delay, Event::Timer { node, number });
+                        self.plan(delay, Event::Timer { node, number, is_woken: true });
                     }
                 }
                 Ok(())
@@ -242,12 +245,13 @@ impl World {
             Event::StoreEmptied => {
                 self.store.lose_everything();
                 self.jobs.iter_mut().for_each(|job| job.checks.lose_state());
-                self.nodes.iter_mut().for_each(|node| node.mind.handle_store_emptied());
+                self.nodes.iter_mut().for_each(|node| node.behavior.handle_store_emptied());
                 Ok(())
             }
             Event::Fault => self.fault(),
             Event::LookForDead { node, died } => self.look_for_dead(node, died),
             Event::LookForWaiting { job, since } => self.look_for_waiting(job, since),
+            Event::LookForLost { job, since } => self.look_for_lost(job, since),
             Event::LookForJoined { node, since } => self.look_for_joined(node, since),
             Event::LookForRound { job } => self.look_for_round(job),
             Event::Reply { .. } | Event::NoReply { .. } | Event::Timer { .. } => unreachable!("for a node"),
@@ -256,7 +260,7 @@ impl World {
 
     pub(crate) fn start_join(&mut self, node: usize) -> Result<(), Violation> {
         let known = &mut self.nodes[node];
-        let next = known.mind.join(&mut known.life, self.now);
+        let next = known.behavior.join(&mut known.life, self.now);
         self.grant(node, next)
     }
 
@@ -281,7 +285,7 @@ impl World {
         if let Some((key, before, after)) = changed {
             self.unsettled = true;
             let before = before.as_deref().unwrap_or(&EMPTY);
-            let waited = self.jobs[job].checks.waiting_since;
+            let Checks { waiting_since: waited, losing_since: losing, .. } = self.jobs[job].checks;
             let me = self.nodes[node].me.clone();
             let writer = Writer { node: &me, is_torch };
             let restored = self.jobs[job].checks.restored(before, &after, &me).is_some();
@@ -292,8 +296,12 @@ impl World {
                 self.summary.rounds += 1;
                 self.summary.first_round.get_or_insert(self.now);
             }
+            let losing = checks.losing_since.filter(|_| losing.is_none());
             if let (None, Some(since)) = (waited, checks.waiting_since) {
                 self.plan_look_for_waiting(job, since);
+            }
+            if let Some(since) = losing {
+                self.plan_look_for_lost(job, since);
             }
         }
         let delay = self.latency();
@@ -318,7 +326,7 @@ impl World {
         }
         match want {
             Want::Nothing => {}
-            Want::Sleep(time) => self.plan(time, Event::Timer { node, number }),
+            Want::Sleep(time) => self.plan(time, Event::Timer { node, number, is_woken: false }),
             Want::Send(request) => {
                 if let Request::Write { .. } = request {
                     self.check_attempts(node)?;

@@ -130,6 +130,6 @@ pub use interrupt::{interruptible, is_interrupted, sleep};
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
-pub use server::{Listen, ServerOptions, ServerStats, TcpStoreServer};
+pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
 pub use store::{DEFAULT_TIMEOUT, Exchange, Store};
 pub use tcp::{OnReset, TcpStore, TcpStoreOptions};

@@ -19,6 +19,7 @@ use rallypoint_core::hub::HubOptions;
 
 pub use listen::Listen;
 pub use rallypoint_core::hub::ServerStats;
+pub use sharing::SharedServers;
 
 use crate::endpoint::Endpoint;
 use crate::error::{ListenFault, Result, StoreError};

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::counted;
 use rallypoint_core::supervise::{Parting, Verdict};
 use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
 
 use super::Agent;
+use crate::announcements;
 use crate::error::AgentError;
 use crate::events::OfWorker;
-use crate::news;
 use crate::outcome::{End, Outcome};
 use crate::report::{self, Exit, Failure};
 
@@ -77,26 +76,25 @@ impl Agent {
             _ if self.signalled => SHOW_IN_HASTE,
             _ => SHOW,
         };
-        let (mut told, mut unshown) = (false, self.unshown);
+        let (mut told, mut all_shown) = (false, self.all_shown);
         let retired = std::mem::take(&mut self.retired);
         for attempt in retired.iter().chain(&self.attempt) {
-            unshown += attempt.finish(patience, || {
+            all_shown &= attempt.finish(patience, || {
                 told = told || !self.signals.take(Instant::now()).is_empty();
                 told
             });
         }
-        if unshown > 0 {
+        if !all_shown {
             let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            let lines = counted(unshown, "line");
-            tracing::warn!("up to {lines} of the workers were not shown: nobody read them{folder}");
+            tracing::warn!("some lines of the workers were not shown: nobody read them{folder}");
         }
     }
 
     /// Who closed the rendezvous may have said why.
     fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
-        news::final_failure(&*watching.board)
+        announcements::final_failure(&*watching.board)
     }
 
     /// Returns the nodes that may have ended the job without reporting why. That is the node that closed the rendezvous if
@@ -112,7 +110,7 @@ impl Agent {
         for (rank, node) in (0..).zip(&round.participants) {
             // If the store is gone with the node that failed, any other node may be torch's.
             let is_ours = store_answers && {
-                let answer = news::is_ours(&*round.store, rank);
+                let answer = announcements::is_ours(&*round.store, rank);
                 store_answers = answer.is_ok();
                 answer.unwrap_or(false)
             };
@@ -173,7 +171,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(board), true) =
                 (verdict, board, handler.hosts_store())
             {
-                news::linger(&*board);
+                announcements::linger(&*board);
             }
             drop(handler);
             drop(done);

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
 
-use super::letter::Letter;
+use super::message::Message;
 use super::{Agent, World};
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::error_file::Cause;
 use crate::events::OfWorker;
-use crate::joining::Formation;
+use crate::joiner::Formation;
 use crate::placement::Placement;
 use crate::processes::Ended;
 use crate::report::{self, Failure};
-use crate::watching::Watching;
+use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
 /// How long a start waits until what the last one wrote is shown, if nobody takes it.
@@ -25,8 +25,8 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
         workers: config.nproc_per_node,
         max_restarts: config.max_restarts,
-        shutdown_grace: config.grace.shutdown,
-        restart_grace: config.grace.restart,
+        shutdown_grace: config.shutdown_grace,
+        restart_grace: config.shutdown_grace,
         max_restart_backoff: config.max_restart_backoff,
         is_elastic: config.rendezvous.backend != "static",
         runs_once: config.runs_once,
@@ -50,14 +50,14 @@ impl Agent {
             attempt.finish(SHOW, || false);
             self.retired.push(attempt);
             for done in self.retired.extract_if(.., |attempt| attempt.is_done()) {
-                self.unshown += done.finish(SHOW, || true);
+                self.all_shown &= done.finish(SHOW, || true);
             }
         }
         if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
-            crate::finishing::take_back(&formation.round);
+            crate::exit_barrier::take_back(&formation.round);
         }
         self.joins_since = Instant::now();
-        let (joining, post) = (Arc::clone(&self.joining), self.post.clone());
+        let (joiner, sender) = (Arc::clone(&self.joiner), self.sender.clone());
         let failed_in = match reason {
             Reason::WorkerFailed { .. } => self.formation.clone(),
             _ => None,
@@ -70,10 +70,10 @@ impl Agent {
             // The others are to hear that it starts over, and why, before they see that it does.
             calls.into_iter().for_each(|call| drop(call.join()));
             if let Some(last) = &failed_in {
-                joining.wait_for_torch(last);
+                joiner.wait_for_torch(last);
             }
-            let joined = joining.join(restarts, || post.send(Letter::InRound));
-            post.send(Letter::Joined(joined.map(Box::new)));
+            let joined = joiner.join(restarts, || sender.send(Message::InRound));
+            sender.send(Message::Joined(joined.map(Box::new)));
         });
     }
 
@@ -115,9 +115,9 @@ impl Agent {
             }
         }
         if self.config.nproc_per_node == 0 {
-            let (post, start, round) = (self.post.clone(), self.starts, round.clone());
-            std::thread::spawn(move || match crate::joining::take_part_without_workers(&round) {
-                Ok(nodes) => post.send(Letter::WorkingNodes(start, nodes)),
+            let (sender, start, round) = (self.sender.clone(), self.starts, round.clone());
+            std::thread::spawn(move || match crate::joiner::take_part_without_workers(&round) {
+                Ok(nodes) => sender.send(Message::WorkingNodes(start, nodes)),
                 Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
             });
         }
@@ -127,13 +127,13 @@ impl Agent {
         let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
         let has_spares = rendezvous.backend != "static" && !is_private;
         if round.world_size > 1 || rendezvous.max_nodes > 1 || has_spares {
-            let (post, start) = (self.post.clone(), self.starts);
-            let hand_on = move |sight| post.send(Letter::Saw(start, sight));
+            let (sender, start) = (self.sender.clone(), self.starts);
+            let hand_on = move |observation| sender.send(Message::Observed(start, observation));
             let interval = self.config.monitor_interval;
-            self.watching = Some(Watching::start(&handler, round, self.epoch, interval, hand_on));
+            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, hand_on));
         }
         // Nothing may have been started at all.
-        self.bury();
+        self.reap();
     }
 
     fn prepare(&mut self, placement: &Placement) -> Result<Vec<WorkerPlan>> {

@@ -20,7 +20,7 @@ use crate::error::{AgentError, Result};
 
 /// The folder of a run, if it has one.
 #[derive(Debug, Default)]
-pub struct Folder {
+pub(crate) struct Folder {
     run: Option<PathBuf>,
     /// It was made for this run alone, and goes with it if nothing is in it.
     temporary: Option<PathBuf>,
@@ -62,13 +62,8 @@ impl Folder {
     }
 
     /// Where it is; a run without logs has none.
-    pub fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         self.run.as_deref()
-    }
-
-    /// The folder that is to be gone with the run if nothing was written in it, for [`remove_unused`].
-    pub fn temporary(&self) -> Option<&Path> {
-        self.temporary.as_deref()
     }
 
     /// Makes the folders of a start.
@@ -96,7 +91,7 @@ impl Drop for Folder {
 }
 
 /// Removes a folder and the folders in it as far as they hold no files.
-pub fn remove_unused(dir: &Path) {
+pub(crate) fn remove_unused(dir: &Path) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         remove_unused(&entry.path());

@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -41,15 +40,14 @@ pub(super) struct Followed {
 #[derive(Debug)]
 enum From {
     /// A file of which each line is shown with a prefix.
-    File { file: File, prefix: Vec<u8>, shown: Arc<AtomicU64> },
+    File { file: File, prefix: Vec<u8> },
     /// A pipe or terminal whose bytes are shown as they are.
     Passage { fd: Arc<OwnedFd>, last: LastLines, shown: bool },
 }
 
 impl Followed {
     pub(super) fn file(file: File, prefix: Vec<u8>) -> Followed {
-        let shown = Arc::default();
-        Followed { from: From::File { file, prefix, shown }, lines: Lines::default(), ended: false }
+        Followed { from: From::File { file, prefix }, lines: Lines::default(), ended: false }
     }
 
     pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
@@ -72,8 +70,6 @@ pub(super) struct Tail {
 struct Shared {
     /// Locked while something is shown, which may take as long as the reader likes.
     followed: Mutex<Passing>,
-    /// The files among it, with how many bytes of each were shown.
-    files: Mutex<Vec<(File, Arc<AtomicU64>)>>,
     wake: OwnedFd,
     stopping: AtomicBool,
     /// Counts what was written, so that a slow reader is told from none.
@@ -81,8 +77,8 @@ struct Shared {
     /// How often all was read: begun, and done.
     begun: AtomicU64,
     done: AtomicU64,
-    /// Lines that nobody was there to read.
-    unread: AtomicU64,
+    /// Whether lines could not be written because their reader is gone.
+    is_unread: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -106,13 +102,12 @@ impl Tail {
         let passing = Passing { to, followed: Vec::new(), filter, buffer: vec![0; 64 << 10], show };
         let shared = Arc::new(Shared {
             followed: Mutex::new(passing),
-            files: Mutex::default(),
             wake,
             stopping: AtomicBool::new(false),
             progress: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            unread: AtomicU64::new(0),
+            is_unread: AtomicBool::new(false),
         });
         let here = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("logs".into()).spawn(move || here.follow());
@@ -120,12 +115,6 @@ impl Tail {
     }
 
     pub(super) fn add(&self, followed: Followed) {
-        if let From::File { file, shown, .. } = &followed.from
-            && let Ok(file) = file.try_clone()
-        {
-            let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
-            files.push((file, Arc::clone(shown)));
-        }
         self.shared.lock().followed.push(followed);
         self.shared.wake();
     }
@@ -152,8 +141,8 @@ impl Tail {
     }
 
     /// After it was stopped: waits as long as somebody takes what is passed on, or has not for less than `patience`, or until
-    /// `is_enough`. How many lines were not shown.
-    pub(super) fn wait(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> u64 {
+    /// `is_enough`. Returns whether all lines were shown.
+    pub(super) fn wait(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
         let mut seen = (self.shared.progress.load(Ordering::SeqCst), Instant::now());
         while !self.is_done() && seen.1.elapsed() < patience && !is_enough() {
             std::thread::sleep(Duration::from_millis(1));
@@ -162,8 +151,7 @@ impl Tail {
                 seen = (progress, Instant::now());
             }
         }
-        let waiting = if self.is_done() { 0 } else { self.shared.waiting() };
-        self.shared.unread.load(Ordering::SeqCst) + waiting
+        self.is_done() && !self.shared.is_unread.load(Ordering::SeqCst)
     }
 }
 
@@ -180,20 +168,6 @@ impl Shared {
 
     fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    /// How many lines of the files have not been shown yet.
-    fn waiting(&self) -> u64 {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut lines, mut bytes) = (0, vec![0; 64 << 10]);
-        for (file, shown) in files.iter() {
-            let mut at = shown.load(Ordering::SeqCst);
-            while let Ok(length @ 1..) = file.read_at(&mut bytes, at) {
-                at += length as u64;
-                lines += count(&bytes[..length]);
-            }
-        }
-        lines
     }
 
     fn follow(&self) {
@@ -266,13 +240,12 @@ impl Passing {
                             show(*to, bytes);
                         }
                     }
-                    From::File { prefix, shown, .. } => {
+                    From::File { prefix, .. } => {
                         let mut batch = Batch { prefix, text: Vec::new(), filter };
                         followed.lines.take(bytes, |line| batch.add(line));
                         if !show(*to, &batch.text) {
-                            shared.unread.fetch_add(count(&batch.text), Ordering::SeqCst);
+                            shared.is_unread.store(true, Ordering::SeqCst);
                         }
-                        shown.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                 }
                 shared.progress.fetch_add(1, Ordering::SeqCst);
@@ -288,7 +261,7 @@ impl Passing {
                 let mut batch = Batch { prefix, text: Vec::new(), filter };
                 followed.lines.finish(|line| batch.add(line));
                 if !show(*to, &batch.text) {
-                    shared.unread.fetch_add(count(&batch.text), Ordering::SeqCst);
+                    shared.is_unread.store(true, Ordering::SeqCst);
                 }
                 shared.progress.fetch_add(1, Ordering::SeqCst);
             }
@@ -319,10 +292,6 @@ impl Batch<'_> {
             }
         }
     }
-}
-
-fn count(text: &[u8]) -> u64 {
-    text.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Shows something; whether anybody was there to see it. That nobody is ends no worker.

@@ -27,6 +27,26 @@ pub enum Goal {
     Close,
 }
 
+impl Goal {
+    /// How long leaving may take.
+    pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// Whether the goal is worth waiting for other nodes, or for a store that does not answer.
+    pub fn waits(self) -> bool {
+        matches!(self, Goal::Join | Goal::Exit)
+    }
+
+    /// How long reaching the goal may take.
+    pub fn timeout(self, settings: &Settings) -> Duration {
+        match self {
+            Goal::Join | Goal::Exit => settings.join_timeout,
+            Goal::Leave => Goal::LEAVE_TIMEOUT,
+            Goal::KeepAlive => settings.heartbeat_timeout,
+            Goal::Close => settings.close_timeout,
+        }
+    }
+}
+
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {

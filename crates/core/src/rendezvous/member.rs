@@ -1,13 +1,20 @@
 //! A node as it lives through many rounds: what outlasts each single run of it. What it does is a run's business.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::membership::{Joined, Membership};
 use super::mono::MonoTime;
 use super::node::NodeDesc;
+use super::outage::Outage;
 use super::settings::Settings;
 use super::state::State;
 use super::watch::Watch;
+
+/// How long one call to the store may take. Calls that fail are repeated, so this bounds only how late a node notices that it
+/// should stop.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A node as it lives through many rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +29,12 @@ pub struct Member {
     pub beat: Option<MonoTime>,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
+    /// The round for which its announcement was last written.
+    pub announced: Option<u64>,
+    /// The outage of the store, if there is one.
+    pub outage: Outage,
+    /// The last round of which no node needs the keys any more, until they are removed.
+    pub stale: Option<u64>,
     /// The complete round that this node is in, as it was last seen.
     pub round: Option<Arc<State>>,
     /// The round that this node has joined and not left since, as it was then.
@@ -39,10 +52,24 @@ impl Member {
             watch: Watch::default(),
             beat: None,
             announcement: None,
+            announced: None,
+            outage: Outage::default(),
+            stale: None,
             round: None,
             joined: None,
             is_ahead: false,
         }
+    }
+
+    /// Returns how long one call to the store may take, so that an outage lasts no longer than it may.
+    pub fn call_timeout(&self, now: MonoTime) -> Duration {
+        let left = self.settings.store_outage_timeout.saturating_sub(self.outage.lasted(now));
+        left.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
+    }
+
+    /// Forgets what was seen of other nodes: a store that was restarted has lost heartbeats, so silence proves nothing.
+    pub fn handle_store_emptied(&mut self) {
+        self.watch = Watch::default();
     }
 
     /// Records a state that was read at `now`; `None` if the store has none.
@@ -60,6 +87,13 @@ impl Member {
         {
             self.round = Some(Arc::clone(state));
         }
+    }
+
+    /// Returns the state that counts after `state` was observed: if the store has lost the round of this node, that is the
+    /// round, which this node restores.
+    pub fn current(&self, state: Option<&Arc<State>>) -> Arc<State> {
+        let round = self.round.as_ref().filter(|_| self.is_ahead);
+        round.or(state).cloned().unwrap_or_default()
     }
 
     /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.

@@ -7,6 +7,9 @@ use super::mono::MonoTime;
 /// How long an outage lasts before the first warning. Each further warning comes when the outage has lasted twice as long.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 
+/// How long an outage lasts before a node that may host the store does so.
+const HOST_GRACE: Duration = Duration::from_secs(5);
+
 /// An outage of the store, as one node observes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outage {
@@ -49,6 +52,11 @@ impl Outage {
     /// Returns how long the outage has lasted; zero while the store answers.
     pub fn lasted(&self, now: MonoTime) -> Duration {
         self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Whether the outage has lasted so long that the host of the store seems to be gone.
+    pub fn is_host_gone(&self, now: MonoTime) -> bool {
+        self.lasted(now) >= HOST_GRACE
     }
 
     /// Records that a call was answered. Returns how long the outage lasted, if it was long enough for a warning.

@@ -18,7 +18,7 @@ use super::time::WallTime;
 
 /// A node on its way to a goal.
 #[derive(Debug)]
-pub struct Run {
+pub(super) struct Run {
     goal: Goal,
     since: MonoTime,
     deadline: MonoTime,
@@ -61,7 +61,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
 impl Run {
     /// A run towards `goal` that must be over at `deadline`.
-    pub fn new(goal: Goal, now: MonoTime, deadline: MonoTime) -> Run {
+    pub(super) fn new(goal: Goal, now: MonoTime, deadline: MonoTime) -> Run {
         Run {
             goal,
             since: now,
@@ -81,33 +81,38 @@ impl Run {
         }
     }
 
+    /// What it is about.
+    pub(super) fn goal(&self) -> Goal {
+        self.goal
+    }
+
     /// Why it does what it does now.
-    pub fn reason(&self) -> &Reason {
+    pub(super) fn reason(&self) -> &Reason {
         &self.reason
     }
 
     /// The state it saw last.
-    pub fn state(&self) -> Option<&State> {
+    pub(super) fn state(&self) -> Option<&State> {
         self.cell.as_ref().and_then(|cell| cell.state.as_deref())
     }
 
     /// When it must be over. A spare that is needed after all has its time again.
-    pub fn deadline(&self) -> MonoTime {
+    pub(super) fn deadline(&self) -> MonoTime {
         self.deadline
     }
 
     /// Whether this node stood by as a spare when it last looked: then nothing must be over.
-    pub fn is_spare(&self, me: &NodeDesc) -> bool {
+    pub(super) fn is_spare(&self, me: &NodeDesc) -> bool {
         self.state().is_some_and(|state| state.redundancy_list.contains(me))
     }
 
     /// The state it saw last, to keep.
-    pub fn shared_state(&self) -> Option<Arc<State>> {
+    pub(super) fn shared_state(&self) -> Option<Arc<State>> {
         self.cell.as_ref().and_then(|cell| cell.state.clone())
     }
 
     /// The first step.
-    pub fn start(&mut self, member: &mut Member) -> Step {
+    pub(super) fn start(&mut self, member: &mut Member) -> Step {
         if matches!(self.goal, Goal::Join | Goal::Exit | Goal::Leave) {
             member.joined = None;
         }
@@ -115,13 +120,19 @@ impl Run {
     }
 
     /// The state was read.
-    pub fn handle_cell(&mut self, member: &mut Member, cell: Cell, now: MonoTime, wall: WallTime) -> Step {
+    pub(super) fn handle_cell(
+        &mut self,
+        member: &mut Member,
+        cell: Cell,
+        now: MonoTime,
+        wall: WallTime,
+    ) -> Step {
         self.take(member, cell, now);
         self.next(member, now, wall)
     }
 
     /// Whether somebody has let this node in, or out, already: then it is of no use to know who else wants to be.
-    pub fn is_settled(&self, me: &NodeDesc, state: &State) -> bool {
+    pub(super) fn is_settled(&self, me: &NodeDesc, state: &State) -> bool {
         match self.goal {
             Goal::Join => state.participants.contains_key(me),
             Goal::Exit => !state.participants.contains_key(me),
@@ -130,7 +141,7 @@ impl Run {
     }
 
     /// The announcement was made; the state and the announcements of that round were read after it, in that order.
-    pub fn handle_announced(
+    pub(super) fn handle_announced(
         &mut self,
         member: &mut Member,
         cell: Cell,
@@ -147,13 +158,13 @@ impl Run {
     }
 
     /// Something failed on the way to the store; what was asked for may or may not have happened.
-    pub fn handle_failure(&mut self) -> Step {
+    pub(super) fn handle_failure(&mut self) -> Step {
         self.writing = None;
         Step::Read
     }
 
     /// A write came to an end: `won`, or lost to what `cell` shows. `random` is any number.
-    pub fn handle_written(
+    pub(super) fn handle_written(
         &mut self,
         member: &mut Member,
         won: bool,
@@ -193,7 +204,7 @@ impl Run {
     }
 
     /// The pause is over.
-    pub fn handle_pause(&mut self, member: &Member, now: MonoTime) -> Step {
+    pub(super) fn handle_pause(&mut self, member: &Member, now: MonoTime) -> Step {
         let fresh = State::default();
         let state = self.state().unwrap_or(&fresh);
         let is_in = state.participants.contains_key(&member.me);

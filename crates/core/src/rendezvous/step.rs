@@ -20,16 +20,16 @@ pub struct Cell {
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Read the state: [`super::Run::handle_cell`].
+pub(super) enum Step {
+    /// Read the state: [`super::run::Run::handle_cell`].
     Read,
     /// Let the others know that this node wants to be in that round, then read the state and who else wants to:
-    /// [`super::Run::handle_announced`].
+    /// [`super::run::Run::handle_announced`].
     Announce {
         /// The round.
         round: u64,
     },
-    /// Write the state if nobody else has: [`super::Run::handle_written`].
+    /// Write the state if nobody else has: [`super::run::Run::handle_written`].
     Write {
         /// What must be there.
         token: Bytes,
@@ -39,7 +39,7 @@ pub enum Step {
         /// state that this write replaces, and can't act on them any more.
         retract: Option<(u64, Vec<NodeDesc>)>,
     },
-    /// Do nothing for so long at most, or until the phase is over; then [`super::Run::handle_pause`].
+    /// Do nothing for so long at most, or until the phase is over; then [`super::run::Run::handle_pause`].
     Pause {
         /// How long.
         most: Duration,
@@ -84,4 +84,8 @@ pub enum End {
     Refused(Reason),
     /// The time is up.
     Timeout(Reason),
+    /// The store has not answered for this long, which is longer than `store_outage_timeout`.
+    Outage(Duration),
+    /// The error of the last operation is final.
+    Error,
 }

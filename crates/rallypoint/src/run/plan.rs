@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rallypoint_agent::{
-    CommandMode, EventLog, Grace, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
+    CommandMode, EventLog, LaunchConfig, LogDir, LogsConfig, NumaBinding, WatchConfig, WorkerCommand,
     count_devices, reaches_agent, signal_number,
 };
 use rallypoint_http::parse_address;
@@ -54,7 +54,6 @@ pub(super) fn plan(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -
     }
     let (signals, names) = signals(args, defaults)?;
     extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
-    let grace = grace(args, defaults)?;
     let invoked_as = line.first().map(OsString::as_os_str).unwrap_or_default();
     let mode = mode(args, invoked_as, defaults, &mut warnings)?;
     let command = WorkerCommand { target, args: worker_args, mode };
@@ -64,7 +63,7 @@ pub(super) fn plan(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -
         max_restart_backoff: max_restart_backoff(args, defaults)?,
         monitor_interval: monitor_interval(args, defaults)?,
         signals,
-        grace: Grace { shutdown: grace, restart: grace },
+        shutdown_grace: shutdown_grace(args, defaults)?,
         logs: logs(args, defaults, nproc_per_node, &mut warnings)?,
         events: events(args, defaults)?,
         report: args.end_report.as_ref().map(PathBuf::from),
@@ -111,7 +110,7 @@ fn max_restart_backoff(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Durati
     }
 }
 
-fn grace(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
+fn shutdown_grace(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
     let given = defaults.number(args.shutdown_timeout, "--shutdown-timeout", python::int)?;
     let seconds = match (given, defaults.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
         (Some(seconds), _) => seconds,

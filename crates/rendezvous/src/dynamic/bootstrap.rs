@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::NodeDesc;
+use rallypoint_core::rendezvous::{CALL_TIMEOUT, NodeDesc};
 use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 
 use crate::error::{RendezvousError, Result};
 use crate::machine::{is_this_machine, place_to_listen};
-use crate::patience::{CALL_TIMEOUT, PatientWait};
+use crate::patience::PatientWait;
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has said it before may take to say it again.

@@ -8,19 +8,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Goal, Joined, Member, Membership, MonoTime, NodeDesc, Outage, Phase, ROLLBACK, Run, Settings,
-    State, StateError, Step, Tolerance, WallTime, Watch, keys, pickle,
+    Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
+    Outcome, Phase, Pursuit, Settings, Signal, State, StateError, Tolerance, WallTime, keys, pickle,
 };
 use rallypoint_store::{PrefixStore, Store, TcpStore, is_interrupted, sleep};
 
 use super::{Flag, WallClock};
-use crate::backend::{RendezvousBackend, Signal, Token};
+use crate::backend::{RendezvousBackend, Token};
 use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::{Observer, Waiting};
-use crate::patience::CALL_TIMEOUT;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
@@ -39,11 +38,6 @@ pub(super) struct Driver {
     member: Mutex<Member>,
     /// What was read last, so that what has not changed is not read twice.
     read: Mutex<Option<(Token, Arc<State>)>>,
-    /// The round that this node has last announced itself for.
-    asked: Mutex<Option<u64>>,
-    outage: Mutex<Outage>,
-    /// The last of the old rounds whose keys are to be removed.
-    stale: Mutex<Option<u64>>,
     /// Hosts the store in place of a host that is gone; `None` if this node must not.
     pub(super) take_over: Option<TakeOver>,
     /// The store that this node hosts since it took over. Dropping it would stop the server.
@@ -58,21 +52,13 @@ pub(super) struct Driver {
 
 /// How long a pause goes on before it is looked whether somebody wants this node to stop.
 const SLICE: Duration = Duration::from_millis(200);
-/// Shorter pauses are slept; waiting would cost more than it brings.
-const WORTH_WAITING: Duration = Duration::from_millis(20);
-/// How long a state that can't be read is looked at again before it is an error: it may be put right.
-pub(super) const CORRUPT: Duration = Duration::from_secs(10);
 /// The longest round trip to a store at which waiting for a signal pays. Beyond it, canceling the wait costs more than the
 /// wait saves.
 const WAIT_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
-/// The pause between two calls to a store that does not answer.
-const OUTAGE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long an outage lasts before this node tries to host the store itself.
-const TAKE_OVER_GRACE: Duration = Duration::from_secs(5);
 /// How long the removal of old keys may hold up a heartbeat.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to find out more about somebody who was dropped.
-const WHY: Duration = Duration::from_secs(1);
+/// How long to find out why a node was removed.
+const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
@@ -88,9 +74,6 @@ impl Driver {
             dropped: Flag::new(false),
             member: Mutex::new(member),
             read: Mutex::default(),
-            asked: Mutex::default(),
-            outage: Mutex::default(),
-            stale: Mutex::default(),
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
@@ -144,21 +127,12 @@ impl Driver {
 
     /// Reads the state once.
     pub(super) fn look(&self) -> Result<Arc<State>> {
-        let limited = self.backend.within(self.call_timeout());
+        let timeout = self.member().call_timeout(self.now());
+        let limited = self.backend.within(timeout);
         let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
         let mut member = self.member();
         member.observe(state.as_ref(), self.now());
-        // The store has lost the round of this node. The keep-alive thread is about to restore it.
-        match member.round.as_ref().filter(|_| member.is_ahead) {
-            Some(round) => Ok(Arc::clone(round)),
-            None => Ok(state.unwrap_or_default()),
-        }
-    }
-
-    /// Returns how long one call may take, so that an outage lasts no longer than it may.
-    fn call_timeout(&self) -> Duration {
-        let left = self.settings.store_outage_timeout.saturating_sub(self.outage().lasted(self.now()));
-        left.clamp(Duration::from_millis(100), CALL_TIMEOUT)
+        Ok(member.current(state.as_ref()))
     }
 
     /// Returns how long until the next silent node counts as dead.
@@ -169,11 +143,11 @@ impl Driver {
 
     /// Removes the keys of old rounds, for at most `REMOVAL_TIMEOUT`. The next call removes the rest.
     pub(super) fn remove_stale_keys(&self) {
-        let stale = *self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale = self.member().stale;
         if let Some(round) = stale
             && self.backend.forget(round, REMOVAL_TIMEOUT)
         {
-            self.stale.lock().unwrap_or_else(PoisonError::into_inner).take_if(|stale| *stale == round);
+            self.member().stale.take_if(|stale| *stale == round);
         }
     }
 
@@ -192,30 +166,18 @@ impl Driver {
         if is_interrupted() {
             return Err(self.interrupted());
         }
-        let source = match error {
-            RendezvousError::Connection { source, .. } if source.is_outage() => source,
-            error => return Err(error),
-        };
-        let (run_id, limit) = (&self.settings.run_id, self.settings.store_outage_timeout);
-        let now = self.now();
-        let tolerance = self.outage().handle_failure(began, now, limit);
+        if fault_of(&error) != Some(Fault::Outage) {
+            return Err(error);
+        }
+        let (now, limit) = (self.now(), self.settings.store_outage_timeout);
+        let tolerance = self.member().outage.handle_failure(began, now, limit);
         match tolerance {
             Tolerance::Quiet => {}
-            Tolerance::Warn(lasted) => {
-                tracing::warn!(
-                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {source}. The node '{}' \
-                     carries on, and gives up after {} s (store_outage_timeout).",
-                    lasted.as_secs_f64(),
-                    self.me,
-                    limit.as_secs()
-                );
-            }
-            Tolerance::GiveUp(lasted) => {
-                let (run_id, source) = (run_id.clone(), source.into());
-                return Err(RendezvousError::Outage { run_id, lasted, source });
-            }
+            Tolerance::Warn(lasted) => self.log(&Notice::StoreSilent { lasted }, Some(&error)),
+            Tolerance::GiveUp(lasted) => return Err(error.after_outage(lasted)),
         }
-        if self.outage().lasted(now) >= TAKE_OVER_GRACE {
+        let is_host_gone = self.member().outage.is_host_gone(now);
+        if is_host_gone {
             self.take_over();
         }
         Ok(())
@@ -223,17 +185,21 @@ impl Driver {
 
     /// Records that the store has answered a call begun at `began`.
     pub(super) fn answered(&self, began: MonoTime) {
-        let now = self.now();
-        self.round_trip.store(now.since(began).as_micros() as u64, Ordering::Relaxed);
-        if let Some(lasted) = self.outage().handle_answer(now) {
-            let (run_id, seconds) = (&self.settings.run_id, lasted.as_secs_f64());
-            tracing::info!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
+        self.measure(began);
+        let lasted = self.member().outage.handle_answer(self.now());
+        if let Some(lasted) = lasted {
+            self.log(&Notice::StoreAnswers { lasted }, None);
         }
+    }
+
+    fn measure(&self, began: MonoTime) {
+        self.round_trip.store(self.now().since(began).as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Whether the last call to the store failed because of an outage.
     pub(super) fn is_store_out(&self) -> bool {
-        !self.outage().lasted(self.now()).is_zero()
+        let now = self.now();
+        !self.member().outage.lasted(now).is_zero()
     }
 
     /// Whether this node hosts the store in place of a host that is gone.
@@ -248,10 +214,6 @@ impl Driver {
         {
             *hosted = take_over();
         }
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Outage> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
@@ -293,214 +255,162 @@ impl Driver {
         RendezvousError::Interrupted { run_id: self.settings.run_id.clone() }
     }
 
-    /// Pursues a goal to its end.
-    pub(super) fn pursue(&self, goal: Goal, deadline: MonoTime) -> Result<End> {
+    /// Pursues a goal to its end: executes the operations that the core asks for.
+    pub(super) fn pursue(&self, goal: Goal) -> Result<End> {
         let started = Instant::now();
-        let mut run = Run::new(goal, self.now(), deadline);
-        let mut step = run.start(&mut self.member());
-        let mut corrupt_since = None;
-        let mut woken = None;
-        let mut is_spare = false;
-        let waits = matches!(goal, Goal::Join | Goal::Exit);
-        // What must be done by then must not wait longer for a store that is away.
-        let limited = if waits { None } else { self.backend.within(deadline.since(self.now())) };
+        let (mut pursuit, mut operation) = Pursuit::start(goal, &mut self.member(), self.now());
+        let mut error = None;
         loop {
-            // Who joins has that long and a little more to withdraw; a spare has no end.
-            let joining = match waits && !run.is_spare(&self.me) {
-                true => {
-                    let left = run.deadline().since(self.now()) + ROLLBACK;
-                    self.backend.within(left.min(self.call_timeout()))
-                }
-                false => None,
-            };
-            let backend = joining.as_deref().or(limited.as_deref()).unwrap_or(&*self.backend);
             // A node that was told to stop waiting still leaves, or closes the rendezvous.
-            if if waits { self.is_interrupted() } else { is_interrupted() } {
+            if if goal.waits() { self.is_interrupted() } else { is_interrupted() } {
                 return Err(self.interrupted());
             }
-            let began = self.now();
-            let asks = !matches!(step, Step::Pause { .. });
-            let reads = matches!(step, Step::Read);
-            if waits && run.is_spare(&self.me) && !std::mem::replace(&mut is_spare, true) {
-                tracing::warn!(
-                    "The node '{}' is a spare of the rendezvous '{}': {}. It runs no workers until a node of the round \
-                     is lost.\nhint: if it is not meant as a spare, give its job a --rdzv-id of its own",
-                    self.me,
-                    self.settings.run_id,
-                    run.reason()
-                );
-            }
-            let next = match step {
-                Step::Read => self.cell(backend).map(|cell| {
-                    let mut member = self.member();
-                    run.handle_cell(&mut member, cell, self.now(), (self.wall_clock)())
-                }),
-                Step::Announce { round } => self.announce(backend, &mut run, round),
-                Step::Write { token, state, retract } => self.write(backend, &mut run, token, state, retract),
-                Step::Pause { most, phase } => {
-                    self.report(&run, started);
-                    // What doesn't wait for others has only collided with them; it is not to try again at once.
-                    if most < WORTH_WAITING || !waits {
-                        std::thread::sleep(most);
-                    } else if woken == Some(phase) {
-                        // It was said to be over and is not: what lies there is of an earlier life of this job, or a
-                        // stranger's. It must not make this a busy loop.
-                        self.sleep(most);
-                    } else if self.wait(Signal::Over(phase), most) {
-                        woken = Some(phase);
-                    }
-                    Ok(run.handle_pause(&self.member(), self.now()))
-                }
-                Step::End(end) => return Ok(end),
-            };
-            step = match next {
-                Ok(step) => {
-                    if asks {
-                        self.answered(began);
-                    }
-                    // That it could be read is not enough where it is what was to be written that is wrong.
-                    if !reads {
-                        corrupt_since = None;
-                    }
-                    step
-                }
-                Err(error) => {
-                    self.pause_before_retry(error, &mut corrupt_since, began, run.deadline(), waits)?;
-                    run.handle_failure()
-                }
-            };
-        }
-    }
-
-    /// Pauses before the next attempt.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the error if another attempt is not worth it.
-    fn pause_before_retry(
-        &self,
-        error: RendezvousError,
-        corrupt_since: &mut Option<Instant>,
-        began: MonoTime,
-        deadline: MonoTime,
-        waits: bool,
-    ) -> Result<()> {
-        match &error {
-            RendezvousError::Connection { source, .. } if source.is_outage() => {
-                let latest = if waits { deadline.after(ROLLBACK) } else { deadline };
-                if self.now() >= latest {
-                    return Err(error);
-                }
-                // A write may have happened or not. The next read shows it.
-                self.tolerate(error, began)?;
-                if waits {
-                    self.sleep(OUTAGE_RETRY_INTERVAL);
-                }
-                Ok(())
-            }
-            // Old agents are in the rendezvous, and keep writing states that this node can't share.
-            RendezvousError::State { source: StateError::OldAgent, .. } => Err(error),
-            RendezvousError::State { source, .. } => {
-                let since = corrupt_since.get_or_insert_with(|| {
-                    tracing::warn!(
-                        "the state of the rendezvous '{}' can't be read, waiting for it to be put right: {source}",
-                        self.settings.run_id
+            let outcome = match operation {
+                Operation::End(End::Outage(lasted)) => {
+                    return Err(
+                        error.map_or_else(no_error, |error: RendezvousError| error.after_outage(lasted))
                     );
-                    Instant::now()
-                });
-                if since.elapsed() >= CORRUPT || self.now() > deadline {
-                    return Err(error);
                 }
-                // Who was interrupted and now leaves, or only shows that it is alive, must not look again and again.
-                match waits {
-                    true => self.sleep(Duration::from_millis(500)),
-                    false => std::thread::sleep(Duration::from_millis(500)),
+                Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
+                Operation::End(end) => return Ok(end),
+                Operation::Pause { most, wake } => {
+                    self.report(&pursuit, started);
+                    Outcome::Paused { is_woken: self.pause(goal, most, wake) }
                 }
-                Ok(())
+                Operation::Host => {
+                    self.take_over();
+                    Outcome::Done
+                }
+                operation => {
+                    let began = self.now();
+                    let timeout = pursuit.call_timeout(&self.member(), began);
+                    let limited = self.backend.within(timeout);
+                    match self.call(limited.as_deref().unwrap_or(&*self.backend), operation) {
+                        Ok(outcome) => {
+                            self.measure(began);
+                            outcome
+                        }
+                        Err(failure) => {
+                            let Some(fault) = fault_of(&failure) else { return Err(failure) };
+                            error = Some(failure);
+                            Outcome::Failed(fault)
+                        }
+                    }
+                }
+            };
+            let moment = Moment { mono: self.now(), wall: (self.wall_clock)(), random: random() };
+            operation = pursuit.handle(&mut self.member(), outcome, moment);
+            while let Some(notice) = pursuit.poll_notice() {
+                self.log(&notice, error.as_ref());
             }
-            _ => Err(error),
         }
     }
 
-    fn announce(&self, backend: &dyn RendezvousBackend, run: &mut Run, round: u64) -> Result<Step> {
-        // Once is enough: who was taken back is not let in by others again, however often it asks.
-        let helped = *self.asked() == Some(round) || backend.announce(round, &self.me)?;
-        *self.asked() = helped.then_some(round);
-        // In this order: whoever is taken back is so before the state changes.
-        let cell = self.cell(backend)?;
-        let is_settled = cell.state.as_ref().is_some_and(|state| run.is_settled(&self.me, state));
-        let announced = if helped && !is_settled { backend.announced(round)? } else { Vec::new() };
-        let mut member = self.member();
-        Ok(run.handle_announced(&mut member, cell, announced, self.now(), (self.wall_clock)()))
+    /// Pauses, and returns whether a signal ended the pause.
+    fn pause(&self, goal: Goal, most: Duration, wake: Option<Phase>) -> bool {
+        match wake {
+            Some(phase) => return self.wait(Signal::Over(phase), most),
+            None if goal.waits() => self.sleep(most),
+            // A node that was interrupted and now leaves must still pause.
+            None => sleep(most),
+        }
+        false
+    }
+
+    /// Executes an operation that asks the store.
+    fn call(&self, backend: &dyn RendezvousBackend, operation: Operation) -> Result<Outcome> {
+        Ok(match operation {
+            Operation::Read => Outcome::Cell(self.cell(backend)?),
+            Operation::Announce { round } => {
+                Outcome::Announced { is_supported: backend.announce(round, &self.me)? }
+            }
+            Operation::ReadAnnounced { round } => Outcome::Nodes(backend.announced(round)?.into()),
+            Operation::Retract { round, nodes } => {
+                backend.retract(round, &nodes)?;
+                Outcome::Done
+            }
+            Operation::Write { token, state, signals } => self.write(backend, token, state, &signals)?,
+            other => unreachable!("{other:?} does not ask the store"),
+        })
     }
 
     fn write(
         &self,
         backend: &dyn RendezvousBackend,
-        run: &mut Run,
         token: Token,
-        state: State,
-        retract: Option<(u64, Vec<NodeDesc>)>,
-    ) -> Result<Step> {
-        if let Some((round, nodes)) = retract {
-            backend.retract(round, &nodes)?;
-        }
+        state: Arc<State>,
+        signals: &[Signal],
+    ) -> Result<Outcome> {
         let bytes = pickle::encode_checked(&state, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
-        let before = run.shared_state().unwrap_or_default();
         let written = backend.set_state(&bytes, &token)?;
-        // States may be large: what is not needed any more goes before the next is read.
+        // States may be large: what is not needed any more goes before the next is decoded.
         drop((bytes, token));
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
-                let state = Arc::new(state);
-                self.tell(backend, &before, &state);
+                signals.iter().for_each(|signal| backend.signal(*signal));
                 self.remember(&token, &state);
                 Cell { state: Some(state), token }
             }
             (_, now) => {
-                drop((state, before));
+                drop(state);
                 self.decode(now)?
             }
         };
-        let mut member = self.member();
-        Ok(run.handle_written(&mut member, written.won, cell, random(), self.now(), (self.wall_clock)()))
+        Ok(Outcome::Written { won: written.won, cell })
     }
 
-    /// After a write that won: wakes those whom it concerns, and says who was dropped.
-    fn tell(&self, backend: &dyn RendezvousBackend, before: &State, after: &State) {
-        let (was, is) = (Phase::of(before), Phase::of(after));
-        if let Some(phase) = was.filter(|_| was != is) {
-            backend.signal(Signal::Over(phase));
-            if is.is_none() {
-                backend.signal(Signal::Wanted { round: phase.round });
-            } else if phase.round >= 2 && !phase.complete {
-                *self.stale.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase.round - 2);
+    /// Logs what the core notices. `error` is the last error of the store.
+    fn log(&self, notice: &Notice, error: Option<&RendezvousError>) {
+        let (me, run_id) = (&self.me, &self.settings.run_id);
+        match notice {
+            Notice::StoreSilent { lasted } => {
+                let cause = error.and_then(RendezvousError::store_error);
+                tracing::warn!(
+                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' carries on, \
+                     and gives up after {} s (store_outage_timeout).",
+                    lasted.as_secs_f64(),
+                    cause.map_or_else(String::new, ToString::to_string),
+                    self.settings.store_outage_timeout.as_secs()
+                );
+            }
+            Notice::StoreAnswers { lasted } => {
+                let seconds = lasted.as_secs_f64();
+                tracing::info!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
+            }
+            Notice::StateUnreadable => {
+                let cause = match error {
+                    Some(RendezvousError::State { source, .. }) => source.to_string(),
+                    _ => String::new(),
+                };
+                tracing::warn!(
+                    "the state of the rendezvous '{run_id}' can't be read, waiting for it to be put right: {cause}"
+                );
+            }
+            Notice::Spare(reason) => tracing::warn!(
+                "The node '{me}' is a spare of the rendezvous '{run_id}': {reason}. It runs no workers until a node of the \
+                 round is lost.\nhint: if it is not meant as a spare, give its job a --rdzv-id of its own"
+            ),
+            Notice::Removed { nodes, round } => {
+                nodes.iter().for_each(|node| self.log_removed(node, *round));
             }
         }
-        if after.complete && after.wait_list.contains(&self.me) && !before.wait_list.contains(&self.me) {
-            backend.signal(Signal::Wanted { round: after.round });
-        }
-        let is_lost = |node: &&NodeDesc| **node != self.me && !after.has(node);
-        // They start over without them, and need not wait until they look.
-        if was == is && after.complete && before.participants.keys().any(|node| is_lost(&node)) {
-            backend.signal(Signal::Wanted { round: after.round });
-        }
-        for node in before.last_heartbeats.keys().filter(is_lost) {
-            let what = format!(
-                "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s \
-                 (keep_alive_interval × keep_alive_max_attempt)",
-                self.settings.run_id,
-                self.me,
-                self.settings.keep_alive_limit().as_secs_f64()
-            );
-            match self.may_have_finished(backend, before, node) {
-                true => tracing::info!(
-                    "{what}. Workers of the round have finished: a torch agent whose own have says nothing more while it \
-                     waits for the others, so nothing need be wrong."
-                ),
-                false => tracing::warn!("{what}."),
-            }
+    }
+
+    fn log_removed(&self, node: &NodeDesc, round: Option<u64>) {
+        let what = format!(
+            "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s (keep_alive_interval × \
+             keep_alive_max_attempt)",
+            self.settings.run_id,
+            self.me,
+            self.settings.keep_alive_limit().as_secs_f64()
+        );
+        match round.is_some_and(|round| self.may_have_finished(round, node)) {
+            true => tracing::info!(
+                "{what}. Workers of the round have finished: a torch agent whose own have says nothing more while it waits \
+                 for the others, so nothing need be wrong."
+            ),
+            false => tracing::warn!("{what}."),
         }
     }
 
@@ -511,25 +421,28 @@ impl Driver {
         round > 0 && is_gone && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
     }
 
-    /// Whether this may be an agent of torch's that waits for the others to finish: its client can do one thing at a
-    /// time, so its heartbeats wait as well. Ours have announced themselves, and show that they live until they go.
-    fn may_have_finished(&self, backend: &dyn RendezvousBackend, before: &State, node: &NodeDesc) -> bool {
-        if !before.complete || backend.announced(before.round).is_ok_and(|ours| ours.contains(node)) {
+    /// Whether a node of a complete round may be an agent of torch's that waits for the others to finish: its client does one
+    /// thing at a time, so it sends no heartbeats then. Nodes of ours have announced themselves, and send them until they leave.
+    fn may_have_finished(&self, round: u64, node: &NodeDesc) -> bool {
+        let limited = self.backend.within(EXPLANATION_TIMEOUT);
+        let announced = limited.as_deref().unwrap_or(&*self.backend).announced(round);
+        if announced.is_ok_and(|ours| ours.contains(node)) {
             return false;
         }
-        let prefix = keys::round_prefix(&self.settings.run_id, before.round);
-        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(WHY))));
+        let prefix = keys::round_prefix(&self.settings.run_id, round);
+        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(EXPLANATION_TIMEOUT))));
         nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 
-    fn report(&self, run: &Run, started: Instant) {
+    fn report(&self, pursuit: &Pursuit, started: Instant) {
         if let Some(observer) = &self.observer {
+            let state = pursuit.state();
             observer.waiting(&Waiting {
-                reason: run.reason(),
-                state: run.state(),
+                reason: pursuit.reason(),
+                state: state.as_deref(),
                 settings: &self.settings,
                 waited: started.elapsed(),
-                left: run.deadline().since(self.now()),
+                left: pursuit.deadline().since(self.now()),
                 missing: self.missing(),
             });
         }
@@ -537,10 +450,9 @@ impl Driver {
 
     fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
         let read = backend.state()?;
-        // A store that was restarted has lost heartbeats, so what was seen of them proves no silence.
         let generation = self.store.generation();
         if self.generation.swap(generation, Ordering::Relaxed) != generation {
-            self.member().watch = Watch::default();
+            self.member().handle_store_emptied();
         }
         self.decode(read)
     }
@@ -565,13 +477,24 @@ impl Driver {
         *known = Some((token.clone(), Arc::clone(state)));
     }
 
-    fn asked(&self) -> MutexGuard<'_, Option<u64>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn member(&self) -> MutexGuard<'_, Member> {
         self.member.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the core makes of an error; `None` if the error is final.
+fn fault_of(error: &RendezvousError) -> Option<Fault> {
+    match error {
+        RendezvousError::Connection { source, .. } if source.is_outage() => Some(Fault::Outage),
+        // Old agents are in the rendezvous, and keep writing states that this node can't share.
+        RendezvousError::State { source: StateError::OldAgent, .. } => None,
+        RendezvousError::State { .. } => Some(Fault::Corrupt),
+        _ => None,
+    }
+}
+
+fn no_error() -> RendezvousError {
+    unreachable!("a pursuit fails only after an operation has failed")
 }
 
 /// The time by this machine's clock.

@@ -65,10 +65,9 @@ impl Drop for KeepAlive {
 fn beat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let began = driver.now();
-    let deadline = began.after(driver.settings.heartbeat_timeout);
     let failed =
         format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");
-    match driver.pursue(Goal::KeepAlive, deadline) {
+    match driver.pursue(Goal::KeepAlive) {
         Ok(End::Reached { reason: reason @ Reason::Dropped, .. }) => {
             if !driver.dropped.swap(true, Ordering::Relaxed) {
                 tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {reason}.");

@@ -1,10 +1,8 @@
-//! The servers that the stores of one process share, by port. Which process that is, is part of the question: a forked
-//! child has a copy of its parent's list, whose servers have no thread there, and whose lock may be held by nobody.
+//! The servers that the stores of one process share, by port.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use rallypoint_core::Limits;
 
@@ -19,24 +17,33 @@ struct Entry {
     limits: Limits,
 }
 
-/// Servers by port, of the process with this number.
-type Servers = (u32, HashMap<u16, Entry>);
+static SERVERS: Mutex<BTreeMap<u16, Entry>> = Mutex::new(BTreeMap::new());
 
-/// One list for each process of a line of forks. The last of so many finds its ancestor's long let go of.
-static LISTS: [Mutex<Option<Servers>>; 16] = [const { Mutex::new(None) }; 16];
+/// The list of the servers that the stores of this process share, locked.
+///
+/// A program that forks must hold it while it does: otherwise its child may find the list locked by a thread that was not
+/// copied. The child must then call [`SharedServers::forget`], since it has no threads of its parent's servers.
+pub struct SharedServers(MutexGuard<'static, BTreeMap<u16, Entry>>);
 
-/// The process that asked last, and how many before it, one forked from the other, have asked.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+impl SharedServers {
+    /// Locks the list, unless another thread holds it.
+    pub fn try_lock() -> Option<SharedServers> {
+        match SERVERS.try_lock() {
+            Ok(servers) => Some(SharedServers(servers)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(SharedServers(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Empties the list, so that the next store starts a server of its own.
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+}
 
 /// The server of this process on that port, if it is as asked for, or else a new one.
 pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
-    let process = std::process::id();
-    let mut list = list_of(process);
-    let (owner, servers) = list.get_or_insert_with(|| (process, HashMap::new()));
-    if *owner != process {
-        servers.clear();
-        *owner = process;
-    }
+    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
     if asked.port != 0
         && let Some(entry) = servers.get(&asked.port)
         && let Some(server) = entry.server.upgrade()
@@ -99,15 +106,4 @@ fn differing(running: &Limits, asked: &Limits) -> Vec<LimitMismatch> {
     both.filter(|((_, running, _), (_, asked, _))| running != asked)
         .map(|((name, running, _), (_, asked, _))| LimitMismatch { name, running, asked })
         .collect()
-}
-
-fn list_of(process: u32) -> MutexGuard<'static, Option<Servers>> {
-    let next = |asked: u64| match (asked >> 32) as u32 == process {
-        true => None,
-        false => Some(u64::from(process) << 32 | u64::from((asked as u32).wrapping_add(1))),
-    };
-    // Refused if this process has asked before, which is as good.
-    let _ = ASKED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-    let place = ASKED.load(Ordering::SeqCst) as u32 as usize % LISTS.len();
-    LISTS[place].lock().unwrap_or_else(PoisonError::into_inner)
 }

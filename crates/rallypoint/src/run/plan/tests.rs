@@ -62,7 +62,7 @@ fn defaults_are_torchruns() {
     assert_eq!(config.nproc_per_node, 1);
     assert_eq!((config.role.as_str(), config.max_restarts), ("default", 0));
     assert_eq!(config.monitor_interval, Duration::from_millis(100));
-    assert_eq!(config.grace.shutdown, Duration::from_secs(30));
+    assert_eq!(config.shutdown_grace, Duration::from_secs(30));
     assert_eq!(config.signals, [15, 2, 1, 3]);
     assert_eq!(
         (config.rendezvous.backend.as_str(), config.rendezvous.endpoint.as_str()),
@@ -206,7 +206,7 @@ fn variables_are_defaults() {
         (config.logs.dir, config.logs.stdout_filters),
         (LogDir::At("/logs".into()), vec!["a".into(), "b".into()])
     );
-    assert_eq!(config.grace.shutdown, Duration::from_secs(7));
+    assert_eq!(config.shutdown_grace, Duration::from_secs(7));
     assert_eq!(variable(&config_of(&environment), "OMP_NUM_THREADS"), None);
     assert!(config.identical_workers);
     assert_eq!(config.watch.health_check, "127.0.0.1:8080".parse().ok());
@@ -214,7 +214,7 @@ fn variables_are_defaults() {
     assert_eq!(everywhere.watch.health_check, "[::]:8081".parse().ok());
     assert_eq!(config.error_file, Some("/e.json".into()));
     let config = with("--max-restarts 5 --shutdown-timeout 1 tool", &environment).unwrap().config;
-    assert_eq!((config.max_restarts, config.grace.shutdown), (5, Duration::from_secs(1)));
+    assert_eq!((config.max_restarts, config.shutdown_grace), (5, Duration::from_secs(1)));
     assert_eq!(with("tool", &[("PET_NODE_RANK", "x")]).unwrap_err().code, 2);
     assert_eq!(with("tool", &[("PET_STANDALONE", "x")]).unwrap_err().code, 1);
 }

@@ -32,20 +32,20 @@ pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
     let own_session = read_name(NAME, name);
     let has_own_session = own_session.is_some();
-    let Some((agent, door)) = own_session.or_else(|| read_name(NAME_IN_SESSION, name)) else {
+    let Some((agent, errors)) = own_session.or_else(|| read_name(NAME_IN_SESSION, name)) else {
         return crate::guard::enter(line);
     };
     if let [_, program, args @ ..] = &line[..] {
         let error = become_worker(agent, has_own_session, program, args);
-        // The agent may be gone; then no process wants to know.
-        let _ = Door::knock(&door, &error);
+        // The agent may be gone.
+        let _ = ExecErrors::report(&errors, &error);
     }
     Err(ExitCode::from(NOT_A_WORKER as u8))
 }
 
 fn read_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
-    let (agent, door) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
-    Some((agent.parse().ok().and_then(Pid::from_raw)?, door.to_owned()))
+    let (agent, errors) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
+    Some((agent.parse().ok().and_then(Pid::from_raw)?, errors.to_owned()))
 }
 
 fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsString]) -> io::Error {
@@ -58,28 +58,28 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
     if let Err(error) = prepare() {
         return error.into();
     }
-    // If it has died before it could be told, nobody will.
+    // If the agent has died before the call above, the kernel sends no signal.
     if getppid() != Some(agent) {
         return io::Error::other("the agent is gone");
     }
     Command::new(program).args(args).exec()
 }
 
-/// Where the agent hears of processes that could not become workers: a socket, because what a process inherits would be
-/// inherited by the worker, too.
-pub(crate) struct Door {
+/// Errors of processes that could not become workers. They come through a socket with a name, because the worker would inherit
+/// a descriptor.
+pub(crate) struct ExecErrors {
     socket: UnixDatagram,
     name: String,
 }
 
-impl Door {
-    pub(crate) fn open() -> io::Result<Door> {
+impl ExecErrors {
+    pub(crate) fn open() -> io::Result<ExecErrors> {
         use std::hash::{BuildHasher, Hasher, RandomState};
         let random = RandomState::new().build_hasher().finish();
         let name = format!("rallypoint-{}-{random:016x}", getpid().as_raw_nonzero());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         socket.set_nonblocking(true)?;
-        Ok(Door { socket, name })
+        Ok(ExecErrors { socket, name })
     }
 
     /// A command that becomes this one.
@@ -90,8 +90,8 @@ impl Door {
         command
     }
 
-    /// Why the process with that number did not become a worker, if it has said so.
-    pub(crate) fn heard_of(&self, pid: u32) -> Option<io::Error> {
+    /// Returns why the process with this id did not become a worker, if it has reported that.
+    pub(crate) fn take(&self, pid: u32) -> Option<io::Error> {
         let mut bytes = [0; 16];
         let mut found = None;
         while let Ok(8) = self.socket.recv(&mut bytes) {
@@ -104,7 +104,7 @@ impl Door {
         found
     }
 
-    fn knock(name: &str, error: &io::Error) -> io::Result<()> {
+    fn report(name: &str, error: &io::Error) -> io::Result<()> {
         let address = SocketAddr::from_abstract_name(name)?;
         let pid = getpid().as_raw_nonzero().get().to_le_bytes();
         let code = error.raw_os_error().unwrap_or(0).to_le_bytes();
@@ -117,14 +117,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_at_the_door_is_heard_by_number() {
-        let door = Door::open().unwrap();
-        assert!(door.heard_of(std::process::id()).is_none());
+    fn an_error_is_returned_once_for_the_process_that_reported_it() {
+        let errors = ExecErrors::open().unwrap();
+        assert!(errors.take(std::process::id()).is_none());
         let error = io::Error::from(rustix::io::Errno::NOENT);
-        Door::knock(&door.name, &error).unwrap();
-        assert!(door.heard_of(1).is_none(), "and only once");
-        Door::knock(&door.name, &error).unwrap();
-        let heard = door.heard_of(std::process::id()).unwrap();
+        ExecErrors::report(&errors.name, &error).unwrap();
+        assert!(errors.take(1).is_none(), "and only once");
+        ExecErrors::report(&errors.name, &error).unwrap();
+        let heard = errors.take(std::process::id()).unwrap();
         assert_eq!(heard.kind(), io::ErrorKind::NotFound);
     }
 

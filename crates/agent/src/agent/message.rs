@@ -1,4 +1,4 @@
-//! What the agent's threads tell its loop.
+//! Messages of the agent's threads to its loop.
 
 use std::sync::mpsc::Sender;
 
@@ -6,22 +6,22 @@ use rallypoint_rendezvous::{NodeDesc, RoundEnd};
 
 use super::snapshot::Snapshot;
 use crate::error::Result;
-use crate::joining::Formation;
-use crate::watching::Sight;
+use crate::joiner::Formation;
+use crate::round_watch::Observation;
 
 /// Something a thread has seen or done. Where there is a number, it is that of the start it belongs to.
-pub(super) enum Letter {
+pub(super) enum Message {
     /// This node is in a round, and waits for its workers' ranks.
     InRound,
-    /// It has them, or will not get them.
+    /// This node knows its workers' ranks, or the join failed.
     Joined(Result<Box<Formation>>),
-    /// Something has happened around this node.
-    Saw(u32, Sight),
+    /// Something was observed of the other nodes.
+    Observed(u32, Observation),
     /// All nodes of the round have reported how many workers they have; these nodes have some.
     WorkingNodes(u32, Vec<NodeDesc>),
     /// No node of the round is known to be lost.
     PeersAlive(u32),
-    /// It waits no longer for the others to finish.
+    /// This node waits no longer for the other nodes to finish.
     Finished(u32, RoundEnd),
     /// A health check asks for the state of the agent.
     Snapshot(Sender<Snapshot>),

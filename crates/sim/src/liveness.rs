@@ -1,5 +1,5 @@
-//! The invariants that need time, or more than one rendezvous: who must have been put out, seen or let in by when, and
-//! that all ends well. Each counts how often it looked at something that it could have found wrong.
+//! The invariants that need time, or more than one rendezvous: which node must have been removed, seen or let in by when,
+//! and that all ends well. Each counts how often it looked at something that it could have found wrong.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -52,15 +52,23 @@ impl World {
             hold!(at, "R13", !back, "{} had left and was let in by {}", node.me, writer.node);
             node.was_spare |= after.redundancy_list.contains(&node.me);
         }
-        self.check_admitted(job, before, after)?;
+        self.check_admitted(job, before, after, writer)?;
         self.check_evicted(job, before, after, writer)?;
         self.jobs[job].checks.written(before, after, writer, at)
     }
 
-    /// R12: who waited for a round is in it, unless it is full.
-    fn check_admitted(&mut self, job: usize, before: &State, after: &State) -> Result<(), Violation> {
+    /// R12: a node that waited for a round is in it, unless the round is full or a torch node whose clock is ahead has ended
+    /// the last call too early.
+    fn check_admitted(
+        &mut self,
+        job: usize,
+        before: &State,
+        after: &State,
+        writer: Writer<'_>,
+    ) -> Result<(), Violation> {
         let full = after.participants.len() as u64 >= self.config.max_nodes;
-        if before.complete || !after.complete || full {
+        let is_early = writer.is_torch && self.config.skew > 0;
+        if before.complete || !after.complete || full || is_early {
             return Ok(());
         }
         let since = self.now.saturating_sub(Duration::from_secs(5));
@@ -234,6 +242,25 @@ impl World {
             let deaf = node.working.is_some_and(|from| from <= since) && self.is_fit(node, since);
             hold!(self.now, "R12", !deaf, "{} works on although somebody waits since {since:?}", node.me);
             self.summary.looked[3] += 1;
+        }
+        Ok(())
+    }
+
+    /// A membership is up to one poll old, and a node that left has 1.2 s to come back.
+    pub(crate) fn plan_look_for_lost(&mut self, job: usize, since: Duration) {
+        let after = self.allow(4 * POLL, 12);
+        self.plan(after, Event::LookForLost { job, since });
+    }
+
+    /// R17: a node that works starts over when nodes of its round are lost.
+    pub(crate) fn look_for_lost(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
+        if self.jobs[job].checks.losing_since != Some(since) || self.state(job).closed {
+            return Ok(());
+        }
+        for node in self.nodes.iter().filter(|node| node.job == job) {
+            let works = node.working.is_some_and(|from| from <= since) && self.is_fit(node, since);
+            hold!(self.now, "R17", !works, "{} works on although a node is lost since {since:?}", node.me);
+            self.summary.looked[5] += 1;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What happens around a node while its workers run: nodes come, go, restart, fail, close the rendezvous, or lose it. Seen
-//! by two threads that wait for it, and handed on.
+//! Watches the other nodes while the workers run. One thread waits for their announcements, one polls the membership of the
+//! rendezvous.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,42 +9,43 @@ use rallypoint_core::supervise::Reports;
 use rallypoint_rendezvous::{Membership, RendezvousError, RendezvousHandler, RendezvousInfo};
 use rallypoint_store::{PrefixStore, Store};
 
-use crate::news::{Tiding, listen};
+use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
 /// The longest and shortest interval between two looks at the membership. A handler reads it at most once per second.
 const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Something that was seen.
+/// What was observed.
 #[derive(Debug)]
-pub(crate) enum Sight {
+pub(crate) enum Observation {
     /// The membership of the rendezvous, and what the nodes of the round have reported if the store answered.
     Membership(Box<Membership>, Option<Reports>),
     /// The membership can't be read.
-    Lost(RendezvousError),
-    /// Another node has said something.
-    Heard(Tiding),
+    StoreLost(RendezvousError),
+    /// Another node has announced something.
+    Announced(Announcement),
 }
 
-/// Two threads that look, until it is dropped. They notice that within a second, and nobody waits for it.
-pub(crate) struct Watching {
+/// The two threads. They end within a second after it is dropped.
+pub(crate) struct RoundWatch {
     wanted: Arc<AtomicBool>,
-    /// The members of the round are of interest.
+    /// Whether the membership is still polled.
     looking: Arc<AtomicBool>,
-    /// Where this node and those that watch the same start tell each other something.
+    /// The store of the announcements about this start of the workers.
     pub(crate) board: Arc<dyn Store>,
 }
 
-impl Watching {
-    /// `epoch` counts the starts in one round: where rounds don't change, it tells old news from new.
+impl RoundWatch {
+    /// Starts watching. `epoch` counts the starts in one round: the rounds of a static rendezvous don't change, so it separates
+    /// old announcements from new ones.
     pub(crate) fn start(
         handler: &Arc<dyn RendezvousHandler>,
         round: &RendezvousInfo,
         epoch: u64,
         interval: Duration,
-        hand_on: impl Fn(Sight) + Clone + Send + 'static,
-    ) -> Watching {
+        hand_on: impl Fn(Observation) + Clone + Send + 'static,
+    ) -> RoundWatch {
         let wanted = Arc::new(AtomicBool::new(true));
         let board: Arc<dyn Store> = match epoch {
             0 => Arc::clone(&round.store),
@@ -55,14 +56,18 @@ impl Watching {
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
             if let Err(error) = spawned {
-                tracing::warn!("this node will not see what the others do: {error}");
+                tracing::warn!("this node will not see what the other nodes do: {error}");
             }
         };
-        let (tell, is_wanted, news) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
+        let (tell, is_wanted, announcements) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
         spawn(
-            "news",
+            "announcements",
             Box::new(move || {
-                listen(&*news, || is_wanted.load(Ordering::SeqCst), |tiding| tell(Sight::Heard(tiding)))
+                listen(
+                    &*announcements,
+                    || is_wanted.load(Ordering::SeqCst),
+                    |announcement| tell(Observation::Announced(announcement)),
+                )
             }),
         );
         let looking = Arc::new(AtomicBool::new(true));
@@ -79,28 +84,28 @@ impl Watching {
                     }
                     let seen = match handler.membership() {
                         Ok(seen) => seen,
-                        Err(error) => return hand_on(Sight::Lost(error)),
+                        Err(error) => return hand_on(Observation::StoreLost(error)),
                     };
                     let is_calm = seen.is_intact() && !seen.is_closed;
                     // What follows from it is decided by the supervisor, which also has to know when all is well again.
                     if !is_calm || !was_calm {
                         let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
-                        hand_on(Sight::Membership(seen.into(), reports));
+                        hand_on(Observation::Membership(seen.into(), reports));
                     }
                     was_calm = is_calm;
                 }
             }),
         );
-        Watching { wanted, looking, board }
+        RoundWatch { wanted, looking, board }
     }
 
-    /// This node leaves the round; only what others say about it is still of interest.
+    /// Stops polling the membership, because this node leaves the round. Announcements are still handed on.
     pub(crate) fn stop_looking(&self) {
         self.looking.store(false, Ordering::SeqCst);
     }
 }
 
-impl Drop for Watching {
+impl Drop for RoundWatch {
     fn drop(&mut self) {
         self.stop_looking();
         self.wanted.store(false, Ordering::SeqCst);

@@ -1,22 +1,26 @@
-//! What the agent does at the exit barrier: it waits until all nodes have finished, for as long as it wants to know. When it
-//! no longer does is decided by the supervisor.
+//! The agent at the exit barrier, where it waits until all nodes have finished. The supervisor decides when it waits no longer.
 
 use std::time::Duration;
 
 use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, say_that_it_ended};
 
+/// How long a node that has finished waits for the others, as torch's agents do.
+pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long the store may take to answer what is not worth waiting for.
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long each call may take that reports a failure.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// This node has finished: waits until all have, at most for so long, or until nobody wants to know.
+/// Reports that this node has finished and waits until all nodes have, or until that is no longer wanted.
 pub(crate) fn finish(
     handler: &dyn RendezvousHandler,
     round: &RendezvousInfo,
-    most: Duration,
     is_wanted: impl Fn() -> bool,
 ) -> RoundEnd {
+    if let Err(error) = say_that_it_ended(&*round.store, round.rank) {
+        tracing::debug!("could not report that this node has finished: {error}");
+    }
+    let most = EXIT_BARRIER_TIMEOUT;
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".into()));
     // Workers outlive an outage of the store, so their node outlives it, too.
     ExitBarrier::of(round).with_outage_timeout(most).finish(handler, most, handler.hosts_store(), give_up)

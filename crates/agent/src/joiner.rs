@@ -3,7 +3,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,19 +15,16 @@ use rallypoint_rendezvous::{
 use crate::agent::LaunchObserver;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
-use crate::{guard, news};
+use crate::{announcements, guard};
 
 /// How long to wait for ranks before looking whether they can still come.
 const SLICE: Duration = Duration::from_millis(200);
-
-/// How long nothing need be said.
-const SLOW: Duration = Duration::from_secs(2);
 
 /// How long torch's nodes may take to see that their workers have failed: Python may need a while to end.
 const TORCH_NOTICES: Duration = Duration::from_secs(5);
 
 /// This node's way into rounds.
-pub(crate) struct Joining {
+pub(crate) struct Joiner {
     config: Arc<LaunchConfig>,
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
@@ -46,9 +42,9 @@ pub(crate) struct Formation {
     pub(crate) took: (Duration, Duration),
 }
 
-impl Joining {
-    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joining {
-        Joining { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
+impl Joiner {
+    pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joiner {
+        Joiner { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
     }
 
     /// The handler, once there is one.
@@ -72,7 +68,7 @@ impl Joining {
     pub(crate) fn wait_for_torch(&self, last: &Formation) {
         let Some(handler) = self.handler.get() else { return };
         let all_are_ours =
-            || news::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
+            || announcements::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
         if last.round.world_size == 1 || all_are_ours() {
             return;
         }
@@ -134,8 +130,6 @@ impl Joining {
 
     fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
-        // While a TCP store can't be reached, the observer reports why.
-        let _made = parameters.uses_file().then(|| tell_if_slow(&parameters.endpoint));
         Ok(match parameters.backend.as_str() {
             "c10d" => {
                 let handler = DynamicRendezvousHandler::create(
@@ -175,7 +169,7 @@ impl Joining {
         let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
-        news::say_restarts(store, rank, restarts).map_err(failed)?;
+        announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
         // Said first, so that nobody waits for this node while it waits.
         store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
@@ -189,7 +183,7 @@ impl Joining {
             match wait.poll(Duration::MAX) {
                 Ok(true) => {
                     let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
-                    let restarts = news::most_restarts(store, nodes).map_err(failed)?;
+                    let restarts = announcements::max_restarts(store, nodes).map_err(failed)?;
                     return Ok(Some((ranks, restarts)));
                 }
                 Ok(false) => {}
@@ -222,7 +216,7 @@ pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_st
     // This node counts as finished before the others know all ranks, so the last node to finish is one with workers.
     say_that_it_ended(store, rank)?;
     count_as_idle(store)?;
-    news::say_restarts(store, rank, 0)?;
+    announcements::publish_restarts(store, rank, 0)?;
     let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
     assign_ranks(store, &mine, round.world_size)?;
     let nodes = round.participants.iter().zip(role_infos(store, round.world_size)?);
@@ -234,16 +228,4 @@ fn launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);
     Launch { max_restarts: config.max_restarts, workers: config.nproc_per_node, command: hasher.finish() }
-}
-
-/// Says what is waited for if the answer takes longer than people like to look at nothing; until it is dropped.
-fn tell_if_slow(endpoint: &str) -> Sender<()> {
-    let (answered, answer) = channel();
-    let what = format!("no answer yet from the store of the rendezvous at {endpoint}");
-    std::thread::spawn(move || {
-        if answer.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("{what}");
-        }
-    });
-    answered
 }
