@@ -10,6 +10,7 @@
 //! - [`supervise`]: what happens to workers → what is done about it
 //! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others share
 
+pub mod client;
 mod counted;
 mod error;
 pub mod hub;

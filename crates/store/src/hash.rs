@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rallypoint_core::client::{Cancellation, Deadline};
 use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
-use crate::deadline::Deadline;
+use crate::deadline::now;
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
-use crate::interrupt;
 use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
@@ -19,6 +19,7 @@ pub struct HashStore {
     shared: Arc<Shared>,
     /// Shared with clones, but not with those that were given a time-out of their own.
     timeout: Arc<Mutex<Option<Duration>>>,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 struct Shared {
@@ -52,7 +53,20 @@ impl HashStore {
         let state =
             State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, answers: HashMap::new() };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))) }
+        HashStore {
+            shared: Arc::new(shared),
+            timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))),
+            cancellation: None,
+        }
+    }
+
+    /// This store, whose calls are ended early by `cancellation`.
+    pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> HashStore {
+        HashStore { cancellation: cancellation.into(), ..self.clone() }
+    }
+
+    fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -91,7 +105,7 @@ impl HashStore {
                 break Some(answer);
             }
             let changed = &self.shared.changed;
-            state = match deadline.slice() {
+            state = match deadline.slice(now()) {
                 Some(Duration::ZERO) => break None,
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(slice) => {
@@ -99,7 +113,7 @@ impl HashStore {
                         changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() {
                         drop(woken);
-                        interrupt::look_up();
+                        deadline.on_wait();
                         self.state()
                     } else {
                         woken
@@ -153,7 +167,7 @@ impl HashStore {
         let context = context(op, keys.clone());
         StoreError::Timeout {
             context,
-            waited: deadline.waited(),
+            waited: deadline.waited(now()),
             awaited: Awaited::keys(keys, Some(present)),
         }
     }
@@ -165,7 +179,7 @@ impl HashStore {
         then: Option<Request<'_>>,
         timeout: Option<Duration>,
     ) -> Result<Reply> {
-        let deadline = Deadline::after(timeout);
+        let deadline = self.deadline(timeout);
         self.block(Request::Wait { keys: KeyList::new(keys) }, then, &deadline)?
             .ok_or_else(|| self.timed_out(op, keys, &deadline))
     }
@@ -288,7 +302,7 @@ impl Store for HashStore {
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let name = key.as_bytes();
-        let deadline = Deadline::after(self.timeout());
+        let deadline = self.deadline(self.timeout());
         let wanted = [name];
         loop {
             let wait = Request::Wait { keys: KeyList::new(&wanted) };
@@ -326,7 +340,7 @@ impl Store for HashStore {
     }
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
-        let deadline = Deadline::after(timeout);
+        let deadline = self.deadline(timeout);
         let request = Request::Barrier {
             key: key.as_bytes(),
             world_size: i64::try_from(world_size).unwrap_or(i64::MAX),
@@ -335,7 +349,7 @@ impl Store for HashStore {
             Some(_) => Ok(()),
             None => Err(StoreError::Timeout {
                 context: context(Op::Barrier, vec![key.into()]),
-                waited: deadline.waited(),
+                waited: deadline.waited(now()),
                 awaited: Awaited::Arrivals(world_size),
             }),
         }
@@ -350,7 +364,7 @@ impl Store for HashStore {
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(HashStore { shared: Arc::clone(&self.shared), timeout: Arc::new(Mutex::new(timeout)) })
+        Box::new(HashStore { timeout: Arc::new(Mutex::new(timeout)), ..self.clone() })
     }
 
     fn has_extended_api(&self) -> bool {
@@ -359,6 +373,10 @@ impl Store for HashStore {
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        self.cancellation.clone()
     }
 
     fn kind(&self) -> StoreKind {

@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::time::Duration;
 
-/// Interval at which a server or a name server that has not answered is reported.
-pub(crate) const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+use crate::error::WireError;
 
 /// Why a connection to a store server could not be made, or how it broke.
 ///
@@ -87,6 +85,31 @@ impl From<&io::Error> for ConnectionFault {
             ErrorKind::TimedOut => ConnectionFault::Unanswered,
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => ConnectionFault::NoRoute,
             _ => ConnectionFault::System(error.to_string()),
+        }
+    }
+}
+
+/// What a peer sent that is not the protocol of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Bytes that are no reply to the request.
+    Malformed(WireError),
+    /// The reply to a PING had another number. The replies are out of step, or the peer is no store.
+    WrongNonce {
+        /// The number in the request.
+        sent: u32,
+        /// The number in the reply.
+        found: u32,
+    },
+}
+
+impl Violation {
+    /// The protocol that the peer seems to speak, if its first reply shows that.
+    pub fn peer_protocol(&self) -> Option<PeerProtocol> {
+        match self {
+            Violation::WrongNonce { found, .. } => Some(PeerProtocol::of(found.to_le_bytes())),
+            Violation::Malformed(_) => None,
         }
     }
 }
