@@ -8,6 +8,7 @@ use rallypoint_core::client::{Backoff, Deadline};
 
 use crate::deadline::{now, pause};
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
+use crate::options::setters;
 use crate::store::Store;
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
@@ -75,20 +76,14 @@ impl<'a> Barrier<'a> {
         }
     }
 
-    /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
-    pub fn rank(self, rank: impl Into<Option<u64>>) -> Barrier<'a> {
-        Barrier { rank: rank.into(), ..self }
-    }
-
-    /// Sets how long to wait; `None` for without end.
-    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Barrier<'a> {
-        Barrier { timeout: timeout.into(), ..self }
-    }
-
-    /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours say
-    /// so when they arrive.
-    pub fn trace_timeout(self, trace_timeout: Duration) -> Barrier<'a> {
-        Barrier { trace_timeout, ..self }
+    setters! {
+        /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
+        rank: Option<u64>;
+        /// Sets how long to wait; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours
+        /// say so when they arrive.
+        trace_timeout: Duration;
     }
 }
 
