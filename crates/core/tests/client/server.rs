@@ -218,7 +218,7 @@ impl Model {
             }
             Request::MultiSet { pairs } => {
                 for (key, value) in pairs.iter() {
-                    self.values.insert(key.into(), value.bytes().to_vec());
+                    self.values.insert(key.into(), value.to_vec());
                 }
                 Some(Vec::new())
             }

@@ -110,7 +110,7 @@ fn uploads_that_stop_make_room_for_one_that_goes_on() {
 #[test]
 fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
     let server = server("20s");
-    // Two uploads hold a little over half of the room. The server has read what has come of them, and waits for their ends.
+    // Two uploads hold most of the budget of 6 MiB. The server has read what has come of them, and waits for their ends.
     let size = 2 * MIB + 100_000;
     let mut others: Vec<_> = (0..2).map(|_| connect(&server)).collect();
     others[0].write_all(&upload_of(size, 0)[..2 * MIB - 50_000]).unwrap();
@@ -123,7 +123,7 @@ fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
     let (answered, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let bytes = upload_of(5 * MIB / 2, 9);
+            let bytes = upload_of(3 * MIB / 2, 9);
             let (front, back) = bytes.split_at(MIB);
             streamer.write_all(front).unwrap();
             // Never between two requests.

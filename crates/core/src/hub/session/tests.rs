@@ -1,7 +1,6 @@
 //! The handshake and the order of requests, by hand. What the engine makes of them is the model test's business.
 
 use super::*;
-use crate::store::{ClientId, Engine, Output};
 
 const VALIDATE: [u8; 5] = [0x00, 0xce, 0xf7, 0x85, 0x3c];
 const NUM_KEYS: u8 = Op::NumKeys as u8;
@@ -20,30 +19,12 @@ fn ops(session: &mut Session, bytes: &[u8], hold: Hold) -> (Vec<Op>, Option<Wire
     let (mut input, mut ops) = (bytes, Vec::new());
     loop {
         match session.next(&mut input, &Limits::default(), hold) {
-            Ok(Some(frame)) => ops.push(frame.op()),
+            Ok(Some(decoded)) => ops.push(decoded.request().op()),
             Ok(None) => {
                 assert!(input.is_empty(), "`None` means that the input is used up");
                 return (ops, None);
             }
             Err(error) => return (ops, Some(error)),
-        }
-    }
-}
-
-/// A server of one connection: what it answers to `bytes`, which arrive at once. `before` sets the store up.
-fn answers(bytes: &[u8], before: impl FnOnce(&mut Engine)) -> Vec<u8> {
-    let mut engine = Engine::new(Limits::default(), 1, Some(b""));
-    before(&mut engine);
-    let client = ClientId::new(0, 1);
-    let mut session = validated();
-    let (mut input, mut replies) = (bytes, Vec::new());
-    loop {
-        let hold = if engine.is_blocked(client) { Hold::Blocked } else { Hold::No };
-        let Some(frame) = session.next(&mut input, &Limits::default(), hold).unwrap() else { return replies };
-        engine.handle_request(client, frame.request());
-        while let Some(output) = engine.poll_output() {
-            let Output::Reply { reply, .. } = output else { panic!("{output:?}") };
-            reply.encode(&mut replies);
         }
     }
 }
@@ -55,36 +36,36 @@ fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
 }
 
 #[test]
-fn a_set_is_taken_only_whole_and_only_if_nothing_else_comes_first() {
+fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
-    let next_set = |session: &mut Session, bytes: &[u8]| {
+    let next_in_place = |session: &mut Session, bytes: &[u8]| {
         let mut input = bytes;
-        let taken =
-            session.next_set(&mut input, &Limits::default()).map(|(key, value)| [key, value].concat());
+        let taken = session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
         (taken, input.len())
     };
-    assert_eq!(next_set(&mut validated(), &set), (Some(b"/kv".to_vec()), 0));
-    assert_eq!(next_set(&mut validated(), &[&set[..], &set].concat()), (Some(b"/kv".to_vec()), set.len()));
+    assert_eq!(next_in_place(&mut validated(), &set), (Some(Op::Set), 0));
+    assert_eq!(next_in_place(&mut validated(), &[&set[..], &set].concat()), (Some(Op::Set), set.len()));
     for cut in 0..set.len() {
-        assert_eq!(next_set(&mut validated(), &set[..cut]), (None, cut));
+        assert_eq!(next_in_place(&mut validated(), &set[..cut]), (None, cut));
     }
-    assert_eq!(next_set(&mut Session::default(), &set), (None, set.len()));
-    assert_eq!(next_set(&mut validated(), &[NUM_KEYS]), (None, 1));
+    assert_eq!(next_in_place(&mut Session::default(), &set), (None, set.len()));
+    assert_eq!(next_in_place(&mut validated(), &[NUM_KEYS]), (Some(Op::NumKeys), 0));
+    assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
     // The rest of a request that has begun is no request of its own.
     let mut begun = validated();
     assert_eq!(ops(&mut begun, &set[..3], Hold::No), (vec![], None));
-    assert_eq!(next_set(&mut begun, &set), (None, set.len()));
+    assert_eq!(next_in_place(&mut begun, &set), (None, set.len()));
     let mut behind = validated();
     assert_eq!(ops(&mut behind, &[NUM_KEYS], Hold::Congested), (vec![], None));
-    assert_eq!(next_set(&mut behind, &set), (None, set.len()));
+    assert_eq!(next_in_place(&mut behind, &set), (None, set.len()));
 }
 
 #[test]
-fn a_set_beyond_the_limits_is_left_to_be_refused() {
+fn a_request_beyond_the_limits_is_not_taken_in_place() {
     for (key, value) in [(9, 1), (8, 17), (8, 16)] {
         let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
         let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);
-        assert_eq!(validated().next_set(&mut &set[..], &limits), None, "{key}, {value}");
+        assert_eq!(validated().next_in_place(&mut &set[..], &limits), None, "{key}, {value}");
         assert!(validated().next(&mut &set[..], &limits, Hold::No).is_err(), "{key}, {value}");
     }
 }
@@ -199,8 +180,9 @@ fn a_cancel_held_back_with_its_wait_still_reaches_it() {
     let mut session = validated();
     ops(&mut session, &[&wait[..], &[NUM_KEYS, CANCEL]].concat(), Hold::Congested);
 
-    let mut next =
-        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|frame| frame.op());
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
     assert_eq!(next(Hold::No), Some(Op::Wait));
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     assert_eq!(next(Hold::No), Some(Op::NumKeys));
@@ -213,8 +195,9 @@ fn a_cancel_held_back_with_its_wait_still_reaches_it() {
 fn cancels_held_back_each_overtake_once() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS, CANCEL, LIST_KEYS, CANCEL, CANCEL], Hold::Congested);
-    let mut next =
-        |hold| session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|frame| frame.op());
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
     for op in [Op::NumKeys, Op::ListKeys, Op::CancelWait] {
@@ -229,70 +212,17 @@ fn held_counts_the_incomplete_and_the_held_back() {
     let mut session = validated();
     ops(&mut session, &[&get[..], &get[..4]].concat(), Hold::Blocked);
     let deferred = get.len() + DEFERRED_OVERHEAD;
-    assert_eq!((session.partial(), session.deferred_bytes()), (Some(4), deferred));
+    assert_eq!((session.decoder().received(), session.deferred_bytes()), (Some(4), deferred));
     assert!((deferred + 4..=deferred + 64).contains(&session.held()), "{}", session.held());
     ops(&mut session, &get[4..], Hold::No);
-    assert_eq!((session.partial(), session.deferred_bytes(), session.held()), (None, 0, 0));
+    assert_eq!((session.decoder().received(), session.deferred_bytes(), session.held()), (None, 0, 0));
 }
 
 #[test]
 fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS; 1000], Hold::Blocked);
-    assert!(session.held() > 1000 * size_of::<Kept>());
-}
-
-#[test]
-fn a_wait_a_get_and_a_cancel_in_one_read_are_answered_cancelled_and_then_the_value() {
-    let keys: [&[u8]; 1] = [b"/absent"];
-    let wait = Request::Wait { keys: crate::wire::KeyList::new(&keys) };
-    let bytes = encoded(&[wait, Request::Get { key: b"/k" }, Request::CancelWait]);
-    let replies = answers(&bytes, |engine| {
-        engine.handle_request(ClientId::new(1, 1), Request::Set { key: b"/k", value: b"v"[..].into() });
-    });
-    assert_eq!(replies, b"\x01\x01\0\0\0\0\0\0\0v");
-}
-
-#[test]
-fn two_waits_in_one_read_are_answered_one_by_one() {
-    let keys: [&[u8]; 1] = [b"/k"];
-    let wait = Request::Wait { keys: crate::wire::KeyList::new(&keys) };
-    let bytes = encoded(&[wait, wait, Request::Ping { nonce: 9 }]);
-    let replies = answers(&bytes, |engine| {
-        engine.handle_request(ClientId::new(1, 1), Request::Set { key: b"/k", value: b"v"[..].into() });
-    });
-    assert_eq!(replies, b"\0\0\x09\0\0\0");
-}
-
-#[test]
-fn a_cancel_without_a_wait_is_answered() {
-    assert_eq!(answers(&[CANCEL], |_| {}), [1]);
-}
-
-#[test]
-fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
-    let pairs: [(&[u8], &[u8]); 2] = [(b"/a", b"1"), (b"/b", b"2")];
-    let bytes = encoded(&[Request::MultiSet { pairs: crate::wire::PairList::new(&pairs) }]);
-    let mut engine = Engine::new(Limits::default(), 1, None);
-    let (slow, other) = (ClientId::new(0, 1), ClientId::new(1, 1));
-    let mut session = validated();
-    let mut applied = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        let mut input = std::slice::from_ref(byte);
-        while let Some(frame) = session.next(&mut input, &Limits::default(), Hold::No).unwrap() {
-            engine.handle_request(slow, frame.request());
-            applied += 1;
-        }
-        assert_eq!(engine.snapshot().keys, if at + 1 == bytes.len() { 2 } else { 0 }, "after byte {at}");
-    }
-    assert_eq!(applied, 1);
-
-    // What comes later stays: nothing of the request is left to be applied again.
-    engine.handle_request(other, Request::Set { key: b"/a", value: b"newer"[..].into() });
-    assert!(session.next(&mut &[][..], &Limits::default(), Hold::No).unwrap().is_none());
-    engine.handle_request(other, Request::Get { key: b"/a" });
-    let newer = crate::wire::Reply::Value(crate::Value::copied(b"newer"));
-    assert_eq!(engine.poll_output(), Some(Output::Reply { client: other, reply: newer }));
+    assert!(session.held() > 1000 * size_of::<Frame>());
 }
 
 #[test]
@@ -302,7 +232,7 @@ fn a_request_that_begins_where_another_ends_is_another() {
         let mut session = validated();
         let mut feed = |mut bytes: &[u8]| {
             while session.next(&mut bytes, &Limits::default(), hold).unwrap().is_some() {}
-            (session.begun(), session.partial())
+            (session.decoder().started(), session.decoder().received())
         };
         let (first, _) = feed(&set[..9]);
         assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");

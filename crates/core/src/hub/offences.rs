@@ -1,31 +1,31 @@
-//! Who misbehaves, how often, and how much of it the log has to hear.
+//! Counts the offences of each address, and limits how many lines the log gets about them.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use rallypoint_core::Limits;
+use crate::limits::Limits;
 
-/// One address' recent offences.
+/// The recent offences of one address.
 #[derive(Debug)]
 struct Record {
-    since: Instant,
+    since: Duration,
     count: u32,
-    refused_until: Option<Instant>,
+    refused_until: Option<Duration>,
 }
 
-/// Offences by address, and the log's budget.
+/// Offences by address, and the budget of the log.
 #[derive(Debug)]
 pub(super) struct Offences {
     per_second: u32,
     penalty: Duration,
-    records: HashMap<IpAddr, Record>,
+    records: BTreeMap<IpAddr, Record>,
     lines_per_second: u32,
-    lines: (Option<Instant>, u32),
-    unsaid: u64,
+    lines: (Option<Duration>, u32),
+    suppressed: u64,
 }
 
-/// Addresses remembered at most; a scan from more than this many is not told apart any more.
+/// The most addresses with a record. Offences of further addresses are not counted.
 const MOST_ADDRESSES: usize = 16 * 1024;
 
 impl Offences {
@@ -33,15 +33,15 @@ impl Offences {
         Offences {
             per_second: limits.offences_per_second,
             penalty: limits.offence_penalty,
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             lines_per_second: limits.log_lines_per_second,
             lines: (None, 0),
-            unsaid: 0,
+            suppressed: 0,
         }
     }
 
-    /// Notes an offence. Loopback is exempt: there, one address is every program of the machine.
-    pub(super) fn note(&mut self, address: IpAddr, now: Instant) {
+    /// Counts an offence. Loopback is exempt, because all programs of the machine share that address.
+    pub(super) fn count(&mut self, address: IpAddr, now: Duration) {
         let address = address.to_canonical();
         if address.is_loopback() {
             return;
@@ -54,7 +54,7 @@ impl Offences {
         }
         let record =
             self.records.entry(address).or_insert(Record { since: now, count: 0, refused_until: None });
-        if now.duration_since(record.since) >= Duration::from_secs(1) {
+        if now.saturating_sub(record.since) >= Duration::from_secs(1) {
             (record.since, record.count) = (now, 0);
         }
         record.count += 1;
@@ -63,8 +63,8 @@ impl Offences {
         }
     }
 
-    /// Whether new connections of this address are refused now.
-    pub(super) fn is_refused(&self, address: IpAddr, now: Instant) -> bool {
+    /// Returns whether new connections from this address are refused now.
+    pub(super) fn is_refused(&self, address: IpAddr, now: Duration) -> bool {
         !self.records.is_empty()
             && self
                 .records
@@ -73,25 +73,25 @@ impl Offences {
                 .is_some_and(|until| now < until)
     }
 
-    /// Whether one more line may be logged, and how many were not since the last.
-    pub(super) fn may_log(&mut self, now: Instant) -> Option<u64> {
+    /// Returns whether one more line may be logged: then, how many lines were suppressed since the last one.
+    pub(super) fn may_log(&mut self, now: Duration) -> Option<u64> {
         let (since, count) = &mut self.lines;
-        if since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
+        if since.is_none_or(|since| now.saturating_sub(since) >= Duration::from_secs(1)) {
             (*since, *count) = (Some(now), 0);
         }
         if *count >= self.lines_per_second {
-            self.unsaid += 1;
+            self.suppressed += 1;
             return None;
         }
         *count += 1;
-        Some(std::mem::take(&mut self.unsaid))
+        Some(std::mem::take(&mut self.suppressed))
     }
 
-    /// Forgets who has behaved since.
-    pub(super) fn forget_old(&mut self, now: Instant) {
+    /// Removes records without a recent offence.
+    pub(super) fn forget_old(&mut self, now: Duration) {
         self.records.retain(|_, record| {
             record.refused_until.is_some_and(|until| now < until)
-                || now.duration_since(record.since) < Duration::from_secs(1)
+                || now.saturating_sub(record.since) < Duration::from_secs(1)
         });
     }
 }
@@ -106,13 +106,13 @@ mod tests {
 
     #[test]
     fn an_address_is_refused_after_twenty_offences_in_a_second_and_for_ten() {
-        let (mut offences, now) = (offences(), Instant::now());
+        let (mut offences, now) = (offences(), Duration::ZERO);
         let bad: IpAddr = "10.0.0.1".parse().unwrap();
         for _ in 0..20 {
-            offences.note(bad, now);
+            offences.count(bad, now);
         }
         assert!(!offences.is_refused(bad, now));
-        offences.note(bad, now);
+        offences.count(bad, now);
         assert!(offences.is_refused(bad, now));
         assert!(offences.is_refused("::ffff:10.0.0.1".parse().unwrap(), now));
         assert!(!offences.is_refused("10.0.0.2".parse().unwrap(), now));
@@ -124,15 +124,15 @@ mod tests {
 
     #[test]
     fn loopback_is_never_refused() {
-        let (mut offences, now) = (offences(), Instant::now());
+        let (mut offences, now) = (offences(), Duration::ZERO);
         let here: IpAddr = "::ffff:127.0.0.1".parse().unwrap();
-        (0..100).for_each(|_| offences.note(here, now));
+        (0..100).for_each(|_| offences.count(here, now));
         assert!(!offences.is_refused(here, now));
     }
 
     #[test]
     fn the_log_gets_ten_lines_a_second_and_the_number_of_the_rest() {
-        let (mut offences, now) = (offences(), Instant::now());
+        let (mut offences, now) = (offences(), Duration::ZERO);
         let said = (0..100).filter(|_| offences.may_log(now).is_some()).count();
         assert_eq!(said, 10);
         assert_eq!(offences.may_log(now + Duration::from_secs(1)), Some(90));
