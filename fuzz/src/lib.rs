@@ -3,11 +3,18 @@
 //! The fuzz targets call these with bytes a fuzzer makes up, the tests of the core with the seed corpus. A failure is a
 //! panic.
 
+#[path = "../../crates/core/tests/support/loopback.rs"]
+mod loopback;
+
+use std::time::Duration;
+
+use rallypoint_core::hub::HubOptions;
 use rallypoint_core::record::{Record, RecordReader, Replay};
 use rallypoint_core::rendezvous::{cell, pickle};
-use rallypoint_core::store::{ClientId, Engine, Output};
 use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
-use rallypoint_core::{Hold, Limits, RecordError, Session, WireError};
+use rallypoint_core::{Limits, RecordError, WireError};
+
+use loopback::Loopback;
 
 /// Lengths of pieces: each byte alone, some that fall inside lengths and strings, and all at once.
 const PIECES: [usize; 4] = [1, 7, 64, usize::MAX];
@@ -62,37 +69,74 @@ fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Ve
                 Err(error) => return (frames, Some(error)),
             }
         }
-        assert_eq!(decoder.arrived().unwrap_or(0), fed - taken, "every byte is in a request or held");
+        assert_eq!(decoder.received().unwrap_or(0), fed - taken, "every byte is in a request or held");
     }
     (frames, None)
 }
 
 /// What a server with this one client answers, and whether it hangs up.
 fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, bool) {
-    let mut engine = Engine::new(limits.clone(), 1, Some(b"identity"));
-    let mut session = Session::default();
-    let client = ClientId::new(0, 0);
+    let mut net = server(limits);
+    let Some(client) = net.open() else { return (Vec::new(), true) };
     let mut replies = Vec::new();
-    for mut input in pieces {
-        loop {
-            let hold = if engine.is_blocked(client) { Hold::Blocked } else { Hold::No };
-            let sets = std::iter::from_fn(|| session.next_set(&mut input, limits));
-            if hold != Hold::No || engine.handle_sets(client, sets) == 0 {
-                let Ok(next) = session.next(&mut input, limits, hold) else { return (replies, true) };
-                let Some(frame) = next else { break };
-                engine.handle_request(client, frame.request());
-            }
-            engine.assert_consistent();
-            assert!(engine.snapshot().bytes <= limits.store_bytes);
-            while let Some(output) = engine.poll_output() {
-                match output {
-                    Output::Reply { reply, .. } => reply.encode(&mut replies),
-                    Output::Close { .. } => return (replies, true),
-                }
-            }
-        }
+    for input in pieces {
+        net.send(client, input);
+        net.hub.check_invariants();
+        replies.extend(net.take_received(client));
     }
-    (replies, false)
+    (replies, !net.is_open(client))
+}
+
+fn server(limits: &Limits) -> Loopback {
+    Loopback::new(
+        HubOptions { limits: limits.clone(), identity: b"identity".to_vec(), ..HubOptions::default() },
+        (),
+    )
+}
+
+/// A server with several connections. The data says, in commands of two bytes and what follows them, which connection sends,
+/// ends, fails, stops reading, or that time passes.
+pub fn hub(data: &[u8]) {
+    const CONNECTIONS: usize = 4;
+    let mut net = server(&limits());
+    let mut ids = [None; CONNECTIONS];
+    let mut data = data;
+    while let [command, amount, rest @ ..] = data {
+        data = rest;
+        let slot = usize::from(command % CONNECTIONS as u8);
+        let amount = usize::from(*amount);
+        let id = match ids[slot].filter(|id| net.is_open(*id)) {
+            Some(id) => id,
+            None => {
+                let Some(id) = net.open() else { return };
+                // Most connections begin well, so that the data reaches the engine.
+                if command & 0x80 == 0 {
+                    net.send(id, b"\x00\xce\xf7\x85\x3c");
+                }
+                ids[slot] = Some(id);
+                id
+            }
+        };
+        match command / CONNECTIONS as u8 % 8 {
+            0..=3 => {
+                let (sent, rest) = data.split_at(amount.min(data.len()));
+                data = rest;
+                net.send(id, sent);
+            }
+            4 => net.end(id),
+            5 => net.fail(id),
+            6 => net.set_window(id, amount),
+            _ => net.pass(Duration::from_millis(100 * amount as u64)),
+        }
+        net.hub.check_invariants();
+    }
+    ids.into_iter().flatten().for_each(|id| net.fail(id));
+    net.hub.check_invariants();
+    assert_eq!(
+        (net.hub.snapshot().blocked, net.hub.snapshot().awaited),
+        (0, 0),
+        "no wait outlives its connection"
+    );
 }
 
 /// A server's stream of replies of one kind, which the first byte chooses.

@@ -88,7 +88,7 @@ def test_an_operation_that_an_old_server_lacks_is_named_at_once_and_the_client_g
             continue
         with pytest.raises(OurError) as failure:
             call()
-        assert failure.value.name == "UnsupportedByServer", failure.value
+        assert failure.value.name == "Unsupported", failure.value
         assert f"{name} is not supported by the server at 127.0.0.1:{server.port}" in failure.value.message
         assert mine.add("after", 1) > 0
     mine.delete_key("after")

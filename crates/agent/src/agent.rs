@@ -34,7 +34,6 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
 use crate::exit_barrier::EXIT_BARRIER_TIMEOUT;
-use crate::guard::Guard;
 use crate::joiner::{Formation, Joiner};
 use crate::logs::{Attempt, Logs};
 use crate::outcome::{End, Outcome};
@@ -78,10 +77,11 @@ const NOTHING_TO_LEAVE: Duration = Duration::from_millis(500);
 /// Runs the workers of this node to the end of the job. The program must call [`enter`](crate::enter) first in `main`, and the
 /// calling thread must be the main thread: the workers die with it.
 ///
-/// Without a guard, processes that the workers have started are left behind.
-pub fn run(config: LaunchConfig, guard: Option<Guard>, observer: Arc<dyn LaunchObserver>) -> Outcome {
+/// If the process was not started by [`start_agent`](crate::start_agent), processes that the workers have started are left
+/// behind.
+pub fn run(config: LaunchConfig, observer: Arc<dyn LaunchObserver>) -> Outcome {
     let start = Instant::now();
-    match Agent::new(config, guard, observer, start) {
+    match Agent::new(config, observer, start) {
         Ok(agent) => agent.run(),
         Err(error) => Outcome {
             end: End::Error(error),
@@ -154,12 +154,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(
-        config: LaunchConfig,
-        guard: Option<Guard>,
-        observer: Arc<dyn LaunchObserver>,
-        start: Instant,
-    ) -> Result<Agent> {
+    fn new(config: LaunchConfig, observer: Arc<dyn LaunchObserver>, start: Instant) -> Result<Agent> {
         let config = Arc::new(config);
         let system = |doing: &str| {
             let doing = doing.to_owned();
@@ -168,7 +163,7 @@ impl Agent {
         let (sender, receiver) = crate::channel::open().map_err(system("open a pipe"))?;
         let signals = Signals::catch(&config.signals).map_err(system("handle signals"))?;
         let child_ended = register(signal_hook::consts::SIGCHLD).map_err(system("handle SIGCHLD"))?;
-        let processes = Processes::new(guard.as_ref()).map_err(system("open a socket"))?;
+        let processes = Processes::new().map_err(system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = sender.clone();
         let ask = move |timeout| {

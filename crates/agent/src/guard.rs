@@ -54,22 +54,18 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// The agent's folder for temporary files, whose name the outer process knows. Set in the agent only.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Shows that this process is the agent and that the outer process watches over it.
-#[derive(Debug)]
-pub struct Guard(());
-
-/// Starts the agent and returns its exit code once it has ended; in the agent, returns the guard.
+/// Starts the agent and returns its exit code once it has ended; in the agent, returns `None`.
 ///
 /// The agent has the same command line and gets here the same way. Call this while the process has one thread.
-pub fn start_agent() -> Result<Guard, ExitCode> {
+pub fn start_agent() -> Option<ExitCode> {
     if is_agent() {
-        return Ok(Guard(()));
+        return None;
     }
     let letters = random_letters().unwrap_or_default();
-    Err(outer::run(this_program(AGENT, &letters), &folder(&letters)))
+    Some(outer::run(this_program(AGENT, &letters), &folder(&letters)))
 }
 
-/// Returns whether this process is the agent that [`start_agent`] has started.
+/// Returns whether this process is the agent that [`start_agent`] has started, which the outer process watches over.
 pub fn is_agent() -> bool {
     FOLDER.get().is_some()
 }

@@ -43,7 +43,7 @@ pub use disk::is_disk_full;
 pub use error::{AgentError, Result};
 pub use error_file::{tell_error, tell_failure};
 pub use exec::enter;
-pub use guard::{Guard, is_agent, reaches_agent, start_agent};
+pub use guard::{is_agent, reaches_agent, start_agent};
 pub use outcome::{End, Outcome};
 pub use report::{Exit, Failure, end_report, ended_elsewhere, failure_report};
 pub use signal_name::signal_number;

@@ -13,7 +13,7 @@ use rustix::process::{
 };
 
 use crate::exec::{ExecErrors, NOT_A_WORKER};
-use crate::guard::{self, Guard};
+use crate::guard;
 use crate::signal_name::signal_name;
 use crate::worker::WorkerPlan;
 
@@ -47,8 +47,8 @@ pub(crate) struct Ended {
 }
 
 impl Processes {
-    pub(crate) fn new(guard: Option<&Guard>) -> io::Result<Processes> {
-        Ok(Processes { errors: ExecErrors::open()?, is_guarded: guard.is_some(), running: Vec::new() })
+    pub(crate) fn new() -> io::Result<Processes> {
+        Ok(Processes { errors: ExecErrors::open()?, is_guarded: guard::is_agent(), running: Vec::new() })
     }
 
     /// Starts a worker and returns its process id. The calling thread must outlive the worker.

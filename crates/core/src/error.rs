@@ -182,15 +182,25 @@ pub enum Refusal {
         /// The key, printable.
         key: String,
     },
-    /// A write of something that is no state to the key of a rendezvous' state. Torch's agents would execute it.
-    #[error("{op} of {key}: not the state of a rendezvous: {found}")]
-    NotAState {
-        /// What was asked.
+    /// A write of a value that the server does not accept under this key.
+    #[error("{op} of {key}: {why}")]
+    Guarded {
+        /// The operation.
         op: Op,
         /// The key, printable.
         key: String,
-        /// What was found.
-        found: String,
+        /// What is wrong with the value.
+        why: String,
+    },
+    /// A reply longer than the limit.
+    #[error("{op}: a reply of {len} bytes, limit {limit}")]
+    ReplyTooLong {
+        /// The operation.
+        op: Op,
+        /// The length of the reply.
+        len: usize,
+        /// [`output_hard`](crate::Limits::output_hard).
+        limit: usize,
     },
     /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this
     /// is a caller that bypassed it.

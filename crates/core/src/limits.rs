@@ -100,9 +100,8 @@ pub struct Limits {
     pub frame_len: usize = 64 * MIB; server bytes,
 
     // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together, including replaced or deleted values that unsent replies still hold
-    /// and the names of awaited keys. The default is at most a quarter of the memory budget of the machine or container.
-    /// Torch: none, the host runs out of memory instead.
+    /// Bytes of keys, values and queue items together, with the names of awaited keys and barriers. The default is at most a
+    /// quarter of the memory budget of the machine or container. Torch: none, the host runs out of memory instead.
     pub store_bytes: usize = 4096 * MIB; server bytes,
     /// Number of keys. Torch: none.
     pub keys: usize = 4_000_000; server count,
@@ -137,18 +136,17 @@ pub struct Limits {
     pub partial_grace: Duration = Duration::from_secs(30); server time,
     /// Bytes per second a request must arrive at after [`Limits::partial_grace`].
     pub partial_rate: usize = KIB; server bytes,
-    /// Bytes of incomplete requests held for all connections together. From a quarter of it on, large requests come in
-    /// one after the other; past it the largest incomplete request is cut off, so a small one is never the victim of a
-    /// large one. Torch: none (and an aborted upload leaks there).
+    /// Bytes of incomplete requests held for all connections together. Large requests share three quarters of it, first come
+    /// first served; past the limit the largest incomplete request is cut off. Torch: none (and an aborted upload leaks there).
     pub input_total: usize = 256 * MIB; server bytes,
-    /// While others wait for that room, a large request that gets no byte for this long is cut off. Torch: none.
+    /// While others wait for their share, a large request that gets no byte for this long is cut off. Torch: none.
     pub input_stall: Duration = Duration::from_secs(3); server time,
     /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
     pub deferred_bytes: usize = MIB; server bytes,
     /// Unsent reply bytes above which a connection is no longer read. Torch: none.
     pub output_pause: usize = MIB; server bytes,
-    /// Unsent reply bytes, not counting values that the store counts, above which a connection that takes none of them is
-    /// closed after a third of [`Limits::output_stall`]. More than a few MiB are held only of a reply that is being taken.
+    /// Unsent reply bytes above which a connection that takes none of them is closed after a third of
+    /// [`Limits::output_stall`], and the longest list of keys. A value counts in equal parts for each of its holders.
     pub output_hard: usize = 64 * MIB; server bytes,
     /// The same of all connections together; past it the one that has been owed something for longest is closed. Torch:
     /// none.
@@ -156,16 +154,8 @@ pub struct Limits {
     /// Size of a connection's kernel buffers, in each direction. Control groups (v2) charge these buffers to the server. At
     /// 4 MiB or more the kernel sizes them itself. Torch: the kernel sizes them.
     pub socket_bytes: usize = 4 * MIB; server bytes,
-    /// Bytes of unused large buffers that are kept for the next large request.
-    pub recycled_bytes: usize = 32 * MIB; server bytes,
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30); server time,
-    /// Bytes read from one connection before the next has its turn.
-    pub turn_bytes: usize = 256 * KIB; server bytes,
-    /// Requests of one connection handled before the next has its turn: a request may be a single byte.
-    pub turn_requests: usize = 4096; server count,
-    /// Keys of one request handled before the next connection has its turn; up to three times as many are handled at once.
-    pub turn_keys: usize = 4096; server count,
     /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
     pub offences_per_second: u32 = 20; server count,
@@ -230,9 +220,8 @@ impl Limits {
         let lower = |limit: &mut usize, most: usize| *limit = (*limit).min((most & !(KIB - 1)).max(KIB));
         lower(&mut self.store_bytes, memory / 4);
         lower(&mut self.input_total, memory / 4);
-        lower(&mut self.output_total, memory / 16);
-        lower(&mut self.latched_bytes, memory / 32);
-        lower(&mut self.recycled_bytes, memory / 64);
+        lower(&mut self.output_total, memory / 9);
+        lower(&mut self.latched_bytes, memory / 64);
         lower(&mut self.socket_bytes, (memory / 512).max(32 * KIB));
         self.connections = self.connections.min((memory / (32 * KIB)).max(1));
         // A single request or connection must fit into the share of all connections.
@@ -258,9 +247,6 @@ impl Limits {
             ("keys_per_request", self.keys_per_request == 0, "at least 1"),
             ("frame_len", self.frame_len < self.key_len + 64, "at least 64 more than key_len"),
             ("connections", self.connections == 0, "at least 1"),
-            ("turn_bytes", self.turn_bytes == 0, "at least 1"),
-            ("turn_requests", self.turn_requests == 0, "at least 1"),
-            ("turn_keys", self.turn_keys == 0, "at least 1"),
             ("handshake", self.handshake.is_zero(), "more than nothing"),
             (
                 "keepalive_idle",
@@ -310,9 +296,7 @@ mod tests {
     #[test]
     fn limits_with_which_nothing_works_are_named() {
         assert_eq!(Limits::default().check(), Ok(()));
-        for (name, value) in
-            [("turn_requests", "0"), ("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")]
-        {
+        for (name, value) in [("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")] {
             let mut limits = Limits::default();
             limits.set(name, value).unwrap();
             assert!(limits.check().unwrap_err().contains(name), "{name}");
@@ -333,7 +317,7 @@ mod tests {
     fn counts_are_plain_numbers_and_a_server_has_its_own_limits_only() {
         let described = Limits::default().describe();
         let value = |name| described.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
-        assert_eq!((value("connections"), value("turn_requests")), (Some("65536"), Some("4096")));
+        assert_eq!((value("connections"), value("queue_items")), (Some("65536"), Some("1000000")));
         assert_eq!((value("key_len"), value("store_bytes")), (Some("8KiB"), Some("4GiB")));
         for name in ["reply_len", "record_key_len", "state_nodes", "host_len"] {
             assert_eq!(value(name), None);
@@ -361,7 +345,6 @@ mod tests {
                 + limits.input_total
                 + limits.output_total
                 + limits.latched_bytes
-                + limits.recycled_bytes
                 + limits.connections * KIB;
             assert!(held <= memory / 3 * 2, "{held} of {memory}");
             assert!(limits.frame_len < limits.input_total);

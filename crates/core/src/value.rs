@@ -1,6 +1,6 @@
-//! A value as the store keeps it: bytes that many may hold at once without copying them.
+//! A value as the store keeps it: bytes that several holders share without a copy.
 //!
-//! Small ones sit in one allocation of their own; a large one may be a part of the message it came in.
+//! A small value has an allocation of its own; a large one may be a part of the message it came in.
 
 use std::collections::TryReserveError;
 use std::ops::Deref;
@@ -15,9 +15,9 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Own(Arc<[u8]>),
-    /// Apart: most values are small, and every entry of the store pays for the larger variant.
+    /// Boxed, because every entry of the store pays for the largest variant.
     Shared(Arc<Bytes>),
-    /// Has been appended to, and may be again.
+    /// A value that was appended to.
     Grown(Arc<Vec<u8>>),
 }
 
@@ -25,12 +25,12 @@ impl Value {
     /// From this length on a value is worth sharing rather than copying.
     pub const SHARED_FROM: usize = 16 * 1024;
 
-    /// A copy of these bytes.
+    /// Copies these bytes.
     pub fn copied(bytes: &[u8]) -> Value {
         Value(Repr::Own(Arc::from(bytes)))
     }
 
-    /// These bytes themselves.
+    /// Shares these bytes.
     pub fn shared(bytes: Bytes) -> Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
@@ -46,15 +46,7 @@ impl Value {
         Ok(Value::shared(copy.into()))
     }
 
-    /// Returns the allocated bytes: more than the length if the value was appended to.
-    pub(crate) fn room(&self) -> usize {
-        match &self.0 {
-            Repr::Grown(grown) => grown.capacity(),
-            Repr::Own(_) | Repr::Shared(_) => self.len(),
-        }
-    }
-
-    /// Puts these bytes in the place of those held, if they are as long and few, and nobody else holds them.
+    /// Overwrites the value in place if the bytes are as long and few, and this is the only holder. Returns whether it did.
     pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
             Repr::Own(own) if own.len() == bytes.len() && bytes.len() < Value::SHARED_FROM => {
@@ -64,39 +56,50 @@ impl Value {
         }
     }
 
-    /// Appends bytes. If the value has to be reallocated, the new capacity is `room`, so that many appends take time linear in
-    /// the length of the result. Changes nothing if the allocation fails.
-    pub(crate) fn append(&mut self, more: &[u8], room: usize) -> Result<(), TryReserveError> {
-        let len = self.len() + more.len();
-        if let Repr::Grown(grown) = &mut self.0
-            && let Some(own) = Arc::get_mut(grown)
-        {
-            if own.capacity() < len {
-                own.try_reserve_exact(room.max(len) - own.len())?;
-            }
-            own.extend_from_slice(more);
-            return Ok(());
-        }
-        let mut grown = Vec::new();
-        grown.try_reserve_exact(room.max(len))?;
-        grown.extend_from_slice(self);
-        grown.extend_from_slice(more);
-        self.0 = Repr::Grown(Arc::new(grown));
-        Ok(())
+    /// Allocates what an append of this many bytes needs.
+    ///
+    /// # Errors
+    ///
+    /// Fails, and changes nothing, if the allocation fails.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
+        self.grow(more).map(drop)
     }
 
-    /// Whether somebody else holds this value, too. Not whether others hold the message it is a part of, or its
-    /// [bytes](Value::to_bytes).
-    #[inline]
-    pub fn is_shared(&self) -> bool {
+    /// Appends bytes. Holders of clones of this value don't see them.
+    pub(crate) fn append(&mut self, more: &[u8]) {
+        self.grow(more.len()).expect("memory for an appended value").extend_from_slice(more);
+    }
+
+    /// Returns the value as a buffer that no clone shares, with room for `more` bytes. Capacity grows by half, so that many
+    /// appends take time linear in the length of the result.
+    fn grow(&mut self, more: usize) -> Result<&mut Vec<u8>, TryReserveError> {
+        let len = self.len() + more;
+        let fits = match &mut self.0 {
+            Repr::Grown(grown) => Arc::get_mut(grown).is_some_and(|own| own.capacity() >= len),
+            Repr::Own(_) | Repr::Shared(_) => false,
+        };
+        if !fits {
+            let mut grown = Vec::new();
+            grown.try_reserve_exact(len + len / 2)?;
+            grown.extend_from_slice(self);
+            self.0 = Repr::Grown(Arc::new(grown));
+        }
+        match &mut self.0 {
+            Repr::Grown(grown) => Ok(Arc::get_mut(grown).expect("a buffer that no clone shares")),
+            Repr::Own(_) | Repr::Shared(_) => unreachable!("the value was just copied into a buffer"),
+        }
+    }
+
+    /// Returns the number of holders of this value: the store, replies, and latches.
+    pub(crate) fn holders(&self) -> usize {
         match &self.0 {
-            Repr::Own(own) => !own.is_unique(),
-            Repr::Shared(shared) => !shared.is_unique(),
-            Repr::Grown(grown) => !grown.is_unique(),
+            Repr::Own(own) => Arc::count(own),
+            Repr::Shared(shared) => Arc::count(shared),
+            Repr::Grown(grown) => Arc::count(grown),
         }
     }
 
-    /// As `Bytes`, without a copy if it is shared already.
+    /// Returns the value as `Bytes`, without a copy.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             Repr::Shared(shared) => Bytes::clone(shared),
@@ -162,7 +165,7 @@ mod tests {
     #[test]
     fn values_are_equal_by_their_bytes_however_they_are_kept() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c", 0).unwrap();
+        grown.append(b"c");
         let copied = Value::copied(b"abc");
         let shared = Value::shared(Bytes::from_static(b"abc"));
         assert_eq!((&grown, &copied), (&shared, &shared));
@@ -172,29 +175,27 @@ mod tests {
     #[test]
     fn a_clone_shares_the_bytes() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c", 0).unwrap();
+        grown.append(b"c");
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.clone().as_ptr(), value.as_ptr());
         }
     }
 
     #[test]
-    fn a_value_is_shared_while_somebody_else_holds_it() {
+    fn every_clone_is_a_holder() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c", 0).unwrap();
+        grown.append(b"c");
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from(vec![7; 100])), grown] {
-            assert!(!value.is_shared());
+            assert_eq!(value.holders(), 1);
             let held = value.clone();
-            assert!(value.is_shared() && held.is_shared());
-            drop(held);
-            assert!(!value.is_shared());
+            assert_eq!((value.holders(), held.holders()), (2, 2));
         }
     }
 
     #[test]
     fn bytes_of_a_value_are_the_value_itself() {
         let mut grown = Value::copied(b"ab");
-        grown.append(b"c", 0).unwrap();
+        grown.append(b"c");
         for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
             assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
             assert_eq!(value.to_bytes(), &b"abc"[..]);
@@ -217,10 +218,10 @@ mod tests {
     fn an_append_is_not_seen_by_those_who_hold_the_value_already() {
         let mut value = Value::copied(b"a");
         let held = value.clone();
-        value.append(b"b", 0).unwrap();
+        value.append(b"b");
         let held_too = value.clone();
         let bytes = value.to_bytes();
-        value.append(b"c", 0).unwrap();
+        value.append(b"c");
         assert_eq!((&*held, &*held_too, &*bytes, &*value), (&b"a"[..], &b"ab"[..], &b"ab"[..], &b"abc"[..]));
     }
 
@@ -229,7 +230,7 @@ mod tests {
         let mut value = Value::copied(b"");
         let (mut moves, mut place) = (0, value.as_ptr());
         for _ in 0..100_000 {
-            value.append(b"0123456789", value.len() * 3 / 2).unwrap();
+            value.append(b"0123456789");
             if value.as_ptr() != place {
                 (moves, place) = (moves + 1, value.as_ptr());
             }

@@ -1,24 +1,21 @@
-//! Bytes to requests and replies, and back. It parses and prints; it never decides what a request means.
+//! Bytes to requests and replies, and back. This module parses and prints; it never decides what a request means.
 //!
 //! The format has no frame length: where a request ends is known only by walking through it. [`RequestDecoder`] and
-//! [`ReplyDecoder`] do that walk once, resuming where the bytes ran out, and check every announced length against a
-//! limit before a byte is set aside for it. What they hand out are views into the bytes that arrived.
+//! [`ReplyDecoder`] walk through it once, resume where the bytes ran out, and check every announced length
+//! against a limit before they allocate anything for it. Requests are views into the bytes that arrived.
 
 mod decoder;
+mod field;
 mod list;
-mod op;
-mod parse;
-mod recycling;
+mod operation;
 mod reply;
-mod request;
 mod scan;
 
-pub use decoder::{Frame, Kept, ReplyDecoder, RequestDecoder};
+pub use decoder::{Decoded, Frame, ReplyDecoder, RequestDecoder};
+pub use field::Payload;
 pub use list::{KeyList, PairList};
-pub use op::Op;
-pub use recycling::Recycler;
-pub use reply::{Reply, ReplyKind, Strings};
-pub use request::{Payload, Request};
+pub use operation::{Op, Request};
+pub use reply::{Reply, ReplyKind};
 
 /// What a VALIDATE request carries; anything else is not a store client.
 pub const MAGIC: u32 = 0x3C85_F7CE;

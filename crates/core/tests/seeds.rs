@@ -184,6 +184,46 @@ fn reply_seeds() -> Seeds {
     .into()
 }
 
+/// Commands for the hub: what each of several connections does, in one order.
+fn hub_seeds() -> Seeds {
+    let send = |slot: u8, requests: &[Request<'_>]| {
+        let bytes = encoded(requests);
+        [&[slot, bytes.len() as u8][..], &bytes].concat()
+    };
+    let (end, fail) = (|slot: u8| [slot + 16, 0], |slot: u8| [slot + 20, 0]);
+    let (window, pass) = (|slot: u8, bytes: u8| [slot + 24, bytes], |tenths: u8| [28, tenths]);
+    let key: [&[u8]; 1] = [b"/k"];
+    let wait = Request::Wait { keys: KeyList::new(&key) };
+    let get = Request::Get { key: b"/k" };
+    let set = Request::Set { key: b"/k", value: b"v"[..].into() };
+    let push = Request::QueuePush { key: b"/k", value: b"item"[..].into() };
+    let barrier = Request::Barrier { key: b"/b", world_size: 2 };
+    [
+        ("woken", [send(0, &[wait, get]), send(1, &[set]), end(0).to_vec()].concat()),
+        ("queue", [send(0, &[wait]), send(1, &[wait]), send(2, &[push]), fail(0).to_vec()].concat()),
+        (
+            "barrier",
+            [send(0, &[barrier]), fail(0).to_vec(), send(1, &[barrier]), send(2, &[barrier])].concat(),
+        ),
+        (
+            "unread",
+            [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()]
+                .concat(),
+        ),
+        ("half", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
+        ("no_handshake", [vec![0x80, 2, 0, 0xce], pass(110).to_vec()].concat()),
+        ("canceled", [send(0, &[wait, get, Request::CancelWait]), send(1, &[Request::NumKeys])].concat()),
+    ]
+    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .into()
+}
+
+#[test]
+fn seeds_of_the_hub_hold_what_any_bytes_must() {
+    assert_kept("hub", &hub_seeds());
+    replay("hub", checks::hub);
+}
+
 #[test]
 fn seeds_of_requests_hold_what_any_bytes_must() {
     assert_kept("request_decoder", &request_seeds());

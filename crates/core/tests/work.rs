@@ -4,12 +4,17 @@
 //! the same build and the same moment, never with a number of seconds. The bound lies far above what caches make of
 //! linear work and far below what quadratic work would need.
 
+#[path = "support/loopback.rs"]
+mod loopback;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::store::{ClientId, Engine};
+use loopback::Loopback;
+use rallypoint_core::Limits;
+use rallypoint_core::hub::HubOptions;
+use rallypoint_core::store::{ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{KeyList, MAGIC, PairList, Request, RequestDecoder};
-use rallypoint_core::{Hold, Limits, Session};
 use rustix::time::{ClockId, clock_gettime};
 
 /// As many keys as one request may have.
@@ -88,11 +93,11 @@ fn decode(bytes: &[u8], piece: usize) -> Duration {
 }
 
 fn client(at: usize) -> ClientId {
-    ClientId::new(at as u32, 1)
+    ClientId::new(at as u32)
 }
 
 fn engine() -> Engine {
-    Engine::new(Limits::default(), 1, None)
+    Engine::new(EngineOptions::default(), ())
 }
 
 fn drain(engine: &mut Engine) -> usize {
@@ -233,17 +238,15 @@ fn reading_what_a_wait_has_latched_costs_what_is_read() {
 fn cancels_held_back_overtake_without_a_search() {
     assert_linear(CROWD, |n| {
         let mut bytes = encoded(Request::Validate { magic: MAGIC });
-        bytes.extend(std::iter::repeat_n(encoded(Request::NumKeys), n).flatten());
-        bytes.extend(std::iter::repeat_n(encoded(Request::CancelWait), n).flatten());
-        let (limits, mut session) = (Limits::default(), Session::default());
-        let start = Start::now();
-        assert!(
-            session.next(&mut &bytes[..], &limits, Hold::Congested).expect("these are requests").is_none()
+        // Each cancel ends a wait that was held back behind those before it.
+        bytes.extend(
+            std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten(),
         );
-        for _ in 0..n {
-            let next = session.next(&mut &[][..], &limits, Hold::Blocked);
-            assert!(next.expect("no bytes, no error").is_some());
-        }
+        bytes.extend(std::iter::repeat_n(encoded(Request::CancelWait), n).flatten());
+        let mut net = Loopback::new(HubOptions::default(), ());
+        let id = net.open().expect("a free slot");
+        let start = Start::now();
+        net.send(id, &bytes);
         start.elapsed()
     });
 }

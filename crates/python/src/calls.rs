@@ -5,15 +5,19 @@
 //! the call waits for ends, and the call raises that exception.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use rallypoint_store::{Result, interruptible};
+use rallypoint_store::{Cancellation, Result};
 
 use crate::error::to_python;
 use crate::logging;
 
 thread_local! {
+    /// Whether this is the main thread, in a call.
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
     /// The exception that ends the call under way.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// A process, and whether this is its main thread: a fork makes the thread that forks the main thread of the child.
@@ -32,20 +36,42 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     }
     // A signal handler, or a store written in Python, may call a store while this thread is in a call.
     let outer = RAISED.take();
-    let outcome = py.detach(|| interruptible(is_interrupted, call));
+    let was_watched = IS_WATCHED.replace(true);
+    let outcome = py.detach(call);
+    IS_WATCHED.set(was_watched);
     RAISED.replace(outer).map_or(Ok(outcome), Err)
 }
 
-/// Forwards log lines and runs the handlers of pending signals. Returns whether the call under way must end.
-fn is_interrupted() -> bool {
-    if RAISED.with_borrow(Option::is_some) {
-        return true;
+/// Ends what the call under way on this thread waits for. Every store and rendezvous that Python has carries it.
+#[derive(Debug)]
+struct Signals;
+
+impl Cancellation for Signals {
+    fn is_cancelled(&self) -> bool {
+        IS_WATCHED.get() && RAISED.with_borrow(Option::is_some)
     }
-    let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());
-    // Without an interpreter there are no handlers.
-    let Some(Err(raised)) = Python::try_attach(check) else { return false };
-    RAISED.set(Some(raised));
-    true
+
+    /// Forwards log lines and runs the handlers of pending signals.
+    fn on_wait(&self) {
+        if !IS_WATCHED.get() || self.is_cancelled() {
+            return;
+        }
+        let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());
+        // Without an interpreter there are no handlers.
+        if let Some(Err(raised)) = Python::try_attach(check) {
+            RAISED.set(Some(raised));
+        }
+    }
+}
+
+/// What a store needs so that its calls end when a signal handler raises.
+pub(crate) fn signals() -> Option<Arc<dyn Cancellation>> {
+    Some(Arc::new(Signals))
+}
+
+/// Sleeps for `duration`, or until a signal handler raises; whether none did.
+pub(crate) fn sleep(duration: Duration) -> bool {
+    rallypoint_store::sleep(duration, signals().as_ref())
 }
 
 /// Ends the call under way if `error`, which Python code below it raised, is no ordinary exception but Ctrl-C or the like:

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rallypoint_store::{
-    Endpoint, Exchange, FileStore, Result, SharedServers, Store, StoreError, StoreKind, TcpStore,
-    TcpStoreOptions,
+    Cancellation, Endpoint, Exchange, FileStore, Result, SharedServers, Store, StoreError, StoreKind,
+    TcpStore, TcpStoreOptions,
 };
+
+use crate::calls::signals;
 
 /// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
 /// would take longer than the rest of a call.
@@ -208,7 +210,7 @@ impl Shared {
 /// A connection to the same server that has nothing in common with the copy.
 fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     let endpoint = Endpoint::new(copy.host(), copy.port());
-    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout))
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signals()))
 }
 
 impl Drop for Shared {
@@ -277,6 +279,10 @@ impl Store for Native {
             true => self.shared.original().store().with_timeout(timeout),
             false => Box::new(Native { timeout: Some(timeout), ..self.clone() }),
         }
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        signals()
     }
 
     fn has_extended_api(&self) -> bool {

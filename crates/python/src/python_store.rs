@@ -1,6 +1,7 @@
 //! A store written in Python, as the stores below see it: each call takes the interpreter's lock and is the object's own
 //! method. What it raises comes out again as it was.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError};
@@ -8,10 +9,10 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use rallypoint_core::counted;
-use rallypoint_store::{Result, Store, StoreError, StoreKind};
+use rallypoint_store::{Cancellation, Result, Store, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
-use crate::calls::end_if_fatal;
+use crate::calls::{end_if_fatal, signals};
 use crate::shutdown::{attached, watch_end};
 use crate::stores::{PyStore, has_native, overrides};
 
@@ -253,6 +254,10 @@ impl Store for Foreign {
                 }
             }
         })
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        signals()
     }
 
     fn kind(&self) -> StoreKind {

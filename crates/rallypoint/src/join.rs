@@ -36,7 +36,7 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let has_command = !args.command.is_empty();
     let progress = Arc::new(Progress::new(&run_id));
     let line = Arc::new(Line { progress, run_id, is_printed: AtomicBool::new(false) });
-    let outcome = rallypoint_agent::run(config(args, parameters), None, Arc::clone(&line) as _);
+    let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&line) as _);
     let stays = !has_command && line.is_printed.load(Ordering::SeqCst);
     ExitCode::from(exit_code(&outcome, stays))
 }

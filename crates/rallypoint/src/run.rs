@@ -110,15 +110,13 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
         Ok(prepared) => prepared,
         Err(refused) => return refuse(&refused, voice),
     };
-    // From here on this process is the agent, and the outer process watches over it.
-    let guard = match rallypoint_agent::start_agent() {
-        Ok(guard) => Some(guard),
-        Err(code) => return code,
-    };
+    if let Some(code) = rallypoint_agent::start_agent() {
+        return code;
+    }
     let aside = log::start_aside_as(level, args.log_format == "json");
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let screen = Arc::new(Screen::new(&config.rendezvous.run_id));
-    let outcome = rallypoint_agent::run(config.clone(), guard, screen);
+    let outcome = rallypoint_agent::run(config.clone(), screen);
     // What was logged comes before what is reported.
     aside.finish(LAST_LINES);
     let code = conclude(&config, &outcome, voice);

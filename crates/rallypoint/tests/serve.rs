@@ -313,7 +313,7 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
         let found = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
         found.unwrap_or_else(|| panic!("{name} is not there:\n{listed}")).to_owned()
     };
-    for (name, value) in [("connections", "65536"), ("turn_requests", "4096"), ("value_len", "8MiB")] {
+    for (name, value) in [("connections", "65536"), ("queue_items", "1000000"), ("value_len", "8MiB")] {
         assert_eq!(line(name).split_whitespace().nth(1), Some(value));
     }
     let most = rallypoint_store::TcpStoreServer::default_limits().store_bytes;

@@ -195,8 +195,8 @@ fn an_append_past_the_limit_says_so_and_changes_nothing() {
 }
 
 #[test]
-fn a_list_larger_than_what_may_lie_unread_arrives_whole() {
-    let server = Server::with(&["output_hard=64KiB"]);
+fn a_list_much_larger_than_what_may_lie_unread_arrives_whole() {
+    let server = Server::with(&["output_pause=64KiB"]);
     let client = server.client();
     let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
     let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();

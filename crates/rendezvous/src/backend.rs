@@ -66,7 +66,7 @@ pub trait RendezvousBackend: Send + Sync {
     /// Waits for this, at most for so long. Whether it came.
     fn wait(&self, signal: Signal, most: Duration) -> bool {
         let _ = signal;
-        rallypoint_store::sleep(most);
+        std::thread::sleep(most);
         false
     }
 

@@ -248,7 +248,10 @@ impl RendezvousBackend for C10dBackend {
             Ok(()) => true,
             Err(_) => {
                 // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.
-                rallypoint_store::sleep(most.saturating_sub(before.elapsed()));
+                rallypoint_store::sleep(
+                    most.saturating_sub(before.elapsed()),
+                    self.store.cancellation().as_ref(),
+                );
                 false
             }
         }

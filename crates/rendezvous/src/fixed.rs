@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
 use rallypoint_store::{
-    Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
-    is_interrupted, sleep,
+    Cancellation, Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+    sleep,
 };
 
 use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
@@ -55,6 +55,7 @@ pub struct StaticRendezvousHandler {
     store: Mutex<Option<Arc<TcpStore>>>,
     checked: Mutex<Checked>,
     interrupted: AtomicBool,
+    cancellation: Option<Arc<dyn Cancellation>>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -143,6 +144,7 @@ impl StaticRendezvousHandler {
                 store: Mutex::default(),
                 checked: Mutex::default(),
                 interrupted: AtomicBool::new(false),
+                cancellation: None,
                 observer: None,
             }),
             _ => Err(RendezvousError::Parameters(wrong)),
@@ -151,7 +153,12 @@ impl StaticRendezvousHandler {
 
     /// Another handle of the store in which the nodes have met; `None` before that.
     pub fn store(&self) -> Option<TcpStore> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(TcpStore::client)
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
+    }
+
+    /// The same, whose calls are ended early by `cancellation`.
+    pub fn with_cancellation(self, cancellation: Option<Arc<dyn Cancellation>>) -> StaticRendezvousHandler {
+        StaticRendezvousHandler { cancellation, ..self }
     }
 
     /// The same, watched by somebody.
@@ -199,14 +206,14 @@ impl StaticRendezvousHandler {
         let met = self.meet_at(&store, addr, start);
         if self.rank == 0 && matches!(met, Err(RendezvousError::Conflict { .. })) {
             // The others read the same from the store, which goes with this node.
-            sleep(LINGER);
+            sleep(LINGER, self.cancellation.as_ref());
         }
         met.map(|()| store)
     }
 
     fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
-        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.client()));
+        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
         self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
             format!(
                 "node rank {} at {me} was started for {}, but {by} for {held}; start all with the same --nnodes",
@@ -225,7 +232,7 @@ impl StaticRendezvousHandler {
         let mut said = None;
         while joined < self.world_size as i64 {
             self.check_conflicts(&notes)?;
-            if self.interrupted.load(Ordering::SeqCst) || is_interrupted() {
+            if self.interrupted.load(Ordering::SeqCst) || !sleep(Duration::ZERO, self.cancellation.as_ref()) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
             }
             if said != Some(joined) && self.observer.is_none() {
@@ -239,7 +246,7 @@ impl StaticRendezvousHandler {
             if start.elapsed() >= self.timeout {
                 return Err(self.too_few(&notes, joined, start.elapsed()));
             }
-            sleep(LOOK);
+            sleep(LOOK, self.cancellation.as_ref());
             joined = store.workers().map_err(|source| self.failed(source))?;
         }
         Ok(())
@@ -256,7 +263,8 @@ impl StaticRendezvousHandler {
         let options = TcpStoreOptions::new(Endpoint { host, port: self.endpoint.port })
             .is_master(self.rank == 0)
             .multi_tenant(true)
-            .timeout(self.timeout);
+            .timeout(self.timeout)
+            .cancellation(self.cancellation.clone());
         if self.rank == 0 {
             return TcpStore::open(options);
         }
@@ -276,7 +284,9 @@ impl StaticRendezvousHandler {
     /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
     /// taken.
     fn open_beside(&self) -> Result<TcpStore> {
-        let options = TcpStoreOptions::new(self.endpoint.clone()).timeout(BESIDE);
+        let options = TcpStoreOptions::new(self.endpoint.clone())
+            .timeout(BESIDE)
+            .cancellation(self.cancellation.clone());
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
         // It may have opened its store a moment ago, and not have said yet who it is.
         match TcpStore::open(options)

@@ -1,8 +1,11 @@
 //! Making the store of a job in one call: one process serves, the others find it, all have come when it returns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::deadline::{Backoff, Deadline};
+use rallypoint_core::client::{Backoff, Cancellation, Deadline, Failure};
+
+use crate::deadline::{now, pause};
 use crate::endpoint::{Endpoint, is_loopback};
 use crate::error::{ListenFault, Result, StoreError};
 use crate::gather::arrive;
@@ -21,6 +24,7 @@ pub struct C10dStoreOptions {
     timeout: Option<Duration>,
     wait_for_workers: bool,
     retries: u32,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 impl C10dStoreOptions {
@@ -37,6 +41,7 @@ impl C10dStoreOptions {
             timeout: Some(Duration::from_secs(600)),
             wait_for_workers: true,
             retries: 3,
+            cancellation: None,
         }
     }
 
@@ -64,6 +69,12 @@ impl C10dStoreOptions {
         self
     }
 
+    /// Sets what ends calls early, from opening the store on.
+    pub fn cancellation(mut self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> Self {
+        self.cancellation = cancellation.into();
+        self
+    }
+
     /// Sets how often to try a port that is taken.
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -85,7 +96,7 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     if options.server_port.is_none() && !options.is_server {
         return Err(StoreError::InvalidArgument("server_port must be specified for a client".into()));
     }
-    let deadline = Deadline::after(options.timeout);
+    let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
     let store = open(options, &deadline)?;
     // What was left of the time was for opening it; from now on each call has all of it.
     store.set_timeout(options.timeout);
@@ -105,15 +116,16 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
         let opening = TcpStoreOptions::new(endpoint)
             .world_size(options.world_size)
             .is_master(options.is_server)
-            .timeout(deadline.left())
+            .timeout(deadline.left(now()))
             .wait_for_workers(options.wait_for_workers)
-            .listen(listen);
+            .listen(listen)
+            .cancellation(options.cancellation.clone());
         match TcpStore::open(opening) {
             Err(StoreError::Listen { fault: ListenFault::InUse, .. })
-                if tries < options.retries && !deadline.has_passed() =>
+                if tries < options.retries && !deadline.has_passed(now()) =>
             {
                 tries += 1;
-                deadline.sleep(backoff.pause());
+                pause(&mut backoff, deadline);
             }
             other => return other,
         }
@@ -123,14 +135,17 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 /// Waits until all have come, so that the server may go when the first to leave is done.
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
     let last = arrive(store, options.world_size, MEETING, deadline)?;
-    let error = match store.wait_for(&[&last], deadline.left()) {
+    let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error @ StoreError::Timeout { .. }) => error,
         other => return other,
     };
     let counter = format!("{MEETING}/num_members");
     // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
-    match store.with_timeout(deadline.grace().left()).add(&counter, 0) {
-        Ok(joined) => Err(store.workers_missing(joined, options.world_size, deadline)),
+    match store.with_timeout(deadline.grace(now()).left(now())).add(&counter, 0) {
+        Ok(joined) => {
+            let missing = Failure::WorkersMissing { joined, expected: options.world_size };
+            Err(store.error(None, &[], missing, deadline))
+        }
         Err(_) => Err(error),
     }
 }

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::deadline::{Backoff, Deadline};
-use crate::error::{Result, StoreError};
-use crate::fault::SILENCE_INTERVAL;
-use crate::interrupt;
+use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline};
+
+use crate::deadline::{now, pause};
+use crate::error::{Context, Result, StoreError, StoreKind};
+
+/// Interval at which a name server that has not answered is reported.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A host name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,6 +33,67 @@ impl Endpoint {
 
     /// The addresses to connect to, in the resolver's order.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        self.look_up().map_err(|fault| self.unresolvable(fault))
+    }
+
+    /// The addresses to connect to, or what went wrong within `timeout` (`None` is without end): a name server has its own
+    /// idea of time.
+    pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
+        let deadline = Deadline::after(now(), timeout.into());
+        self.resolve_until(&deadline, &mut |_| {}).map_err(|fault| self.unresolvable(fault))
+    }
+
+    /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::Unreachable`] if the name does not resolve before the deadline.
+    pub fn await_name(
+        &self,
+        timeout: impl Into<Option<Duration>>,
+        cancellation: Option<Arc<dyn Cancellation>>,
+    ) -> Result<()> {
+        let deadline = Deadline::after(now(), timeout.into()).or_cancelled(cancellation);
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        loop {
+            match self.resolve_until(&deadline, &mut |_| {}) {
+                Err(fault) if deadline.has_passed(now()) => return Err(self.unresolvable(fault)),
+                Err(_) => pause(&mut backoff, &deadline),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// The addresses to connect to. `on_silence` is called about once per second while the name server has not answered.
+    pub(crate) fn resolve_until(
+        &self,
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(ConnectionFault),
+    ) -> Result<Vec<SocketAddr>, ConnectionFault> {
+        if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
+            return self.look_up();
+        }
+        let endpoint = self.clone();
+        let (answer, answered) = mpsc::channel();
+        std::thread::spawn(move || answer.send(endpoint.look_up()));
+        let start = now();
+        loop {
+            let slice = deadline.slice(now()).map_or(SILENCE_INTERVAL, |slice| slice.min(SILENCE_INTERVAL));
+            if slice.is_zero() {
+                return Err(self.fault("the name server did not answer in time"));
+            }
+            match answered.recv_timeout(slice) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.fault("the lookup failed")),
+                Err(RecvTimeoutError::Timeout) => deadline.on_wait(),
+            }
+            if now() - start >= SILENCE_INTERVAL {
+                on_silence(self.fault("the name server has not answered yet"));
+            }
+        }
+    }
+
+    fn look_up(&self) -> Result<Vec<SocketAddr>, ConnectionFault> {
         if self.host.is_empty() {
             return Ok(vec![
                 (Ipv4Addr::LOCALHOST, self.port).into(),
@@ -38,74 +103,23 @@ impl Endpoint {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![(address, self.port).into()]);
         }
-        let unresolvable = |reason| StoreError::unresolvable(&self.host, reason);
         let mut addresses = Vec::new();
-        for address in (self.host.as_str(), self.port)
-            .to_socket_addrs()
-            .map_err(|error| unresolvable(error.to_string()))?
-        {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        for address in found.map_err(|error| self.fault(&error.to_string()))? {
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
-        if addresses.is_empty() { Err(unresolvable("no addresses".into())) } else { Ok(addresses) }
-    }
-}
-
-impl Endpoint {
-    /// The addresses to connect to, or what went wrong within so long (`None` is without end): a name server has its own
-    /// idea of time.
-    pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
-        self.resolve_reporting(timeout, &mut || {})
+        if addresses.is_empty() { Err(self.fault("no addresses")) } else { Ok(addresses) }
     }
 
-    /// As [`Endpoint::resolve_within`]. `on_silence` is called about once per second while the name server has not answered.
-    pub(crate) fn resolve_reporting(
-        &self,
-        timeout: impl Into<Option<Duration>>,
-        on_silence: &mut dyn FnMut(),
-    ) -> Result<Vec<SocketAddr>> {
-        if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
-            return self.resolve();
-        }
-        let endpoint = self.clone();
-        let (answer, answered) = mpsc::channel();
-        std::thread::spawn(move || answer.send(endpoint.resolve()));
-        let deadline = Deadline::after(timeout.into());
-        let answer = loop {
-            let slice = deadline.slice().map_or(SILENCE_INTERVAL, |slice| slice.min(SILENCE_INTERVAL));
-            if slice.is_zero() {
-                break None;
-            }
-            match answered.recv_timeout(slice) {
-                Ok(answer) => break Some(answer),
-                Err(RecvTimeoutError::Disconnected) => break None,
-                Err(RecvTimeoutError::Timeout) => interrupt::look_up(),
-            }
-            if deadline.waited() >= SILENCE_INTERVAL {
-                on_silence();
-            }
-        };
-        answer.unwrap_or_else(|| {
-            Err(StoreError::unresolvable(&self.host, "the name server did not answer in time".into()))
-        })
+    fn fault(&self, reason: &str) -> ConnectionFault {
+        ConnectionFault::Unresolvable { host: self.host.clone(), reason: reason.into() }
     }
 
-    /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
-    ///
-    /// # Errors
-    ///
-    /// Fails with [`StoreError::Unreachable`] if the name does not resolve within `timeout`. `None` means no timeout.
-    pub fn await_name(&self, timeout: impl Into<Option<Duration>>) -> Result<()> {
-        let deadline = Deadline::after(timeout.into());
-        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        loop {
-            match self.resolve_within(deadline.left()) {
-                Err(error) if deadline.has_passed() => return Err(error),
-                Err(_) => deadline.sleep(backoff.pause()),
-                Ok(_) => return Ok(()),
-            }
-        }
+    fn unresolvable(&self, fault: ConnectionFault) -> StoreError {
+        let context = Context::new(StoreKind::Tcp, self.to_string()).into();
+        StoreError::Unreachable { context, waited: Duration::ZERO, tried: vec![(String::new(), fault)] }
     }
 }
 

@@ -8,10 +8,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rallypoint_core::client::{ConnectionFault, PeerProtocol, Violation};
+use rallypoint_core::counted;
 use rallypoint_core::wire::Op;
-use rallypoint_core::{WireError, counted};
-
-use crate::fault::{ConnectionFault, PeerProtocol};
 
 pub use key_states::KeyStates;
 
@@ -212,10 +211,8 @@ impl StoreError {
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         match self {
             StoreError::Unreachable { tried, .. } => tried.iter().map(|(_, fault)| fault).max().cloned(),
-            StoreError::Protocol { context, violation: Violation::WrongNonce { found, .. } }
-                if context.op.is_none() =>
-            {
-                Some(ConnectionFault::NotAStore(PeerProtocol::of(found.to_le_bytes())))
+            StoreError::Protocol { context, violation } if context.op.is_none() => {
+                violation.peer_protocol().map(ConnectionFault::NotAStore)
             }
             _ => None,
         }
@@ -223,12 +220,6 @@ impl StoreError {
 
     pub(crate) fn bad_world_size(what: &str, world_size: i64) -> StoreError {
         StoreError::InvalidArgument(format!("world size {world_size} for {what}; it must be at least 1"))
-    }
-
-    pub(crate) fn unresolvable(host: &str, reason: String) -> StoreError {
-        let fault = ConnectionFault::Unresolvable { host: host.into(), reason };
-        let context = Context::new(StoreKind::Tcp, host).into();
-        StoreError::Unreachable { context, waited: Duration::ZERO, tried: vec![(host.into(), fault)] }
     }
 }
 
@@ -340,21 +331,6 @@ impl Awaited {
     pub(crate) fn keys(keys: Vec<String>, present: Option<Vec<bool>>) -> Awaited {
         Awaited::Keys(KeyStates::new(keys, present).into())
     }
-}
-
-/// What a peer sent that is not the protocol of a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Violation {
-    /// Bytes that are no reply to the request.
-    Malformed(WireError),
-    /// The reply to a PING had another number. The replies are out of step, or the peer is no store.
-    WrongNonce {
-        /// The number in the request.
-        sent: u32,
-        /// The number in the reply.
-        found: u32,
-    },
 }
 
 /// What is larger than it may be.
@@ -620,6 +596,7 @@ fn violated(violation: &Violation, during: &str) -> String {
             }
             protocol => format!("answered like {protocol}{during}: not a c10d store server"),
         },
+        violation => format!("broke the protocol{during}: {violation:?}"),
     }
 }
 

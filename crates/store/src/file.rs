@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rallypoint_core::client::{Cancellation, Deadline};
 use rallypoint_core::record::{Record, user_key};
 use rallypoint_core::wire::Op;
 use rallypoint_core::{Value, printable};
@@ -22,6 +23,7 @@ use self::call::Call;
 pub use self::options::FileStoreOptions;
 use self::place::Place;
 use self::view::View;
+use crate::deadline::now;
 use crate::error::{FileFault, Oversize, Result, StoreError, StoreKind};
 use crate::store::{Exchange, Store};
 
@@ -69,7 +71,7 @@ impl FileStore {
             view: Arc::new(Mutex::new(View::new(&options.limits))),
             options,
         };
-        let call = Call::new(Op::Add, &["refcount/"], store.timeout());
+        let call = store.begin(Op::Add, &["refcount/"], store.timeout());
         store.change(&call, |replay| match replay.join() {
             Ok(record) => Ok((vec![record], ())),
             Err(held) => Err(not_a_number("refcount/", 1, &held)),
@@ -104,6 +106,11 @@ impl FileStore {
         }
     }
 
+    fn begin<'a>(&self, op: Op, keys: &'a [&'a str], timeout: Option<Duration>) -> Call<'a> {
+        let deadline = Deadline::after(now(), timeout).or_cancelled(self.options.cancellation.clone());
+        Call::new(op, keys, deadline)
+    }
+
     /// The key as the file has it, if it may be that long.
     fn key(&self, key: &str) -> Result<Box<[u8]>> {
         // The slash before it, and the mark of deletion that may come before that.
@@ -136,19 +143,19 @@ impl FileStore {
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let record = self.record(key, value)?;
-        self.change(&Call::new(Op::Set, &[key], self.timeout()), |_| Ok((vec![record], ())))
+        self.change(&self.begin(Op::Set, &[key], self.timeout()), |_| Ok((vec![record], ())))
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
         let names = [self.key(key)?];
         let wanted = [key];
-        let call = Call::new(Op::Get, &wanted, self.timeout());
+        let call = self.begin(Op::Get, &wanted, self.timeout());
         self.await_keys(&call, &names, |replay| replay.value(&names[0]).map(|value| value.to_vec()))
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         let name = self.key(key)?;
-        self.change(&Call::new(Op::Add, &[key], self.timeout()), |replay| {
+        self.change(&self.begin(Op::Add, &[key], self.timeout()), |replay| {
             let sum = replay.sum(&name, delta).map_err(|held| not_a_number(key, delta, &held))?;
             Ok((vec![Record::number(name, sum)], sum))
         })
@@ -156,13 +163,13 @@ impl Store for FileStore {
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
         let names = self.keys(keys)?;
-        let call = Call::new(Op::Check, keys, self.timeout());
+        let call = self.begin(Op::Check, keys, self.timeout());
         self.look(&call, |view| names.iter().all(|name| view.replay().value(name).is_some()))
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let names = self.keys(keys)?;
-        let call = Call::new(Op::Wait, keys, timeout);
+        let call = self.begin(Op::Wait, keys, timeout);
         self.await_keys(&call, &names, |replay| {
             names.iter().all(|name| replay.value(name).is_some()).then_some(())
         })
@@ -178,7 +185,7 @@ impl Store for FileStore {
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         let record = self.record(key, desired)?;
-        self.change(&Call::new(Op::CompareSet, &[key], self.timeout()), |replay| {
+        self.change(&self.begin(Op::CompareSet, &[key], self.timeout()), |replay| {
             if replay.accepts(&record.key, expected) {
                 return Ok((vec![record], Exchange::Stored));
             }
@@ -189,17 +196,17 @@ impl Store for FileStore {
 
     fn delete_key(&self, key: &str) -> Result<bool> {
         let record = Record::delete(self.key(key)?);
-        self.change(&Call::new(Op::DeleteKey, &[key], self.timeout()), |_| Ok((vec![record], true)))
+        self.change(&self.begin(Op::DeleteKey, &[key], self.timeout()), |_| Ok((vec![record], true)))
     }
 
     fn num_keys(&self) -> Result<u64> {
-        let call = Call::new(Op::NumKeys, &[], self.timeout());
+        let call = self.begin(Op::NumKeys, &[], self.timeout());
         self.look(&call, |view| view.replay().len() as u64)
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let name = self.key(key)?;
-        self.change(&Call::new(Op::Append, &[key], self.timeout()), |replay| {
+        self.change(&self.begin(Op::Append, &[key], self.timeout()), |replay| {
             let held = replay.value(&name).map_or(&[][..], |held| held);
             Ok((vec![self.record(key, &[held, value].concat())?], ()))
         })
@@ -207,7 +214,7 @@ impl Store for FileStore {
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
         let names = self.keys(keys)?;
-        let call = Call::new(Op::MultiGet, keys, self.timeout());
+        let call = self.begin(Op::MultiGet, keys, self.timeout());
         self.await_keys(&call, &names, |replay| {
             names.iter().map(|name| replay.value(name).map(|value| value.to_vec())).collect()
         })
@@ -216,11 +223,11 @@ impl Store for FileStore {
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
         let records = pairs.iter().map(|(key, value)| self.record(key, value)).collect::<Result<_>>()?;
         let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
-        self.change(&Call::new(Op::MultiSet, &keys, self.timeout()), |_| Ok((records, ())))
+        self.change(&self.begin(Op::MultiSet, &keys, self.timeout()), |_| Ok((records, ())))
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        let call = Call::new(Op::ListKeys, &[], self.timeout());
+        let call = self.begin(Op::ListKeys, &[], self.timeout());
         self.look(&call, |view| {
             view.replay().user_keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
         })
@@ -246,6 +253,10 @@ impl Store for FileStore {
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         Ok(Box::new(self.options.clone().timeout(self.timeout()).open()?))
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        self.options.cancellation.clone()
     }
 
     fn kind(&self) -> StoreKind {

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::deadline::{Backoff, Deadline};
+use rallypoint_core::client::{Backoff, Deadline};
+
+use crate::deadline::{now, pause};
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
 use crate::store::Store;
 
@@ -22,9 +24,9 @@ pub fn synchronize(
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
     let timeout = timeout.into();
-    let deadline = Deadline::after(timeout);
+    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     store.with_timeout(timeout).set(&format!("{prefix}{rank}"), data)?;
-    get_all(store, rank, prefix, world_size, deadline.left())
+    get_all(store, rank, prefix, world_size, deadline.left(now()))
 }
 
 /// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
@@ -37,14 +39,14 @@ pub fn get_all(
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
     let timeout = timeout.into();
-    let deadline = Deadline::after(timeout);
+    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     store.wait_for(&keys, timeout).map_err(|error| name_ranks(error, prefix, world_size))?;
-    let values = store.with_timeout(deadline.left()).multi_get(&keys)?;
+    let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
     let last = arrive(store, world_size, &format!("{prefix}/finished"), &deadline)?;
     if rank == 0 {
-        store.wait_for(&[&last], deadline.left())?;
+        store.wait_for(&[&last], deadline.left(now()))?;
     }
     Ok(values)
 }
@@ -94,22 +96,22 @@ impl<'a> Barrier<'a> {
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
     check_rank(rank.unwrap_or(0), world_size, prefix)?;
-    let deadline = Deadline::after(timeout);
+    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     if let Some(rank) = rank {
         // Torch's ranks leave this mark only after a time-out. Ours leave it when they come: who is missing is then
         // known at once.
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
     let last = arrive(store, world_size, prefix, &deadline)?;
-    let error = match store.wait_for(&[&last], deadline.left()) {
+    let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error @ StoreError::Timeout { .. }) if rank.is_some() => error,
         other => return other,
     };
-    let waited = deadline.waited();
-    let tracing = Deadline::after(Some(trace_timeout));
+    let waited = deadline.waited(now());
+    let tracing = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
     // What can't be found out now must not hide that the time is up.
     let Ok(missing) = missing(store, prefix, world_size, &tracing) else { return Err(error) };
-    let store = store.with_timeout(tracing.grace().left());
+    let store = store.with_timeout(tracing.grace(now()).left(now()));
     if rank == Some(0) {
         // Torch's ranks wait for this before they give up.
         let _ = store.set(&format!("{prefix}/TRACING_GATE"), b"1");
@@ -132,12 +134,12 @@ fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
         missing = without_mark(store, prefix, missing, deadline)?;
-        let store = store.with_timeout(deadline.grace().left());
+        let store = store.with_timeout(deadline.grace(now()).left(now()));
         let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
-        if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed() {
+        if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed(now()) {
             return Ok(missing);
         }
-        deadline.sleep(backoff.pause());
+        pause(&mut backoff, deadline);
     }
 }
 
@@ -160,7 +162,7 @@ fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Dea
             Err(_) => {}
         }
         for (rank, mark) in ranks.iter().zip(marks) {
-            if !store.with_timeout(deadline.grace().left()).check(&[mark])? {
+            if !store.with_timeout(deadline.grace(now()).left(now())).check(&[mark])? {
                 without.push(*rank);
             }
         }
@@ -180,8 +182,9 @@ pub(crate) fn arrive(
     deadline: &Deadline,
 ) -> Result<String> {
     let last = format!("{prefix}/last_member");
-    if store.with_timeout(deadline.left()).add(&format!("{prefix}/num_members"), 1)? == world_size as i64 {
-        store.with_timeout(deadline.left()).set(&last, b"<val_ignored>")?;
+    if store.with_timeout(deadline.left(now())).add(&format!("{prefix}/num_members"), 1)? == world_size as i64
+    {
+        store.with_timeout(deadline.left(now())).set(&last, b"<val_ignored>")?;
     }
     Ok(last)
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::store::{ClientId, Engine, Output};
+use rallypoint_core::client::{Cancellation, Deadline};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
-use crate::deadline::Deadline;
+use crate::deadline::now;
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
-use crate::interrupt;
 use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
@@ -19,6 +19,7 @@ pub struct HashStore {
     shared: Arc<Shared>,
     /// Shared with clones, but not with those that were given a time-out of their own.
     timeout: Arc<Mutex<Option<Duration>>>,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 struct Shared {
@@ -31,7 +32,6 @@ struct State {
     /// Slots for calls under way, to be used again.
     free: Vec<u32>,
     slots: u32,
-    generation: u32,
     /// Answers to calls that wait.
     answers: HashMap<ClientId, Result<Reply, Refusal>>,
 }
@@ -47,17 +47,26 @@ impl HashStore {
         limits.value_len = usize::MAX / 2;
         limits.awaited_total = usize::MAX / 2;
         limits.awaited_per_client = usize::MAX / 2;
-        // Its callers take turns at the lock.
-        limits.turn_keys = usize::MAX;
-        let state = State {
-            engine: Engine::new(limits, crate::server::random_number(), None),
-            free: Vec::new(),
-            slots: 0,
-            generation: 0,
-            answers: HashMap::new(),
-        };
+        limits.output_hard = usize::MAX / 2;
+        let options =
+            EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
+        let state =
+            State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, answers: HashMap::new() };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-        HashStore { shared: Arc::new(shared), timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))) }
+        HashStore {
+            shared: Arc::new(shared),
+            timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))),
+            cancellation: None,
+        }
+    }
+
+    /// This store, whose calls are ended early by `cancellation`.
+    pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> HashStore {
+        HashStore { cancellation: cancellation.into(), ..self.clone() }
+    }
+
+    fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -96,7 +105,7 @@ impl HashStore {
                 break Some(answer);
             }
             let changed = &self.shared.changed;
-            state = match deadline.slice() {
+            state = match deadline.slice(now()) {
                 Some(Duration::ZERO) => break None,
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(slice) => {
@@ -104,7 +113,7 @@ impl HashStore {
                         changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() {
                         drop(woken);
-                        interrupt::look_up();
+                        deadline.on_wait();
                         self.state()
                     } else {
                         woken
@@ -158,7 +167,7 @@ impl HashStore {
         let context = context(op, keys.clone());
         StoreError::Timeout {
             context,
-            waited: deadline.waited(),
+            waited: deadline.waited(now()),
             awaited: Awaited::keys(keys, Some(present)),
         }
     }
@@ -170,7 +179,7 @@ impl HashStore {
         then: Option<Request<'_>>,
         timeout: Option<Duration>,
     ) -> Result<Reply> {
-        let deadline = Deadline::after(timeout);
+        let deadline = self.deadline(timeout);
         self.block(Request::Wait { keys: KeyList::new(keys) }, then, &deadline)?
             .ok_or_else(|| self.timed_out(op, keys, &deadline))
     }
@@ -194,18 +203,13 @@ impl State {
             self.slots += 1;
             self.slots - 1
         });
-        self.generation = self.generation.wrapping_add(1);
-        ClientId::new(slot, self.generation)
+        ClientId::new(slot)
     }
 
     fn leave(&mut self, client: ClientId) {
         self.engine.handle_disconnect(client);
         self.answers.remove(&client);
         self.free.push(client.index() as u32);
-        // A value may have been replaced while its answer was on its way.
-        if !self.engine.is_tidy() {
-            self.engine.tidy();
-        }
     }
 }
 
@@ -256,7 +260,7 @@ impl Store for HashStore {
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         let key = key.as_bytes();
         let mut state = self.state();
-        let held = state.engine.value_of(key).cloned();
+        let held = state.engine.snapshot().get(key).cloned();
         let stored = held.as_deref().map_or(expected.is_empty(), |held| *held == *expected);
         self.ask(&mut state, Request::CompareSet { key, expected, desired: desired.into() })?;
         Ok(match held {
@@ -298,7 +302,7 @@ impl Store for HashStore {
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let name = key.as_bytes();
-        let deadline = Deadline::after(self.timeout());
+        let deadline = self.deadline(self.timeout());
         let wanted = [name];
         loop {
             let wait = Request::Wait { keys: KeyList::new(&wanted) };
@@ -307,7 +311,7 @@ impl Store for HashStore {
                 None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
                 // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
                 // ended its wait was a key of that name.
-                Some(_) if self.state().engine.value_of(name).is_some() => {
+                Some(_) if self.state().engine.snapshot().get(name).is_some() => {
                     return Err(StoreError::QueueEmpty { key: key.into() });
                 }
                 Some(_) => {}
@@ -336,7 +340,7 @@ impl Store for HashStore {
     }
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
-        let deadline = Deadline::after(timeout);
+        let deadline = self.deadline(timeout);
         let request = Request::Barrier {
             key: key.as_bytes(),
             world_size: i64::try_from(world_size).unwrap_or(i64::MAX),
@@ -345,7 +349,7 @@ impl Store for HashStore {
             Some(_) => Ok(()),
             None => Err(StoreError::Timeout {
                 context: context(Op::Barrier, vec![key.into()]),
-                waited: deadline.waited(),
+                waited: deadline.waited(now()),
                 awaited: Awaited::Arrivals(world_size),
             }),
         }
@@ -360,7 +364,7 @@ impl Store for HashStore {
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(HashStore { shared: Arc::clone(&self.shared), timeout: Arc::new(Mutex::new(timeout)) })
+        Box::new(HashStore { timeout: Arc::new(Mutex::new(timeout)), ..self.clone() })
     }
 
     fn has_extended_api(&self) -> bool {
@@ -369,6 +373,10 @@ impl Store for HashStore {
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        self.cancellation.clone()
     }
 
     fn kind(&self) -> StoreKind {
@@ -402,47 +410,16 @@ fn context(op: Op, keys: Vec<String>) -> Box<Context> {
     Context::new(StoreKind::Hash, "").during(op, keys)
 }
 
-/// The keys of a request.
+/// Returns the keys of a request.
 fn names(request: &Request<'_>) -> Vec<String> {
-    match *request {
-        Request::Set { key, .. }
-        | Request::CompareSet { key, .. }
-        | Request::Get { key }
-        | Request::Add { key, .. }
-        | Request::DeleteKey { key }
-        | Request::Append { key, .. }
-        | Request::QueuePush { key, .. }
-        | Request::QueuePop { key }
-        | Request::QueueLen { key }
-        | Request::Barrier { key, .. } => vec![printable(key)],
-        Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
-            keys.iter().map(printable).collect()
-        }
-        Request::MultiSet { pairs } => pairs.iter().map(|(key, _)| printable(key)).collect(),
-        Request::Validate { .. }
-        | Request::NumKeys
-        | Request::CancelWait
-        | Request::Ping { .. }
-        | Request::ListKeys => Vec::new(),
-    }
+    let mut names = Vec::new();
+    request.for_each_key(&mut |key| names.push(printable(key)));
+    names
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_is_kept_of_what_was_asked_for_however_much_that_was() {
-        let store = HashStore::new();
-        let names: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
-        let pairs: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
-        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-        store.multi_set(&pairs).unwrap();
-        assert_eq!(store.multi_get(&keys).unwrap().len(), keys.len());
-        store.multi_set(&pairs).unwrap();
-        let engine = &store.state().engine;
-        assert!(engine.is_tidy() && !engine.has_work());
-    }
 
     #[test]
     fn a_refusal_names_store_operation_and_keys_once() {

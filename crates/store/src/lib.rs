@@ -105,11 +105,9 @@ mod create;
 mod deadline;
 mod endpoint;
 mod error;
-mod fault;
 mod file;
 mod gather;
 mod hash;
-mod interrupt;
 mod port;
 mod prefix;
 mod server;
@@ -117,19 +115,19 @@ mod store;
 mod tcp;
 
 pub use create::{C10dStoreOptions, create_c10d_store};
+pub use deadline::sleep;
 pub use endpoint::{Endpoint, is_loopback};
 pub use error::{
     Awaited, Context, FileFault, FileObstacle, KeyStates, LimitMismatch, ListenFault, Oversize, Result,
-    Retry, ServerMismatch, StoreError, StoreKind, Violation,
+    Retry, ServerMismatch, StoreError, StoreKind,
 };
-pub use fault::{ConnectionFault, PeerProtocol};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
-pub use interrupt::{interruptible, is_interrupted, sleep};
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
+pub use rallypoint_core::client::{Cancellation, ConnectionFault, OnReset, PeerProtocol, Violation};
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
 pub use store::{DEFAULT_TIMEOUT, Exchange, Store};
-pub use tcp::{OnReset, TcpStore, TcpStoreOptions};
+pub use tcp::{TcpStore, TcpStoreOptions};

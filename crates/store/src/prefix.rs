@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rallypoint_core::client::Cancellation;
+
 use crate::error::{Result, StoreKind};
 use crate::store::{Exchange, Store};
 
@@ -153,6 +155,10 @@ impl Store for PrefixStore {
 
     fn generation(&self) -> u64 {
         self.store.generation()
+    }
+
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        self.store.cancellation()
     }
 
     fn kind(&self) -> StoreKind {

@@ -1,35 +1,30 @@
-//! The TCP store server: one thread that moves bytes between sockets and the engine. It decides nothing itself.
+//! The TCP store server: one thread that moves bytes between sockets and the [hub](rallypoint_core::hub).
 //!
 //! It can live in any program: start it, keep it, drop it to stop it.
 
-mod connection;
-mod crowd;
 mod event_loop;
 mod listen;
 mod memory;
-mod offences;
-mod outbox;
+mod shared;
 mod sharing;
-mod stats;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mio::Waker;
 use rallypoint_core::Limits;
-use rallypoint_core::store::Engine;
+use rallypoint_core::hub::HubOptions;
 
 pub use listen::Listen;
+pub use rallypoint_core::hub::ServerStats;
 pub use sharing::SharedServers;
-pub use stats::ServerStats;
 
 use crate::endpoint::Endpoint;
 use crate::error::{ListenFault, Result, StoreError};
 use event_loop::EventLoop;
-use stats::Counters;
+use shared::Shared;
 
 /// How to start a [`TcpStoreServer`].
 #[derive(Debug, Default)]
@@ -52,7 +47,7 @@ pub struct ServerOptions {
 pub struct TcpStoreServer {
     addresses: Vec<SocketAddr>,
     instance: String,
-    counters: Arc<Counters>,
+    shared: Arc<Shared>,
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
@@ -70,24 +65,23 @@ impl TcpStoreServer {
             if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
-        let counters = Arc::<Counters>::default();
+        let shared = Arc::<Shared>::default();
         let wrong =
             |source| StoreError::Listen { address: "event loop".into(), fault: ListenFault::System(source) };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let mut engine = Engine::new(limits.clone(), random_number(), Some(identity.as_bytes()));
-        if let Some(idle_after) = options.expire_idle_jobs {
-            engine.expire_jobs_after(idle_after);
-        }
-        let idle_after = options.expire_idle_jobs.unwrap_or(Duration::MAX);
-        let event_loop =
-            EventLoop::new(listeners, limits, engine, idle_after, Arc::clone(&counters)).map_err(wrong)?;
-        let waker = event_loop.waker();
+        let hub = HubOptions {
+            limits,
+            seed: random_number(),
+            identity: identity.into_bytes(),
+            expire_idle_jobs: options.expire_idle_jobs,
+        };
+        let (event_loop, waker) = EventLoop::new(listeners, hub, Arc::clone(&shared)).map_err(wrong)?;
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
             .map_err(wrong)?;
         let addresses = addresses.map_err(wrong)?;
-        Ok(TcpStoreServer { addresses, instance, counters, waker, thread: Some(thread) })
+        Ok(TcpStoreServer { addresses, instance, shared, waker: Arc::new(waker), thread: Some(thread) })
     }
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
@@ -133,34 +127,34 @@ impl TcpStoreServer {
         &self.instance
     }
 
-    /// The server in figures.
+    /// Returns the server in figures. The event loop answers itself; if it doesn't within a second, all figures are zero.
     pub fn stats(&self) -> ServerStats {
-        self.counters.read()
+        self.inquiry()(Duration::from_secs(1)).unwrap_or_default()
     }
 
-    /// A question that any thread may ask: is it still serving? It stops by itself only if something is badly wrong.
+    /// Returns a function that any thread may call to ask whether the server is still serving. It stops by itself only if its
+    /// sockets cannot be polled.
     pub fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
-        let counters = Arc::clone(&self.counters);
-        move || !counters.has_ended()
+        let shared = Arc::clone(&self.shared);
+        move || !shared.has_ended()
     }
 
-    /// A question that any thread may ask: how is it doing? The loop that serves answers itself; `None` if it doesn't
-    /// within that time.
+    /// Returns a function that any thread may call to ask for the figures. The event loop answers itself, so an answer shows
+    /// that it turns. The function returns `None` if no answer comes within the given time.
     pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
-        let (counters, waker) = (Arc::clone(&self.counters), Arc::clone(&self.waker));
-        move |patience| {
-            let (reply, replied) = channel();
-            counters.ask(reply);
+        let (shared, waker) = (Arc::clone(&self.shared), Arc::clone(&self.waker));
+        move |timeout| {
+            let replied = shared.ask();
             waker.wake().ok()?;
-            replied.recv_timeout(patience).ok()
+            replied.recv_timeout(timeout).ok()
         }
     }
 
-    /// Stops it: nobody is answered any more once this returns.
+    /// Stops the server. No request is answered once this returns.
     pub fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.counters.request_stop();
-            // A waker that fails leaves nobody to wake: the loop is gone already.
+            self.shared.request_stop();
+            // A waker fails only if the loop has ended already.
             let _ = self.waker.wake();
             let _ = thread.join();
         }

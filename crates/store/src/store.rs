@@ -1,10 +1,12 @@
 //! The one interface of all stores. What it does is torch's `Store`; how it says so is Rust's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use rallypoint_core::client::{Cancellation, Deadline};
 use rallypoint_core::wire::Op;
 
-use crate::deadline::Deadline;
+use crate::deadline::now;
 use crate::error::{Context, Result, StoreError, StoreKind};
 
 /// How long a store waits unless told otherwise: 300 s, as torch's.
@@ -120,12 +122,12 @@ pub trait Store: Send + Sync {
         if world_size == 0 {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
-        let deadline = Deadline::after(timeout);
+        let deadline = Deadline::after(now(), timeout);
         let last = format!("{key}/last_member");
         if self.with_timeout(timeout).add(&format!("{key}/num_members"), 1)? == world_size as i64 {
-            self.with_timeout(deadline.left()).set(&last, b"1")?;
+            self.with_timeout(deadline.left(now())).set(&last, b"1")?;
         }
-        self.wait_for(&[&last], deadline.left())
+        self.wait_for(&[&last], deadline.left(now()))
     }
 
     /// How long this store waits.
@@ -152,6 +154,11 @@ pub trait Store: Send + Sync {
     /// [`OnReset::Continue`]: crate::OnReset::Continue
     fn generation(&self) -> u64 {
         0
+    }
+
+    /// What ends calls of this store early.
+    fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
+        None
     }
 
     /// What kind of store this is.

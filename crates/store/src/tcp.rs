@@ -1,35 +1,26 @@
-//! The TCP store's client: every operation over a connection that may break, within the time the caller gave.
-//!
-//! What may be repeated is repeated until the time is up; what may not is never sent twice. What is wrong with a server
-//! is for [`StoreError`] to say.
+//! The TCP store's client. What is sent, repeated and given up is decided by [`rallypoint_core::client`]; here are the
+//! sockets, the clock, and the [`Store`](crate::Store) that the caller sees.
 
-mod broken;
-mod connection;
-mod known;
-mod link;
-mod looking;
-mod newer;
 mod operations;
-mod pool;
-mod pulse;
-mod waiting;
+mod sockets;
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::Limits;
+use rallypoint_core::client::{
+    Cancellation, Client, ConnectionFault, Deadline, Failure, OnReset, ready, user_key,
+};
 use rallypoint_core::wire::Op;
+use rallypoint_core::{Limits, printable};
 
-use crate::deadline::{Backoff, Deadline};
+use crate::deadline::now;
 use crate::endpoint::Endpoint;
-use crate::error::{Awaited, Result, StoreError};
-use crate::fault::ConnectionFault;
+use crate::error::{Awaited, Context, Oversize, Result, StoreError, StoreKind};
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
 use crate::store::DEFAULT_TIMEOUT;
-pub use known::OnReset;
-use link::Link;
+use sockets::Sockets;
 
 /// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
 #[derive(Debug)]
@@ -44,6 +35,7 @@ pub struct TcpStoreOptions {
     listen: Option<Listen>,
     limits: Limits,
     on_reset: OnReset,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 impl TcpStoreOptions {
@@ -59,6 +51,7 @@ impl TcpStoreOptions {
             listen: None,
             limits: TcpStoreServer::default_limits(),
             on_reset: OnReset::default(),
+            cancellation: None,
         }
     }
 
@@ -109,33 +102,48 @@ impl TcpStoreOptions {
         self.on_reset = on_reset;
         self
     }
+
+    /// Sets what ends calls early, from opening the store on.
+    pub fn cancellation(mut self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> Self {
+        self.cancellation = cancellation.into();
+        self
+    }
 }
 
 /// A client of a TCP store server: ours or torch's.
 ///
-/// It may be used from many threads; those that wait don't hold up the others. The server it started, if any, lives as
-/// long as it and its clones.
+/// It may be used from many threads; a thread that waits doesn't hold up the others. A clone shares the connections, but has
+/// a timeout of its own. The server that a store started lives as long as the store and its clones.
 pub struct TcpStore {
-    link: Arc<Link>,
+    client: Arc<Client<Sockets>>,
     timeout: Mutex<Option<Duration>>,
+    cancellation: Option<Arc<dyn Cancellation>>,
     server: Option<Arc<TcpStoreServer>>,
+}
+
+impl Clone for TcpStore {
+    fn clone(&self) -> TcpStore {
+        TcpStore {
+            client: Arc::clone(&self.client),
+            timeout: Mutex::new(self.load_timeout()),
+            cancellation: self.cancellation.clone(),
+            server: self.server.clone(),
+        }
+    }
 }
 
 impl std::fmt::Debug for TcpStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TcpStore")
-            .field("endpoint", &self.link.endpoint().to_string())
-            .field("server", &self.link.known().identity())
+            .field("endpoint", &self.endpoint().to_string())
+            .field("server", &self.client.server().identity())
             .field("serves", &self.server.is_some())
             .finish_non_exhaustive()
     }
 }
 
-/// The counter of workers that have come. Torch's own name for it, without the slash that users' keys have.
-const INIT_KEY: &[u8] = b"init/";
-
 impl TcpStore {
-    /// Connects to a server, waiting for it to appear for as long as the default time-out.
+    /// Connects to a server, waiting for it to appear for as long as the default timeout.
     pub fn connect(host: &str, port: u16) -> Result<TcpStore> {
         TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)))
     }
@@ -159,7 +167,7 @@ impl TcpStore {
         if options.world_size == Some(0) {
             return Err(StoreError::bad_world_size("a TcpStore", 0));
         }
-        let deadline = Deadline::after(options.timeout);
+        let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
         let (server, endpoint) = match options.is_master {
             false => (None, options.endpoint),
             true => {
@@ -174,87 +182,79 @@ impl TcpStore {
                         ..ServerOptions::default()
                     })?),
                 };
-                // At the address that was bound: the name may mean others too.
+                // The client connects to the address that was bound: the name may mean others too.
                 let bound = server.addresses()[0];
                 let host = if bound.ip().is_unspecified() { String::new() } else { bound.ip().to_string() };
                 (Some(server), Endpoint { host, port: bound.port() })
             }
         };
-        let link = Link::new(endpoint, options.limits, options.on_reset);
-        link.connect(&deadline, report)?;
-        let store = TcpStore::over(Arc::new(link), server, options.timeout);
+        let sockets = Sockets { endpoint, limits: options.limits.clone() };
+        let store = TcpStore {
+            client: Arc::new(Client::new(sockets, options.limits, options.on_reset)),
+            timeout: Mutex::new(options.timeout),
+            cancellation: options.cancellation,
+            server,
+        };
+        let failed = |failure| store.error(None, &[], failure, &deadline);
+        ready(store.client.connect(&deadline, &mut |fault| report(&fault))).map_err(failed)?;
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
-            store.join(world_size, &deadline)?;
+            let joined = ready(store.client.count_worker(&deadline)).map_err(failed)?;
+            if store.server.is_some() {
+                ready(store.client.wait_for_workers(joined, world_size, &deadline)).map_err(failed)?;
+            }
         }
         Ok(store)
     }
 
-    fn over(link: Arc<Link>, server: Option<Arc<TcpStoreServer>>, timeout: Option<Duration>) -> TcpStore {
-        TcpStore { link, timeout: Mutex::new(timeout), server }
-    }
-
-    /// Adds itself to the workers; the one with the server waits for the others.
-    fn join(&self, world_size: u64, deadline: &Deadline) -> Result<()> {
-        let mut joined = self.add_at(INIT_KEY, 1, deadline)?;
-        self.link.known().witness_steady(INIT_KEY, joined);
-        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
-        while self.server.is_some() && joined < world_size as i64 {
-            if deadline.has_passed() {
-                return Err(self.workers_missing(joined, world_size, deadline));
-            }
-            deadline.sleep(backoff.pause());
-            joined = match self.number_at(INIT_KEY, &deadline.grace()) {
-                // The time is up, and there was none left to ask once more: what was known last is told.
-                Err(_) if deadline.has_passed() => joined,
-                answer => answer?,
-            };
-        }
-        Ok(())
-    }
-
-    /// Counts this process among the workers that have come, as torch's clients do when they are made with a world size;
+    /// Counts this process among the workers that have joined, as torch's clients do when they are made with a world size;
     /// how many have.
     pub fn count_worker(&self) -> Result<i64> {
-        let joined = self.add_at(INIT_KEY, 1, &Deadline::after(self.load_timeout()))?;
-        self.link.known().witness_steady(INIT_KEY, joined);
-        Ok(joined)
+        let deadline = self.deadline();
+        ready(self.client.count_worker(&deadline))
+            .map_err(|failure| self.error(None, &[], failure, &deadline))
     }
 
-    /// How many workers have come.
+    /// How many workers have joined.
     pub fn workers(&self) -> Result<i64> {
-        self.number_at(INIT_KEY, &Deadline::after(self.load_timeout()))
+        let deadline = self.deadline();
+        ready(self.client.workers(&deadline)).map_err(|failure| self.error(None, &[], failure, &deadline))
     }
 
-    /// Another handle of this same client.
-    pub fn client(&self) -> TcpStore {
-        TcpStore::over(Arc::clone(&self.link), self.server.clone(), self.load_timeout())
-    }
-
-    /// Another client of the same server, with a time-out of its own. They share their connections and what they know of
-    /// the server: one that took its place is as strange to either.
+    /// A clone whose server was just reached.
     pub fn another(&self) -> Result<TcpStore> {
-        self.link.connect(&Deadline::after(self.load_timeout()), &mut |_| {})?;
-        Ok(self.client())
+        let deadline = self.deadline();
+        ready(self.client.connect(&deadline, &mut |_| {}))
+            .map_err(|failure| self.error(None, &[], failure, &deadline))?;
+        Ok(self.clone())
     }
 
-    /// The socket of a connection that is not in use just now: its number, this end and the other.
+    /// A clone whose calls are ended early by `cancellation`.
+    pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> TcpStore {
+        TcpStore { cancellation: cancellation.into(), ..self.clone() }
+    }
+
+    /// The socket of an idle connection: its number, this end and the other.
     pub fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
-        self.link.socket()
+        let look = |stream: &sockets::Stream| {
+            let (local, remote) = (stream.socket.local_addr().ok()?, stream.socket.peer_addr().ok()?);
+            Some((stream.socket.as_raw_fd(), local, remote))
+        };
+        self.client.inspect_idle(look).flatten()
     }
 
-    /// The address of this machine that the connection to the server has; `None` if it is not connected just now.
+    /// The address of this machine that an idle connection to the server has.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.link.local_address()
+        self.socket().map(|(_, local, _)| local)
     }
 
     /// The server's host, as given (for a server started here: the address it is bound to).
     pub fn host(&self) -> &str {
-        &self.link.endpoint().host
+        &self.endpoint().host
     }
 
     /// The server's port.
     pub fn port(&self) -> u16 {
-        self.link.endpoint().port
+        self.endpoint().port
     }
 
     /// The server that this store or the one it was cloned from started.
@@ -265,33 +265,84 @@ impl TcpStore {
     /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
     /// if no operation has identified it yet and it does not answer.
     pub fn server_identity(&self) -> Option<String> {
-        let server = self.link.server(Op::Ping, &[], &Deadline::after(self.load_timeout()));
-        server.ok()?.identity().map(String::from)
+        ready(self.client.identify(Op::Ping, &self.deadline())).ok()?;
+        self.client.server().identity().map(String::from)
     }
 
     /// Whether the server belongs to no node of a job (`rallypoint serve`), as it says.
     pub fn is_server_standalone(&self) -> bool {
-        self.link.known().is_capable_of("standalone")
+        self.client.server().is_capable_of("standalone")
     }
 
     /// Asks the server for a sign of life; how long it took.
     pub fn ping(&self) -> Result<Duration> {
-        let deadline = Deadline::after(self.load_timeout());
-        // The first operation of a store identifies the server, which is not what is measured.
-        drop(self.link.server(Op::Ping, &[], &deadline)?);
-        let started = std::time::Instant::now();
-        self.link
-            .call(Op::Ping, &[], true, &deadline, |connection, deadline| connection.acknowledge(deadline))?;
-        Ok(started.elapsed())
+        let deadline = self.deadline();
+        ready(self.client.ping(&deadline))
+            .map_err(|failure| self.error(Some(Op::Ping), &[], failure, &deadline))
     }
 
-    pub(crate) fn workers_missing(&self, joined: i64, expected: u64, deadline: &Deadline) -> StoreError {
-        let context = self.link.context().into();
-        let awaited = Awaited::Workers { joined, expected };
-        StoreError::Timeout { context, waited: deadline.waited(), awaited }
+    fn endpoint(&self) -> &Endpoint {
+        &self.client.io().endpoint
     }
 
     fn load_timeout(&self) -> Option<Duration> {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.deadline_after(self.load_timeout())
+    }
+
+    fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
+    }
+
+    /// The error for a call that failed. `op` is `None` if the store was being made.
+    pub(crate) fn error(
+        &self,
+        op: Option<Op>,
+        keys: &[&[u8]],
+        failure: Failure,
+        deadline: &Deadline,
+    ) -> StoreError {
+        let keys: Vec<_> = keys.iter().map(|key| user_key(key)).collect();
+        let key = keys.first().cloned().unwrap_or_default();
+        let waited = deadline.waited(now());
+        let mut context = Box::new(Context::new(StoreKind::Tcp, self.endpoint().to_string()));
+        (context.op, context.keys) = (op, keys.clone());
+        match failure {
+            Failure::Timeout(present) => {
+                StoreError::Timeout { context, waited, awaited: Awaited::keys(keys, present) }
+            }
+            Failure::BarrierTimeout(size) => {
+                StoreError::Timeout { context, waited, awaited: Awaited::Arrivals(size) }
+            }
+            Failure::WorkersMissing { joined, expected } => {
+                StoreError::Timeout { context, waited, awaited: Awaited::Workers { joined, expected } }
+            }
+            Failure::NoAnswer => StoreError::NoAnswer { context, waited },
+            Failure::Unreachable(tried) => StoreError::Unreachable { context, waited, tried },
+            Failure::ConnectionLost(reason) => StoreError::ConnectionLost { context, reason },
+            Failure::Indeterminate(reason) => StoreError::Indeterminate { context, reason },
+            Failure::Reset(evidence) => StoreError::StoreReset { context, evidence },
+            Failure::Protocol(peer, violation) => {
+                context.peer = peer.unwrap_or(context.peer);
+                StoreError::Protocol { context, violation }
+            }
+            Failure::ReplyTooLarge { len, limit } => {
+                StoreError::TooLarge(Oversize::Reply { context, len, limit })
+            }
+            Failure::Unsupported(since) => StoreError::Unsupported { context, since: Some(since) },
+            Failure::NotANumber { delta, held } => {
+                StoreError::NotANumber { key, delta, held: printable(&held) }
+            }
+            Failure::AppendTooLarge { len, held, limit } => {
+                StoreError::TooLarge(Oversize::Append { key, len, held, limit })
+            }
+            _ => {
+                let reason = "the server is there but closes the connection on this request each time; its log says why";
+                StoreError::Refused { context, reason: reason.into() }
+            }
+        }
     }
 }

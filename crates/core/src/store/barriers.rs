@@ -1,6 +1,8 @@
-//! Barriers that can be used again: each round lets go of `world_size` arrivals that are all still there.
+//! Barriers that can be used again: each round releases `world_size` clients that are all still connected.
 //!
-//! A barrier is not a key: setting a key of its name lets nobody through, and it leaves nothing behind.
+//! A barrier is not a key: setting a key of its name releases no client, and a completed barrier leaves nothing behind.
+
+use std::collections::BTreeMap;
 
 use ahash::RandomState;
 use hashbrown::HashMap;
@@ -8,20 +10,21 @@ use slab::Slab;
 
 use super::waiters::ClientIndex;
 
-/// A client's place at a barrier.
+/// The position of a client at a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
     barrier: usize,
-    member: usize,
+    number: u64,
 }
 
 #[derive(Debug)]
 struct Barrier {
     name: (Box<[u8]>, u64),
-    members: Slab<ClientIndex>,
+    /// By the order of their arrival.
+    members: BTreeMap<u64, ClientIndex>,
 }
 
-/// All barriers at which somebody waits. Those of one key with different world sizes are different barriers.
+/// All barriers with waiting clients. Barriers of one key with different world sizes are different barriers.
 #[derive(Debug)]
 pub(super) struct Barriers {
     by_name: HashMap<(Box<[u8]>, u64), usize, RandomState>,
@@ -44,8 +47,8 @@ impl Barriers {
         self.bytes
     }
 
-    /// A client comes. `Ok`: its place in a round that is not complete. `Err`: the round is complete and over, with
-    /// the others who were in it, oldest place first.
+    /// Adds a client. Returns its position in an incomplete round, or, as `Err`, the other clients of a round that is complete
+    /// and over, in the order of their arrival.
     pub(super) fn arrive(
         &mut self,
         client: ClientIndex,
@@ -56,7 +59,7 @@ impl Barriers {
         let barrier = match self.by_name.get(&name) {
             Some(&barrier) => barrier,
             None => {
-                let barrier = self.all.insert(Barrier { name: name.clone(), members: Slab::new() });
+                let barrier = self.all.insert(Barrier { name: name.clone(), members: BTreeMap::new() });
                 self.by_name.insert(name, barrier);
                 self.bytes += barrier_cost(key);
                 barrier
@@ -64,24 +67,27 @@ impl Barriers {
         };
         let round = &mut self.all[barrier];
         if round.members.len() as u64 + 1 >= world_size {
-            let others = round.members.iter().map(|(_, &client)| client).collect();
+            let others = round.members.values().copied().collect();
             self.remove(barrier);
             return Err(others);
         }
-        Ok(Arrival { barrier, member: round.members.insert(client) })
+        let number = round.members.last_key_value().map_or(0, |(number, _)| number + 1);
+        round.members.insert(number, client);
+        Ok(Arrival { barrier, number })
     }
 
-    /// A client gives up or is gone: it no longer counts.
+    /// Removes a client that gave up or disconnected.
     pub(super) fn leave(&mut self, arrival: Arrival) {
         let round = &mut self.all[arrival.barrier];
-        round.members.remove(arrival.member);
+        round.members.remove(&arrival.number);
         if round.members.is_empty() {
             self.remove(arrival.barrier);
         }
     }
 
-    /// The key, the world size and how many have arrived.
-    pub(super) fn look(&self, arrival: Arrival) -> (&[u8], u64, usize) {
+    /// Returns the key, the world size and the number of arrivals.
+    #[cfg(test)]
+    fn look(&self, arrival: Arrival) -> (&[u8], u64, usize) {
         let round = &self.all[arrival.barrier];
         (&round.name.0, round.name.1, round.members.len())
     }
@@ -111,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_everybody_left_is_forgotten() {
+    fn a_round_that_all_clients_left_is_forgotten() {
         let mut barriers = barriers();
         let first = barriers.arrive(5, b"b", 3).unwrap();
         let second = barriers.arrive(6, b"b", 3).unwrap();
@@ -121,15 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_leaver_is_not_among_those_let_go() {
+    fn a_client_that_left_is_not_released() {
         let mut barriers = barriers();
         let leaver = barriers.arrive(5, b"b", 3).unwrap();
         barriers.arrive(6, b"b", 3).unwrap();
         barriers.leave(leaver);
         let stayer = barriers.arrive(7, b"b", 3).unwrap();
         assert_eq!(barriers.look(stayer), (&b"b"[..], 3, 2));
-        let mut others = barriers.arrive(8, b"b", 3).unwrap_err();
-        others.sort();
+        let others = barriers.arrive(8, b"b", 3).unwrap_err();
         assert_eq!(others, [6, 7]);
     }
 

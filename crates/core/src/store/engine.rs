@@ -1,13 +1,9 @@
 //! One total order of requests, and what each of them does.
 //!
-//! *Tell*: [`Engine::handle_request`], [`Engine::handle_disconnect`]. *Ask*: [`Engine::poll_output`].
-//! A driver that has others to serve lets requests of very many keys be carried out in steps: *tell* [`Engine::begin`], *do*
-//! [`Engine::work`] while there is some, and [`Engine::tidy`] now and then. The rest looks.
-//! It needs no clock: clients bound their own waits and cancel them. Only the expiry of idle jobs needs the time, which the
-//! driver passes in ([`Engine::set_time`]).
+//! A request is decided first and applied second: the engine checks it against what is stored, then passes [`Effect`]s to
+//! [`Engine::apply`]. The same sequence of inputs gives the same outputs and refusals on every machine. The engine has no
+//! clock: clients bound their own waits and cancel them.
 
-mod expiry;
-mod long;
 mod waiting;
 mod writing;
 
@@ -17,515 +13,361 @@ use std::fmt;
 use ahash::RandomState;
 
 use super::barriers::{Arrival, Barriers};
-use super::jobs::{JobIndex, Jobs};
-use super::listing::Listing;
+use super::effect::{Content, Effect, EffectLog};
 use super::map::Map;
 use super::queues::Queues;
-use super::snapshot::{Snapshot, Waiting};
-use super::waiters::{ClientIndex, Places, Waiters};
+use super::snapshot::Snapshot;
+use super::waiters::{ClientIndex, Registrations, Waiters};
 use crate::error::Refusal;
 use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
-use crate::wire::{KeyList, Op, Reply, Request, Strings};
-pub use expiry::ExpiredJob;
-use long::Long;
+use crate::wire::{KeyList, Op, Reply, Request};
 
-/// Names the server keeps for itself. Torch's clients put `/` before every key, so they never use one.
+/// Names that the server reserves. Torch's clients put `/` before every key, so they never use one.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
-/// The read-only name under which a server says who it is. It is in no count and no list.
+/// The read-only name under which a server identifies itself. No count and no list includes it.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
-/// A name for CHECK alone: it is there if this connection's last COMPARE_SET stored what it desired. The reply to a
-/// COMPARE_SET can't say, for the value may have been held already.
+/// A name for CHECK alone: it is present if the last COMPARE_SET of this connection stored its value. The reply to a
+/// COMPARE_SET can't tell, because the key may have held that value already.
 pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
-/// A connection, as the driver numbers them: a slot, and which of those who had that slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    index: ClientIndex,
-    generation: u32,
-}
+/// A client of the engine, numbered by the caller. Numbers should be small and reused after a disconnect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(ClientIndex);
 
 impl ClientId {
-    /// Slots should be small numbers, used again after a disconnect with another generation.
-    pub fn new(index: u32, generation: u32) -> ClientId {
-        ClientId { index, generation }
+    /// Creates the id with this number.
+    pub fn new(index: u32) -> ClientId {
+        ClientId(index)
     }
 
-    /// The slot.
+    /// Returns the number.
     pub fn index(self) -> usize {
-        self.index as usize
-    }
-
-    /// Which of those who had the slot.
-    pub fn generation(self) -> u32 {
-        self.generation
+        self.0 as usize
     }
 }
 
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.index, self.generation)
+        write!(f, "{}", self.0)
     }
 }
 
-/// What the driver has to do.
+/// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send this reply.
     Reply {
-        /// To whom.
+        /// The receiver.
         client: ClientId,
-        /// What.
+        /// The reply.
         reply: Reply,
     },
-    /// Close this connection: its request was refused and changed nothing.
+    /// Close this client's connection: its request was refused and changed nothing.
     Close {
-        /// Whose.
+        /// The client.
         client: ClientId,
-        /// Why.
+        /// Why the request was refused.
         reason: Refusal,
     },
 }
 
-/// The same where it lies, with lists of keys not printed yet.
-#[derive(Debug)]
-pub enum Next {
-    /// Send this, or close.
-    Output(Output),
-    /// Send the list of all keys: their number, then what [`Engine::print_keys`] gives.
-    Keys {
-        /// To whom.
-        client: ClientId,
-        /// What.
-        listing: Listing,
-    },
+/// A check of the values written under keys with a prefix, beyond the limits that hold for all keys.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteGuard {
+    /// The prefix of the keys it checks.
+    pub prefix: &'static [u8],
+    /// The check.
+    pub check: CheckWrite,
+}
+
+/// Returns why a key may not hold a value.
+pub type CheckWrite = fn(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String>;
+
+/// How to create an [`Engine`].
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// The limits on what is stored.
+    pub limits: Limits,
+    /// Makes the placement of keys in hash tables unpredictable to clients.
+    pub seed: u64,
+    /// What [`SERVER_KEY`] reads as. Without an identity no name is reserved.
+    pub identity: Option<Value>,
+    /// A check of written values.
+    pub guard: Option<WriteGuard>,
 }
 
 #[derive(Debug, Default)]
 enum State {
     #[default]
     Free,
-    Waiting(Places),
+    Waiting(Registrations),
     AtBarrier(Arrival),
 }
 
-/// What the engine knows of a connection.
+/// What the engine knows of a client.
 #[derive(Debug, Default)]
 struct Client {
-    generation: u32,
     state: State,
-    /// Apart, because few have one at a time and every request looks whether there is one.
-    keepsake: Option<Box<Keepsake>>,
-    /// Whether its last COMPARE_SET stored.
+    /// Boxed, because few clients have one at a time.
+    latch: Option<Box<Latch>>,
+    /// Whether its last COMPARE_SET stored its value.
     stored: bool,
-    /// The job of the last rendezvous key that this client named.
-    job: Option<JobIndex>,
 }
 
-/// What a wait leaves its client until its next request.
+/// What a wait leaves to its client until the client's next request.
 #[derive(Debug, Default)]
-struct Keepsake {
-    /// What the wait has seen: a `get` that follows finds the value even if somebody has deleted the key since.
-    latch: Vec<(Key, Value)>,
-    /// What the latch is counted as.
+struct Latch {
+    /// The values that the wait has seen. A `get` that follows finds them even if the keys were deleted since.
+    values: Vec<(Key, Value)>,
+    /// What the values count towards [`Limits::latched_bytes`].
     bytes: usize,
-    /// The queue it was woken for.
+    /// The queue whose item the client was woken for.
     claim: Option<Key>,
 }
 
 /// The store.
-pub struct Engine {
+pub struct Engine<L = ()> {
     limits: Limits,
-    /// What the server says of itself; without one, no name is reserved.
     identity: Option<Value>,
+    guard: Option<WriteGuard>,
     map: Map,
     queues: Queues,
     barriers: Barriers,
     waiters: Waiters,
     clients: Vec<Client>,
     blocked: usize,
-    outputs: VecDeque<Next>,
-    /// An empty one with room, for whoever waits next.
-    spare: Option<Box<Keepsake>>,
-    /// A request that is being carried out in steps.
-    long: Option<Box<Long>>,
-    /// What nobody wants any more, where letting go of it takes long.
-    rubbish: Vec<Vec<(Key, Value)>>,
-    /// What all latches together are counted as.
+    /// What all latches together count as.
     latched: usize,
-    /// The jobs with keys in this store. `None` unless idle jobs expire.
-    jobs: Option<Box<Jobs>>,
-    hasher: RandomState,
+    outputs: VecDeque<Output>,
+    log: L,
     empty: Value,
 }
 
-/// Latches longer than this are looked up through a table.
+/// Latches with more values than this are searched through a table.
 const LATCH_SCAN: usize = 16;
-/// Values looked at in one tidying: a fraction of a millisecond.
-const TIDIED: usize = 4096;
-/// Room kept for the next latch.
-const LATCH_KEEP: usize = 4;
 
-impl Engine {
-    /// An empty store. `seed` makes the placing of keys unpredictable to those who choose them; `identity` is what
-    /// [`SERVER_KEY`] reads as; without one no name is reserved.
-    pub fn new(limits: Limits, seed: u64, identity: Option<&[u8]>) -> Engine {
+impl<L: EffectLog> Engine<L> {
+    /// Creates an empty store that records its effects in `log`.
+    pub fn new(options: EngineOptions, log: L) -> Engine<L> {
+        let seed = options.seed;
         let hasher = RandomState::with_seeds(seed, !seed, seed.rotate_left(32), seed ^ 0x9E37_79B9_7F4A_7C15);
         Engine {
-            limits,
-            identity: identity.map(Value::copied),
+            limits: options.limits,
+            identity: options.identity,
+            guard: options.guard,
             map: Map::new(hasher.clone()),
             queues: Queues::new(hasher.clone()),
             barriers: Barriers::new(hasher.clone()),
-            waiters: Waiters::new(hasher.clone()),
+            waiters: Waiters::new(hasher),
             clients: Vec::new(),
             blocked: 0,
-            outputs: VecDeque::new(),
-            spare: None,
-            long: None,
-            rubbish: Vec::new(),
             latched: 0,
-            jobs: None,
-            hasher,
+            outputs: VecDeque::new(),
+            log,
             empty: Value::default(),
         }
     }
 
-    /// A client asks. What comes of it is in [`Engine::poll_output`].
-    ///
-    /// While a client is blocked only CANCEL_WAIT is accepted from it; [`Session`](crate::Session) keeps the rest back.
+    /// Carries out a request. [`Engine::poll_output`] returns its replies. Returns whether the client is blocked now: then it
+    /// gets its reply later, and only CANCEL_WAIT is accepted from it.
     #[inline]
-    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) {
-        if self.long.is_some() {
-            self.make_way(client, &request);
+    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> bool {
+        if client.index() >= self.clients.len() {
+            self.clients.resize_with(client.index() + 1, Client::default);
         }
-        let known = self.admit(client);
-        let blocked = !matches!(known.state, State::Free);
-        if blocked && !matches!(request, Request::CancelWait) {
-            let reason = Refusal::Blocked { op: request.op() };
-            return self.effect(Output::Close { client, reason });
+        let known = &mut self.clients[client.index()];
+        if !matches!(known.state, State::Free) && request != Request::CancelWait {
+            self.outputs.push_back(Output::Close { client, reason: Refusal::Blocked { op: request.op() } });
+            return true;
         }
         // This request ends what the one before left open.
-        let keepsake = known.keepsake.take();
-        if self.jobs.is_some() {
-            self.use_jobs(client, &request);
+        let latch = known.latch.take();
+        let seen = latch.as_deref().map_or(&[][..], |latch| &latch.values);
+        let answer = self.answer(client, request, seen);
+        let is_blocked = matches!(answer, Ok(Answer::Blocked));
+        match answer {
+            Ok(Answer::Nothing | Answer::Blocked) => {}
+            Ok(Answer::Reply(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
+            Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
         }
-        // What most stores are asked most often goes past the rest.
-        if let (Request::Get { key }, None) = (&request, &keepsake) {
-            let reply = Reply::Value(self.value(key, &[]));
-            return self.effect(Output::Reply { client, reply });
+        if let Some(latch) = latch {
+            self.end_latch(*latch);
         }
-        let latch = keepsake.as_deref().map_or(&[][..], |keepsake| &keepsake.latch);
-        match self.answer(client, request, latch) {
-            Ok(Some(reply)) => self.effect(Output::Reply { client, reply }),
-            Ok(None) => {}
-            Err(reason) => self.effect(Output::Close { client, reason }),
-        }
-        if let Some(keepsake) = keepsake {
-            self.discard(keepsake);
-        }
+        is_blocked
     }
 
-    /// A client that is not blocked asks for SETs in a row, up to one that is refused or wakes somebody. How many that were.
-    #[inline]
-    pub fn handle_sets<'a>(
-        &mut self,
-        client: ClientId,
-        mut sets: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> usize {
-        let Some((key, value)) = sets.next() else { return 0 };
-        // The first ends what the request before left open.
-        self.handle_request(client, Request::Set { key, value: value.into() });
-        let mut handled = 1;
-        while self.outputs.is_empty()
-            && self.long.is_none()
-            && let Some((key, value)) = sets.next()
-        {
-            handled += 1;
-            if self.jobs.is_some() {
-                self.use_job(client, key, true);
-            }
-            if let Err(reason) = self.set(key, &value.into()) {
-                self.effect(Output::Close { client, reason });
-            }
-        }
-        handled
-    }
-
-    /// A client is gone: whatever it waited for, it doesn't any more.
+    /// Forgets a client that has disconnected, with whatever it waited for.
     pub fn handle_disconnect(&mut self, client: ClientId) {
-        self.abandon(client);
-        let Some(known) = self.clients.get_mut(client.index()) else { return };
-        if known.generation != client.generation {
+        if client.index() >= self.clients.len() {
             return;
         }
-        known.stored = false;
-        let keepsake = known.keepsake.take();
-        if let Some(jobs) = &mut self.jobs {
-            jobs.leave(known.job.take());
-        }
-        self.unblock(client.index);
-        if let Some(keepsake) = keepsake {
-            self.discard(keepsake);
+        self.unblock(client);
+        let gone = std::mem::take(&mut self.clients[client.index()]);
+        if let Some(latch) = gone.latch {
+            self.end_latch(*latch);
         }
     }
 
-    /// Ends what a wait left open.
-    fn discard(&mut self, mut keepsake: Box<Keepsake>) {
-        let claim = keepsake.claim.take();
-        self.latched -= std::mem::take(&mut keepsake.bytes);
-        if keepsake.latch.len() > self.limits.turn_keys {
-            self.rubbish.push(std::mem::take(&mut keepsake.latch));
-        } else if keepsake.latch.capacity() <= LATCH_KEEP {
-            keepsake.latch.clear();
-            self.spare = Some(keepsake);
-        }
-        if let Some(queue) = claim {
-            self.queues.end_claim(&queue);
-            self.wake_for_items(&queue);
-        }
-    }
-
-    /// What [`Engine::poll_output`] gives next, where it lies: for a driver that takes from it what it needs, and
-    /// moves nothing else.
-    #[inline]
-    pub fn next_output(&mut self) -> Option<&mut Next> {
-        self.outputs.front_mut()
-    }
-
-    /// The next thing to do, until `None`.
+    /// Returns the next thing to do, until `None`.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
-        match self.outputs.pop_front()? {
-            Next::Keys { client, mut listing } => {
-                let mut keys = Vec::with_capacity(listing.count());
-                while let Some(printed) = self.print_keys(&mut listing) {
-                    keys.extend(Strings::of(&printed).map(Key::from));
-                }
-                if !keys.is_empty() {
-                    self.tidy();
-                }
-                Some(Output::Reply { client, reply: Reply::Keys(keys) })
+        self.outputs.pop_front()
+    }
+
+    /// Records an effect, changes what is stored, and answers the clients that waited for it.
+    #[inline]
+    pub fn apply(&mut self, effect: Effect<'_>) {
+        self.log.record(&effect);
+        match effect {
+            Effect::Put { key, value } => {
+                self.store(key, value);
             }
-            Next::Output(output) => Some(output),
+            Effect::PutAll { pairs } => {
+                for (key, value) in pairs.iter() {
+                    self.map.put(key, Content::Bytes(value));
+                }
+                // A waiter sees what the whole list left, not a value that a later pair replaced.
+                if self.waiters.len() > 0 {
+                    pairs.iter().for_each(|(key, _)| self.wake(key));
+                }
+            }
+            // No client waits for a key that exists.
+            Effect::Append { key, bytes } => self.map.append(key, bytes),
+            Effect::Delete { key } => {
+                self.map.remove(key);
+            }
+            Effect::Push { key, item } => {
+                self.queues.push(key, item);
+                // A push wakes a waiter even if another client was woken for an item that is gone.
+                self.wake_for_item(key);
+            }
+            Effect::Pop { key } => self.queues.pop(key),
         }
     }
 
-    #[inline]
-    fn effect(&mut self, output: Output) {
-        self.outputs.push_back(Next::Output(output));
-    }
-
-    /// The next keys of a list, as they travel, until `None`.
-    pub fn print_keys(&mut self, listing: &mut Listing) -> Option<Value> {
-        self.map.print(listing)
-    }
-
-    /// Whether something is kept for others that they may have let go of since: then [`Engine::tidy`] is to be called,
-    /// now and then.
-    pub fn is_tidy(&self) -> bool {
-        self.map.is_tidy()
-    }
-
-    /// Lets go of what replies have held and hold no more.
-    pub fn tidy(&mut self) {
-        self.map.tidy(TIDIED);
-    }
-
-    /// Whether this client is blocked in a WAIT or BARRIER.
-    #[inline]
-    pub fn is_blocked(&self, client: ClientId) -> bool {
-        self.clients
-            .get(client.index())
-            .is_some_and(|known| known.generation == client.generation && !matches!(known.state, State::Free))
-    }
-
-    /// The engine in figures.
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns a view of the engine at this moment.
+    pub fn snapshot(&self) -> Snapshot<'_> {
         Snapshot {
             keys: self.map.len(),
-            bytes: self.stored_bytes(),
+            bytes: self.map.bytes() + self.queues.bytes(),
             queue_items: self.queues.items(),
             awaited: self.waiters.len(),
             blocked: self.blocked,
+            map: &self.map,
+            queues: &self.queues,
         }
     }
 
-    /// What a key holds.
-    pub fn value_of(&self, key: &[u8]) -> Option<&Value> {
-        self.map.get(key)
-    }
-
-    /// What this client is blocked in.
-    pub fn waiting(&self, client: ClientId) -> Option<Waiting<'_>> {
-        let known = self.clients.get(client.index()).filter(|known| known.generation == client.generation)?;
-        match &known.state {
-            State::Free => None,
-            State::Waiting(places) => {
-                Some(Waiting::Keys(self.waiters.missing(places).map(|key| &**key).collect()))
+    /// Panics if the parts of the engine disagree or a limit is passed. For tests: it walks everything.
+    pub fn check_invariants(&self) {
+        let (mut registered, mut blocked, mut latched) = (0, 0, 0);
+        for known in &self.clients {
+            latched += known.latch.as_ref().map_or(0, |latch| latch.bytes);
+            blocked += usize::from(!matches!(known.state, State::Free));
+            let State::Waiting(registrations) = &known.state else { continue };
+            assert!(registrations.left() > 0, "a client waits for nothing");
+            assert_eq!(self.waiters.missing(registrations).count(), registrations.left());
+            for key in self.waiters.missing(registrations) {
+                assert!(self.map.get(key).is_none(), "a wake-up was lost");
+                assert!(!self.queues.has_unclaimed(key), "a wake-up for a queue was lost");
+                assert!(self.waiters.is_awaited(key));
             }
-            State::AtBarrier(arrival) => {
-                let (key, world_size, arrived) = self.barriers.look(*arrival);
-                Some(Waiting::Barrier { key, world_size, arrived })
-            }
+            registered += registrations.left();
         }
+        assert_eq!((registered, blocked, latched), (self.waiters.len(), self.blocked, self.latched));
+        assert!(self.bytes() <= self.limits.store_bytes, "{} bytes", self.bytes());
+        assert!(self.map.len() <= self.limits.keys && self.queues.items() <= self.limits.queue_items);
+        assert!(self.waiters.len() <= self.limits.awaited_total);
+        assert!(self.latched <= self.limits.latched_bytes);
     }
 
-    /// Returns the bytes of keys, values and queue items.
-    fn stored_bytes(&self) -> usize {
-        self.map.bytes() + self.queues.bytes() + self.adding()
-    }
-
-    /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names, barriers and the table of jobs.
+    /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names and barriers.
     fn bytes(&self) -> usize {
-        let jobs = self.jobs.as_ref().map_or(0, |jobs| jobs.bytes());
-        self.stored_bytes() + self.waiters.bytes() + self.barriers.bytes() + jobs
+        self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()
     }
 
     #[inline]
-    fn admit(&mut self, client: ClientId) -> &mut Client {
-        let index = client.index();
-        if index >= self.clients.len() {
-            self.clients.resize_with(index + 1, Client::default);
-        }
-        if self.clients[index].generation != client.generation {
-            let before = ClientId::new(client.index, self.clients[index].generation);
-            self.handle_disconnect(before);
-            self.clients[index].generation = client.generation;
-        }
-        &mut self.clients[index]
-    }
-
     fn answer(
         &mut self,
         client: ClientId,
         request: Request<'_>,
-        latch: &[(Key, Value)],
-    ) -> Result<Option<Reply>, Refusal> {
-        Ok(match request {
-            // The session has checked it; a second one never gets here.
-            Request::Validate { .. } => None,
-            Request::Ping { nonce } => Some(Reply::Nonce(nonce)),
-            Request::Set { key, value } => {
-                self.set(key, &value)?;
-                None
-            }
+        seen: &[(Key, Value)],
+    ) -> Result<Answer, Refusal> {
+        Ok(Answer::Reply(match request {
+            Request::Get { key } => Reply::Value(self.value(key, seen)),
+            Request::Set { key, value } => return self.set(key, value),
             Request::CompareSet { key, expected, desired } => {
-                Some(Reply::Value(self.compare_set(client, key, expected, desired)?))
+                Reply::Value(self.compare_set(client, key, expected, desired)?)
             }
-            Request::Get { key } => Some(Reply::Value(self.value(key, latch))),
-            Request::Add { key, delta } => Some(Reply::Number(self.add(key, delta)?)),
+            Request::Add { key, delta } => Reply::Number(self.add(key, delta)?),
             Request::Check { keys } => {
                 let stored = self.identity.is_some() && self.clients[client.index()].stored;
-                let stored = |key| stored && key == STORED_KEY;
-                Some(Reply::Checked(keys.iter().all(|key| self.is_present(key) || stored(key))))
+                Reply::Checked(keys.iter().all(|key| self.is_present(key) || stored && key == STORED_KEY))
             }
-            Request::Wait { keys } => self.wait(client, keys)?,
-            Request::NumKeys => Some(Reply::Number(self.map.len() as i64)),
-            Request::DeleteKey { key } => {
-                self.writable(Op::DeleteKey, key)?;
-                Some(Reply::Number(i64::from(self.map.remove(key))))
-            }
-            Request::Append { key, value } => {
-                self.append(key, value)?;
-                None
-            }
-            Request::MultiGet { keys } => Some(Reply::Values(self.values(keys, latch))),
-            Request::MultiSet { pairs } => {
-                self.multi_set(pairs)?;
-                None
-            }
+            Request::Wait { keys } => return self.wait(client, keys),
+            Request::NumKeys => Reply::Number(self.map.len() as i64),
+            Request::DeleteKey { key } => Reply::Number(i64::from(self.delete(key)?)),
+            Request::Append { key, value } => return self.append(key, value),
+            Request::MultiGet { keys } => Reply::Values(self.values(keys, seen)),
+            Request::MultiSet { pairs } => return self.multi_set(pairs),
             Request::CancelWait => {
-                self.unblock(client.index);
-                Some(Reply::Canceled)
+                self.unblock(client);
+                Reply::Canceled
             }
-            Request::QueuePush { key, value } => {
-                self.queue_push(key, value)?;
-                None
-            }
-            Request::QueuePop { key } => {
-                let (before, item) = self.queues.pop(key);
-                Some(Reply::Popped { before: before as i64, item })
-            }
-            Request::QueueLen { key } => Some(Reply::Number(self.queues.len(key) as i64)),
-            Request::ListKeys => {
-                let listing = self.map.list();
-                self.outputs.push_back(Next::Keys { client, listing });
-                None
-            }
-            Request::Barrier { key, world_size } => self.barrier(client, key, world_size)?,
-        })
+            Request::Ping { nonce } => Reply::Nonce(nonce),
+            Request::QueuePush { key, value } => return self.queue_push(key, value),
+            Request::QueuePop { key } => self.queue_pop(key),
+            Request::QueueLen { key } => Reply::Number(self.queues.len(key) as i64),
+            Request::ListKeys => Reply::Keys(self.list_keys()?),
+            Request::Barrier { key, world_size } => return self.barrier(client, key, world_size),
+            // The session has checked it. A second VALIDATE never reaches the engine.
+            Request::Validate { .. } => return Ok(Answer::Nothing),
+        }))
     }
 
     // ---- reading ----
 
     fn is_present(&self, key: &[u8]) -> bool {
-        self.map.get(key).is_some() || self.is_present_otherwise(key)
-    }
-
-    /// Whether a name that is no key of the map is there all the same.
-    fn is_present_otherwise(&self, key: &[u8]) -> bool {
-        self.queues.len(key) > 0 || self.reserved(key).is_some()
+        self.map.get(key).is_some() || self.queues.len(key) > 0 || self.reserved(key).is_some()
     }
 
     fn reserved(&self, key: &[u8]) -> Option<&Value> {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
-    fn value(&self, key: &[u8], latch: &[(Key, Value)]) -> Value {
-        if let Some(value) = self.map.get(key) {
-            return value.clone();
-        }
-        if let Some(identity) = self.reserved(key) {
-            return identity.clone();
-        }
-        latch
-            .iter()
-            .find(|(seen, _)| **seen == *key)
-            .map_or_else(|| self.empty.clone(), |(_, value)| value.clone())
+    #[inline]
+    fn value(&self, key: &[u8], seen: &[(Key, Value)]) -> Value {
+        let held = self.map.get(key).or_else(|| self.reserved(key));
+        let latched = || seen.iter().find(|(seen, _)| **seen == *key).map(|(_, value)| value);
+        held.or_else(latched).unwrap_or(&self.empty).clone()
     }
 
-    fn values(&self, keys: KeyList<'_>, latch: &[(Key, Value)]) -> Vec<Value> {
-        let mut table: Option<BTreeMap<&[u8], &Value>> = None;
-        keys.iter()
-            .map(|key| match self.map.get(key) {
-                Some(value) => value.clone(),
-                None if latch.len() <= LATCH_SCAN => self.value(key, latch),
-                None => {
-                    let table = table
-                        .get_or_insert_with(|| latch.iter().map(|(key, value)| (&**key, value)).collect());
-                    table.get(key).map_or_else(|| self.value(key, &[]), |value| (*value).clone())
-                }
-            })
-            .collect()
+    fn values(&self, keys: KeyList<'_>, seen: &[(Key, Value)]) -> Vec<Value> {
+        if seen.len() <= LATCH_SCAN {
+            return keys.iter().map(|key| self.value(key, seen)).collect();
+        }
+        let latched: BTreeMap<&[u8], &Value> = seen.iter().map(|(key, value)| (&**key, value)).collect();
+        let value = |key| self.map.get(key).or_else(|| self.reserved(key)).or(latched.get(key).copied());
+        keys.iter().map(|key| value(key).unwrap_or(&self.empty).clone()).collect()
     }
 
-    /// Panics if the index of waiters disagrees with the clients. For tests; it walks everything.
-    #[doc(hidden)]
-    pub fn assert_consistent(&self) {
-        let (mut registered, mut blocked) = (0, 0);
-        for (index, known) in self.clients.iter().enumerate() {
-            match &known.state {
-                State::Free => continue,
-                State::Waiting(places) => {
-                    assert_eq!(self.waiters.missing(places).count(), places.left());
-                    let is_registered = !self.is_registering(index as ClientIndex);
-                    assert!(places.left() > 0 || !is_registered, "a client waits for nothing");
-                    for key in self.waiters.missing(places) {
-                        assert!(self.map.get(key).is_none(), "a wake-up was lost");
-                        assert!(!self.queues.has_unclaimed(key), "a queue's wake-up was lost");
-                        assert!(self.waiters.is_awaited(key));
-                    }
-                    registered += places.left();
-                }
-                State::AtBarrier(_) => {}
-            }
-            blocked += 1;
+    fn list_keys(&self) -> Result<Vec<Key>, Refusal> {
+        let (len, limit) = (8 + 8 * self.map.len() + self.map.key_bytes(), self.limits.output_hard);
+        if len > limit {
+            return Err(Refusal::ReplyTooLong { op: Op::ListKeys, len, limit });
         }
-        assert_eq!(registered, self.waiters.len());
-        assert_eq!(blocked, self.blocked);
+        Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
     }
+}
+
+/// What comes of a request that was not refused.
+enum Answer {
+    Nothing,
+    /// The reply follows when the wait is over.
+    Blocked,
+    Reply(Reply),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! First-in-first-out queues. A queue exists while it has items or somebody woken for one.
+//! First-in-first-out queues. A queue exists while it has an item or a claim.
 //!
-//! A push wakes at most one waiter, who then holds a *claim* until its next request. While claims cover all items
-//! nobody else is woken; when a claim ends unused (its holder died or did something else), the next waiter is.
+//! A push wakes at most one waiter, which then holds a *claim* until its next request. While claims cover all items, no other
+//! waiter is woken. A claim that ends unused, because its holder died or did something else, wakes the next waiter.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub(super) struct Queues {
     bytes: usize,
 }
 
-/// What an item costs beyond its bytes, roughly.
+/// Approximate bytes of an item beyond its value.
 const ITEM_OVERHEAD: usize = 48;
 
 impl Queues {
@@ -59,55 +59,48 @@ impl Queues {
         }
     }
 
-    /// The length before, and the item.
-    pub(super) fn pop(&mut self, key: &[u8]) -> (usize, Option<Value>) {
-        let Some(queue) = self.queues.get_mut(key) else { return (0, None) };
-        let before = queue.items.len();
-        let item = queue.items.pop_front();
-        if let Some(item) = &item {
+    /// Returns the item at the head of a queue.
+    pub(super) fn head(&self, key: &[u8]) -> Option<&Value> {
+        self.queues.get(key)?.items.front()
+    }
+
+    /// Removes the item at the head of a queue.
+    pub(super) fn pop(&mut self, key: &[u8]) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        if let Some(item) = queue.items.pop_front() {
             self.items -= 1;
             self.bytes -= item.len() + ITEM_OVERHEAD;
         }
-        self.tidy(key);
-        (before, item)
+        self.remove_if_unused(key);
     }
 
-    /// Removes all queues for which `is_chosen` returns true, except those with a claimed item.
-    pub(super) fn remove_all(&mut self, is_chosen: &mut impl FnMut(&[u8]) -> bool) {
-        let (items, bytes) = (&mut self.items, &mut self.bytes);
-        self.queues.retain(|key, queue| {
-            let stays = queue.claims > 0 || !is_chosen(key);
-            if !stays {
-                *items -= queue.items.len();
-                *bytes -=
-                    key.len() + queue.items.iter().map(|item| item.len() + ITEM_OVERHEAD).sum::<usize>();
-            }
-            stays
-        });
+    /// Iterates over the names of all queues and their items, in no particular order of names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Value)> {
+        self.queues.iter().flat_map(|(key, queue)| queue.items.iter().map(|item| (&**key, item)))
     }
 
-    /// Whether there is an item that no woken client is on its way to.
+    /// Returns whether an item exists that no woken client has claimed.
     pub(super) fn has_unclaimed(&self, key: &[u8]) -> bool {
         self.queues.get(key).is_some_and(|queue| queue.claims < queue.items.len())
     }
 
-    /// A waiter was woken for an item.
+    /// Adds the claim of a waiter that was woken for an item.
     pub(super) fn claim(&mut self, key: &[u8]) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.claims += 1;
         }
     }
 
-    /// A woken waiter has had its turn.
+    /// Ends a claim.
     pub(super) fn end_claim(&mut self, key: &[u8]) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.claims -= 1;
         }
-        self.tidy(key);
+        self.remove_if_unused(key);
     }
 
-    /// Forgets a queue that is empty and claimed by nobody.
-    fn tidy(&mut self, key: &[u8]) {
+    /// Removes a queue that has no item and no claim.
+    fn remove_if_unused(&mut self, key: &[u8]) {
         if self.queues.get(key).is_some_and(|queue| queue.items.is_empty() && queue.claims == 0) {
             self.queues.remove(key);
             self.bytes -= key.len();
@@ -128,20 +121,21 @@ mod tests {
     }
 
     #[test]
-    fn pop_gives_the_length_before_and_the_oldest_item() {
+    fn items_leave_in_the_order_they_came() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.push(b"q", item(b"b"));
-        assert_eq!(queues.pop(b"q"), (2, Some(item(b"a"))));
-        assert_eq!(queues.pop(b"q"), (1, Some(item(b"b"))));
-        assert_eq!(queues.pop(b"q"), (0, None));
+        for (left, head) in [(2, Some(item(b"a"))), (1, Some(item(b"b"))), (0, None)] {
+            assert_eq!((queues.len(b"q"), queues.head(b"q").cloned()), (left, head));
+            queues.pop(b"q");
+        }
     }
 
     #[test]
     fn queues_do_not_mix() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
-        assert_eq!(queues.pop(b"p"), (0, None));
+        queues.pop(b"p");
         assert_eq!((queues.len(b"q"), queues.len(b"p"), queues.items()), (1, 0, 1));
     }
 
@@ -155,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_unclaimed_until_somebody_is_woken_for_it() {
+    fn an_item_is_unclaimed_until_a_waiter_is_woken_for_it() {
         let mut queues = queues();
         assert!(!queues.has_unclaimed(b"q"));
         queues.push(b"q", item(b"a"));

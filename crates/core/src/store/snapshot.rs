@@ -1,33 +1,39 @@
-//! What the engine holds at one moment, to be looked at: by logs, status pages and tests. Nothing here changes it.
+//! The state of the engine at one moment, for status reports, journals and tests.
 
-/// The engine in figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+use super::effect::{Content, Effect};
+use super::map::Map;
+use super::queues::Queues;
+use crate::value::Value;
+
+/// A view of the engine at one moment.
+#[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Snapshot {
-    /// Keys held.
+pub struct Snapshot<'a> {
+    /// The number of keys.
     pub keys: usize,
     /// Bytes of keys, values and queue items, with their overheads.
     pub bytes: usize,
-    /// Items in all queues.
+    /// The number of items in all queues.
     pub queue_items: usize,
     /// Awaited keys, counted once for each client that waits.
     pub awaited: usize,
     /// Clients blocked in a WAIT or BARRIER.
     pub blocked: usize,
+    pub(super) map: &'a Map,
+    pub(super) queues: &'a Queues,
 }
 
-/// What a client is blocked in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waiting<'a> {
-    /// A WAIT: the keys that have not come.
-    Keys(Vec<&'a [u8]>),
-    /// A BARRIER.
-    Barrier {
-        /// Its key.
-        key: &'a [u8],
-        /// How many must arrive.
-        world_size: u64,
-        /// How many have.
-        arrived: usize,
-    },
+impl<'a> Snapshot<'a> {
+    /// Returns the value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&'a Value> {
+        self.map.get(key)
+    }
+
+    /// Iterates over the effects that turn an empty store into this one, in no particular order of keys.
+    pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + use<'a> {
+        let put =
+            self.map.iter().map(|(key, value)| Effect::Put { key, value: Content::Shared(value.clone()) });
+        let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: item.clone() });
+        put.chain(push)
+    }
 }

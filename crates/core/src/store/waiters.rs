@@ -1,7 +1,7 @@
-//! Who waits for what: one index, readable from both ends.
+//! The index of waiting clients, linked from both ends.
 //!
-//! Each awaited key has the list of those who wait for it, oldest first; each waiter has its registrations. Both point
-//! at the same records, so that a cancel or a disconnect costs what that waiter waits for and nothing more.
+//! Each awaited key has the list of its waiters, oldest first; each waiter has its registrations. Both point at the same
+//! records, so that the cost of a cancel or a disconnect depends only on how many keys that waiter waits for.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -9,43 +9,43 @@ use slab::Slab;
 
 use crate::key::Key;
 
-/// A client's place in the engine.
+/// The number of a client.
 pub(super) type ClientIndex = u32;
 
 const NONE: u32 = u32::MAX;
-/// Registrations for which room is kept when there are none.
+/// Capacity kept when the last registration ends.
 const KEPT: usize = 16 * 1024;
 
 /// One client waiting for one key.
 #[derive(Debug)]
 struct Registration {
     client: ClientIndex,
-    /// Which of the client's registrations this is.
-    place: u32,
+    /// The position among the client's registrations.
+    position: u32,
     awaited: u32,
     older: u32,
     newer: u32,
 }
 
-/// A key that somebody waits for.
+/// A key with waiters.
 #[derive(Debug)]
 struct Awaited {
     key: Key,
-    /// Of the key: a crowd that leaves must not read every key again.
+    /// The hash of the key, so that removing it does not read the key again.
     hash: u64,
     oldest: u32,
     newest: u32,
 }
 
-/// The registrations of one waiting client. It lives with the client and means nothing without the index.
+/// The registrations of one waiting client. They mean nothing without the index.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    registrations: Vec<u32>,
+pub(super) struct Registrations {
+    ids: Vec<u32>,
     left: usize,
 }
 
-impl Places {
-    /// How many keys are still missing.
+impl Registrations {
+    /// Returns how many keys are still missing.
     pub(super) fn left(&self) -> usize {
         self.left
     }
@@ -62,14 +62,14 @@ pub(super) struct Waiters {
     bytes: usize,
 }
 
-/// What waiting for a key costs beyond the key, roughly: its records from both ends.
+/// Approximate bytes of a registration beyond its key.
 pub(super) const WAIT_OVERHEAD: usize = 128;
 
-/// Somebody waited for the key that came.
+/// A registration that was taken off the index because its key came.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) client: ClientIndex,
-    place: u32,
+    position: u32,
 }
 
 impl Waiters {
@@ -83,12 +83,12 @@ impl Waiters {
         }
     }
 
-    /// How many registrations there are: keys awaited, counted once for each who waits.
+    /// Returns the number of registrations: awaited keys, counted once for each waiter.
     pub(super) fn len(&self) -> usize {
         self.registrations.len()
     }
 
-    /// Bytes held for all who wait.
+    /// Returns the bytes held for all waiters.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.registrations.len() * WAIT_OVERHEAD
     }
@@ -104,22 +104,22 @@ impl Waiters {
         self.by_key.find(hash, |&at| *self.awaited[at as usize].key == *key).copied()
     }
 
-    /// Lets `client` wait for `key`, behind all who wait for it already.
-    pub(super) fn register(&mut self, client: ClientIndex, places: &mut Places, key: &[u8]) {
+    /// Registers `client` as a waiter for `key`, behind the existing waiters.
+    pub(super) fn register(&mut self, client: ClientIndex, registrations: &mut Registrations, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         let at = self.find_hashed(hash, key).unwrap_or_else(|| self.insert(hash, key));
         let awaited = &mut self.awaited[at as usize];
-        let place = places.registrations.len() as u32;
+        let position = registrations.ids.len() as u32;
         let older = awaited.newest;
-        let id =
-            self.registrations.insert(Registration { client, place, awaited: at, older, newer: NONE }) as u32;
+        let id = self.registrations.insert(Registration { client, position, awaited: at, older, newer: NONE })
+            as u32;
         awaited.newest = id;
         match older {
             NONE => awaited.oldest = id,
             older => self.registrations[older as usize].newer = id,
         }
-        places.registrations.push(id);
-        places.left += 1;
+        registrations.ids.push(id);
+        registrations.left += 1;
     }
 
     fn insert(&mut self, hash: u64, key: &[u8]) -> u32 {
@@ -131,38 +131,38 @@ impl Waiters {
         at
     }
 
-    /// Takes the oldest waiter off the list of `key`, with the key as kept.
+    /// Takes the oldest waiter off the list of `key`. Returns the key as it is kept, too.
     pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Seen, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];
         let (id, key) = (awaited.oldest, awaited.key.clone());
-        let Registration { client, place, .. } = self.unlink(id);
-        Some((Seen { client, place }, key))
+        let Registration { client, position, .. } = self.unlink(id);
+        Some((Seen { client, position }, key))
     }
 
-    /// Whether anybody waits for `key`.
+    /// Returns whether `key` has a waiter.
     pub(super) fn is_awaited(&self, key: &[u8]) -> bool {
         self.find(key).is_some()
     }
 
-    /// Strikes off a registration that [`take_oldest`](Waiters::take_oldest) took.
-    pub(super) fn strike(places: &mut Places, seen: &Seen) {
-        places.registrations[seen.place as usize] = NONE;
-        places.left -= 1;
+    /// Removes a registration that [`take_oldest`](Waiters::take_oldest) took from those of its client.
+    pub(super) fn strike(registrations: &mut Registrations, seen: &Seen) {
+        registrations.ids[seen.position as usize] = NONE;
+        registrations.left -= 1;
     }
 
-    /// Ends all that this client waits for. The places are empty afterwards.
-    pub(super) fn cancel(&mut self, places: &mut Places) {
-        for id in places.registrations.drain(..).filter(|&id| id != NONE) {
+    /// Ends all registrations of this client.
+    pub(super) fn cancel(&mut self, registrations: &mut Registrations) {
+        for id in registrations.ids.drain(..).filter(|&id| id != NONE) {
             self.unlink(id);
         }
-        places.left = 0;
+        registrations.left = 0;
     }
 
-    /// The keys this client still waits for.
-    pub(super) fn missing<'a>(&'a self, places: &'a Places) -> impl Iterator<Item = &'a Key> {
-        places
-            .registrations
+    /// Iterates over the keys this client still waits for.
+    pub(super) fn missing<'a>(&'a self, registrations: &'a Registrations) -> impl Iterator<Item = &'a Key> {
+        registrations
+            .ids
             .iter()
             .filter(|&&id| id != NONE)
             .map(|&id| &self.awaited[self.registrations[id as usize].awaited as usize].key)
@@ -186,13 +186,13 @@ impl Waiters {
             self.bytes -= self.awaited.remove(gone.awaited as usize).key.len();
         }
         if self.registrations.is_empty() {
-            self.give_back();
+            self.release_capacity();
         }
         gone
     }
 
-    /// Nobody waits any more. What a crowd needed is not kept for the next few.
-    fn give_back(&mut self) {
+    /// Frees the capacity that very many registrations needed.
+    fn release_capacity(&mut self) {
         if self.registrations.capacity() > KEPT {
             (self.registrations, self.awaited, self.by_key) = (Slab::new(), Slab::new(), HashTable::new());
         }
@@ -208,10 +208,10 @@ mod tests {
     }
 
     /// Lets a client wait for some keys.
-    fn register(waiters: &mut Waiters, client: ClientIndex, keys: &[&[u8]]) -> Places {
-        let mut places = Places::default();
-        keys.iter().for_each(|key| waiters.register(client, &mut places, key));
-        places
+    fn register(waiters: &mut Waiters, client: ClientIndex, keys: &[&[u8]]) -> Registrations {
+        let mut registrations = Registrations::default();
+        keys.iter().for_each(|key| waiters.register(client, &mut registrations, key));
+        registrations
     }
 
     /// Who waited for a key, in order; none does afterwards.
@@ -237,7 +237,8 @@ mod tests {
     fn cancel_takes_one_out_of_the_front_the_middle_and_the_end() {
         for gone in 0..3 {
             let mut waiters = waiters();
-            let mut all: Vec<Places> = (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
+            let mut all: Vec<Registrations> =
+                (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
             waiters.cancel(&mut all[gone]);
             let stayed: Vec<u32> = (0..3).filter(|client| *client != gone as u32).collect();
             assert_eq!(take_all(&mut waiters, b"k"), stayed);
@@ -248,11 +249,11 @@ mod tests {
     #[test]
     fn cancel_ends_all_that_a_client_waits_for_and_no_more() {
         let mut waiters = waiters();
-        let mut places = register(&mut waiters, 1, &[b"a", b"b", b"a"]);
+        let mut registrations = register(&mut waiters, 1, &[b"a", b"b", b"a"]);
         register(&mut waiters, 2, &[b"b", b"c"]);
-        assert_eq!((waiters.len(), places.left()), (5, 3));
-        waiters.cancel(&mut places);
-        assert_eq!((waiters.len(), places.left()), (2, 0));
+        assert_eq!((waiters.len(), registrations.left()), (5, 3));
+        waiters.cancel(&mut registrations);
+        assert_eq!((waiters.len(), registrations.left()), (2, 0));
         assert!(!waiters.is_awaited(b"a"));
         assert!(waiters.is_awaited(b"b") && waiters.is_awaited(b"c"));
     }
@@ -260,13 +261,13 @@ mod tests {
     #[test]
     fn a_key_struck_off_is_not_cancelled_again() {
         let mut waiters = waiters();
-        let mut places = register(&mut waiters, 1, &[b"a", b"b"]);
+        let mut registrations = register(&mut waiters, 1, &[b"a", b"b"]);
         let (seen, key) = waiters.take_oldest(b"a").unwrap();
         assert_eq!(*key, b"a"[..]);
-        Waiters::strike(&mut places, &seen);
-        // The place in the index is somebody else's now.
+        Waiters::strike(&mut registrations, &seen);
+        // The position in the index is somebody else's now.
         register(&mut waiters, 2, &[b"c"]);
-        waiters.cancel(&mut places);
+        waiters.cancel(&mut registrations);
         assert_eq!(waiters.len(), 1);
         assert!(waiters.is_awaited(b"c"));
     }
@@ -274,12 +275,12 @@ mod tests {
     #[test]
     fn missing_names_what_was_not_struck_off() {
         let mut waiters = waiters();
-        let mut places = register(&mut waiters, 1, &[b"a", b"b", b"c"]);
+        let mut registrations = register(&mut waiters, 1, &[b"a", b"b", b"c"]);
         let (seen, _) = waiters.take_oldest(b"b").unwrap();
-        Waiters::strike(&mut places, &seen);
-        let missing: Vec<&[u8]> = waiters.missing(&places).map(|key| &**key).collect();
+        Waiters::strike(&mut registrations, &seen);
+        let missing: Vec<&[u8]> = waiters.missing(&registrations).map(|key| &**key).collect();
         assert_eq!(missing, [&b"a"[..], b"c"]);
-        assert_eq!(places.left(), 2);
+        assert_eq!(registrations.left(), 2);
     }
 
     #[test]
@@ -305,8 +306,8 @@ mod tests {
         let mut waiters = waiters();
         let names: Vec<[u8; 4]> = (0..100_000u32).map(u32::to_le_bytes).collect();
         let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-        let mut places = register(&mut waiters, 1, &keys);
-        waiters.cancel(&mut places);
+        let mut registrations = register(&mut waiters, 1, &keys);
+        waiters.cancel(&mut registrations);
         let room = (waiters.registrations.capacity(), waiters.awaited.capacity(), waiters.by_key.capacity());
         assert!(room.0.max(room.1).max(room.2) <= KEPT, "{room:?}");
         register(&mut waiters, 2, &[b"k"]);

@@ -1,337 +1,193 @@
-//! The two resumable decoders: requests on the server's side, replies on the client's.
+//! The two decoders: requests on the server's side, replies on the client's.
 //!
-//! Bytes are copied only when a message arrives in pieces, and then about once: the decoder sets aside room as they
-//! arrive, never for what is merely announced.
+//! Bytes are copied only when a message arrives in pieces. The buffer for it grows as bytes arrive, never for what is merely
+//! announced.
 
 use bytes::Bytes;
 
-use super::list::Apart;
-use super::op::Op;
-use super::parse::{length_at_front, string_at_front};
-use super::recycling::{LARGE, Recycler};
+use super::field::Walk;
+use super::operation::{Op, Request};
 use super::reply::{Reply, ReplyKind};
-use super::request::Request;
 use super::scan::{Progress, Scan};
 use crate::error::WireError;
 use crate::limits::Limits;
 
-/// A whole request: where it lies in the bytes that came, or put together from pieces.
-#[derive(Debug)]
-pub struct Frame<'a>(Repr<'a>);
+/// A whole request in a buffer of its own.
+#[derive(Debug, Clone)]
+pub struct Frame(Bytes);
 
-#[derive(Debug)]
-enum Repr<'a> {
-    There(&'a [u8]),
-    /// Boxed, so that a frame is small: it is handed on for every request, and nearly none is in pieces.
-    Pieced(Box<Pieced>),
-}
-
-/// A request put together from pieces.
-#[derive(Debug)]
-struct Pieced {
-    bytes: Bytes,
-    /// Large values of a list, each in a buffer of its own.
-    apart: Box<[Apart]>,
-}
-
-impl Frame<'static> {
-    /// A CANCEL_WAIT; they are all alike.
-    pub(crate) fn cancel_wait() -> Frame<'static> {
-        Frame(Repr::There(&[Op::CancelWait as u8]))
-    }
-}
-
-impl Frame<'_> {
-    /// The bytes, operation code first, save what lies apart.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.0 {
-            Repr::There(bytes) => bytes,
-            Repr::Pieced(pieced) => &pieced.bytes,
-        }
+impl Frame {
+    /// Copies the bytes of one whole request, which a decoder has checked.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Frame {
+        Frame(Bytes::copy_from_slice(bytes))
     }
 
-    /// How long it is in all.
-    pub(crate) fn len(&self) -> usize {
-        match &self.0 {
-            Repr::There(bytes) => bytes.len(),
-            Repr::Pieced(pieced) => pieced.len(),
-        }
-    }
-
-    /// Its operation.
-    pub fn op(&self) -> Op {
-        Op::from_code(self.bytes()[0]).expect("the decoder hands out known operations only")
-    }
-
-    /// The request in it.
-    #[inline]
-    pub fn request(&self) -> Request<'_> {
-        match &self.0 {
-            Repr::There(bytes) => Request::parse(bytes, None, &[]),
-            Repr::Pieced(pieced) => Request::parse(&pieced.bytes, Some(&pieced.bytes), &pieced.apart),
-        }
-    }
-
-    /// The request to keep, apart from the bytes it came in.
-    pub fn keep(self) -> Kept {
-        Kept(match self.0 {
-            Repr::There(bytes) => Pieced { bytes: Bytes::copy_from_slice(bytes), apart: Box::default() },
-            Repr::Pieced(pieced) => *pieced,
-        })
-    }
-}
-
-impl Pieced {
-    fn len(&self) -> usize {
-        self.bytes.len() + self.apart.iter().map(|value| value.bytes.len()).sum::<usize>()
-    }
-}
-
-/// A whole request put by for later.
-#[derive(Debug)]
-pub struct Kept(Pieced);
-
-impl Kept {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it is a CANCEL_WAIT.
-    pub(crate) fn is_cancel(&self) -> bool {
-        self.0.bytes.first() == Some(&(Op::CancelWait as u8))
+    /// Returns the request. A large value in it shares the buffer of the frame.
+    pub fn request(&self) -> Request<'_> {
+        read_checked(&self.0, Some(&self.0))
     }
+}
 
-    /// The request in it.
-    pub(crate) fn request(&self) -> Request<'_> {
-        Request::parse(&self.0.bytes, Some(&self.0.bytes), &self.0.apart)
-    }
-
-    /// As a frame again.
-    pub fn into_frame(self) -> Frame<'static> {
-        Frame(Repr::Pieced(Box::new(self.0)))
-    }
+/// Reads a whole request that a scan has checked.
+fn read_checked<'a>(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Request<'a> {
+    let mut walk = Walk::over_checked(&bytes[1..], owner);
+    Request::read(bytes[0], &mut walk).expect("a scan has checked the bytes")
 }
 
 /// A message that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
     scan: Scan,
-    /// The message, save what lies apart.
-    main: Vec<u8>,
-    apart: Vec<Apart>,
-    /// The value that is arriving apart, and its length.
-    arriving: Option<(Vec<u8>, usize)>,
+    bytes: Vec<u8>,
+    /// The length of the whole message, once it is known.
+    end: Option<usize>,
 }
 
 impl Partial {
-    /// One of which so much has come and `progress` is known.
-    fn new(scan: Scan, begin: &[u8], progress: &Progress) -> Box<Partial> {
-        let (main, arriving) = match *progress {
-            Progress::Apart { start, len } => (&begin[..start], Some((&begin[start..], len))),
-            _ => (begin, None),
+    /// Starts a message with all of `input`, which holds less than one.
+    fn start(scan: Scan, input: &mut &[u8], progress: Progress) -> Box<Partial> {
+        let end = match progress {
+            Progress::Need { len, exact: true } => Some(len),
+            _ => None,
         };
-        let arriving = arriving.map(|(bytes, len)| (bytes.to_vec(), len));
-        Box::new(Partial { scan, main: main.to_vec(), apart: Vec::new(), arriving })
+        Box::new(Partial { scan, bytes: std::mem::take(input).to_vec(), end })
     }
 
-    /// Takes from `input` what belongs to this message. True once it is whole.
-    fn fill(&mut self, input: &mut &[u8], recycler: Option<&Recycler>) -> Result<bool, WireError> {
+    /// Takes from `input` what belongs to this message. Returns whether the message is whole.
+    fn fill(&mut self, input: &mut &[u8]) -> Result<bool, WireError> {
         let all = *input;
-        let mut taken = 0;
         loop {
-            if let Some((value, len)) = &mut self.arriving {
-                let more = (all.len() - taken).min(*len - value.len());
-                reserve(value, more, Bound::End(*len), recycler)?;
-                value.extend_from_slice(&all[taken..taken + more]);
-                taken += more;
-                if value.len() < *len {
-                    *input = &[];
-                    return Ok(false);
-                }
-                self.scan.pass_apart(*len);
-                let bytes = std::mem::take(value);
-                self.apart.push(Apart { at: self.main.len(), bytes: finished(bytes, recycler) });
-                self.arriving = None;
-            }
-            match self.scan.advance(&self.main)? {
+            match self.scan.advance(&self.bytes)? {
                 Progress::Whole(len) => {
-                    let main = &mut self.main;
-                    let follows = main.len() - len;
-                    *input = &all[taken - follows..];
-                    main.truncate(len);
-                    if main.capacity() - len > (len / 8).max(1024) {
+                    // Where the end was not known, bytes behind the message were copied too. The caller gets them back.
+                    let behind = self.bytes.len() - len;
+                    *input = &all[all.len() - input.len() - behind..];
+                    self.bytes.truncate(len);
+                    if self.bytes.capacity() - len > (len / 8).max(1024) {
                         // A stored value may keep this buffer, and its spare capacity would not be counted.
-                        main.shrink_to_fit();
+                        self.bytes.shrink_to_fit();
                     }
                     return Ok(true);
                 }
-                Progress::Apart { start, len } => {
-                    self.arriving = Some((self.main[start..].to_vec(), len));
-                    self.main.truncate(start);
-                    self.main.shrink_to_fit();
-                }
                 Progress::Need { len, exact } => {
-                    // Up to its end if that is known. Else all there is, so that long lists are not copied string by
-                    // string; what turns out to follow the message is given back.
-                    let left = all.len() - taken;
-                    let more = if exact { left.min(len - self.main.len()) } else { left };
-                    if more == 0 {
-                        *input = &[];
+                    self.end = exact.then_some(len);
+                    let room = self.end.map_or(usize::MAX, |end| end - self.bytes.len());
+                    let (taken, rest) = input.split_at(input.len().min(room));
+                    *input = rest;
+                    if taken.is_empty() {
                         return Ok(false);
                     }
-                    let bound = if exact { Bound::End(len) } else { Bound::Most(self.scan.most()) };
-                    reserve(&mut self.main, more, bound, recycler)?;
-                    self.main.extend_from_slice(&all[taken..taken + more]);
-                    taken += more;
+                    reserve(&mut self.bytes, taken.len(), self.end.unwrap_or(self.scan.most()))?;
+                    self.bytes.extend_from_slice(taken);
                 }
             }
         }
     }
-
-    /// Bytes that have come.
-    fn arrived(&self) -> usize {
-        let apart = self.scan.apart() + self.arriving.as_ref().map_or(0, |(value, _)| value.len());
-        self.main.len() + apart
-    }
-
-    /// Returns the allocated bytes. Unused capacity counts, because RLIMIT_AS counts it.
-    fn held(&self) -> usize {
-        let arriving = self.arriving.as_ref().map_or(0, |(value, _)| value.capacity());
-        self.main.capacity() + self.scan.apart() + arriving
-    }
 }
 
-/// The bound on the growth of a receive buffer.
-#[derive(Debug, Clone, Copy)]
-enum Bound {
-    /// The exact final length.
-    End(usize),
-    /// An upper bound; the final length is not known yet.
-    Most(usize),
-}
-
-/// Reserves room for `more` bytes. Capacity doubles, so that each byte is moved about once. A large buffer of known final length
-/// grows eightfold, because moving it costs more than unused capacity.
-fn reserve(
-    bytes: &mut Vec<u8>,
-    more: usize,
-    bound: Bound,
-    recycler: Option<&Recycler>,
-) -> Result<(), WireError> {
+/// Reserves room for `more` bytes. The capacity doubles up to `most`, so that each byte is moved about once.
+fn reserve(bytes: &mut Vec<u8>, more: usize, most: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return Ok(());
     }
-    // Only once a mebibyte has arrived: an announced length alone reserves nothing.
-    let end = match bound {
-        Bound::End(end) if needed >= LARGE => Some(end),
-        _ => None,
-    };
-    if let Some(mut buffer) = end.and_then(|end| recycler?.take(end)) {
-        buffer.extend_from_slice(bytes);
-        *bytes = buffer;
-        return Ok(());
-    }
-    let step = if end.is_some() { 8 } else { 2 };
-    let (Bound::End(most) | Bound::Most(most)) = bound;
-    let room = (bytes.capacity() * step).max(64).min(most).max(needed);
-    let mut grown = match room >= LARGE && bytes.capacity() < LARGE {
-        // A new allocation is mapped on its own. Growing in place would leave a hole in the heap later.
-        true => Vec::new(),
-        false => std::mem::take(bytes),
-    };
-    // If the growth step cannot be allocated, what has arrived may still fit.
-    let reserved = [room, needed].iter().any(|room| grown.try_reserve_exact(room - grown.len()).is_ok());
-    if !reserved {
-        return Err(WireError::OutOfMemory { len: needed as u64 });
-    }
-    if !bytes.is_empty() {
-        grown.extend_from_slice(bytes);
-    }
-    *bytes = grown;
-    Ok(())
+    let doubled = (bytes.capacity() * 2).min(most).max(needed);
+    // If the doubled capacity cannot be allocated, what has arrived may still fit.
+    let reserved = [doubled, needed].iter().any(|len| bytes.try_reserve_exact(len - bytes.len()).is_ok());
+    if reserved { Ok(()) } else { Err(WireError::OutOfMemory { len: needed as u64 }) }
 }
 
-/// These bytes for others to hold; their buffer is used again if another message may come that fits it as well.
-fn finished(bytes: Vec<u8>, recycler: Option<&Recycler>) -> Bytes {
-    match recycler {
-        Some(recycler) if is_worth_keeping(&bytes) => recycler.lend(bytes),
-        _ => Bytes::from(bytes),
+/// A request taken off a stream.
+#[derive(Debug)]
+pub enum Decoded<'a> {
+    /// A request that lies in the input, and its bytes.
+    InPlace(Request<'a>, &'a [u8]),
+    /// A request that arrived in pieces.
+    InPieces(Frame),
+}
+
+impl Decoded<'_> {
+    /// Returns the request.
+    pub fn request(&self) -> Request<'_> {
+        match self {
+            Decoded::InPlace(request, _) => *request,
+            Decoded::InPieces(frame) => frame.request(),
+        }
+    }
+
+    /// Returns the request in a buffer of its own.
+    pub(crate) fn into_frame(self) -> Frame {
+        match self {
+            Decoded::InPlace(_, bytes) => Frame::copy_of(bytes),
+            Decoded::InPieces(frame) => frame,
+        }
     }
 }
 
-/// Whether another message may come that fits as well: one long value, and not many short ones, whose end nobody knows.
-fn is_worth_keeping(message: &Vec<u8>) -> bool {
-    message.capacity() >= LARGE && message.capacity() - message.len() <= message.len() / 8
-}
-
-/// Requests out of a stream of bytes, wherever it is cut.
+/// Decodes requests from a stream of bytes, wherever it is cut.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     partial: Option<Box<Partial>>,
-    begun: u64,
-    recycler: Option<Recycler>,
+    started: u64,
 }
 
 impl RequestDecoder {
-    /// One whose large buffers come from there, and go there.
-    pub fn with_recycler(recycler: Recycler) -> RequestDecoder {
-        RequestDecoder { recycler: Some(recycler), ..RequestDecoder::default() }
-    }
-
-    /// The next whole request, taken off the front of `input`; `None` when `input` is used up.
+    /// Takes the next whole request off the front of `input`. Returns `None` when `input` is used up.
     ///
-    /// After an error the stream has no meaning any more and must be closed.
+    /// # Errors
+    ///
+    /// Fails if the bytes are not the protocol. The stream has no meaning after that and must be closed.
     #[inline]
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
-    ) -> Result<Option<Frame<'a>>, WireError> {
-        // Nearly always all of it is there.
-        if self.partial.is_none()
-            && let Some(len) = length_at_front(input, limits)
-        {
-            let (bytes, rest) = input.split_at(len);
-            *input = rest;
-            return Ok(Some(Frame(Repr::There(bytes))));
+    ) -> Result<Option<Decoded<'a>>, WireError> {
+        match self.next_in_place(input, limits) {
+            Some((request, bytes)) => Ok(Some(Decoded::InPlace(request, bytes))),
+            None => self.next_in_pieces(input, limits),
         }
-        self.next_in_pieces(input, limits)
     }
 
-    /// The key and the value of the SET at the front of `input`, if there is one and all of it is there.
-    #[inline]
-    pub(crate) fn next_set<'a>(
+    /// Takes the request at the front of `input` if it is whole, short and within the limits, as nearly all are.
+    #[inline(always)]
+    pub(crate) fn next_in_place<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
-    ) -> Option<(&'a [u8], &'a [u8])> {
-        if self.partial.is_some() || input.first() != Some(&(Op::Set as u8)) {
+    ) -> Option<(Request<'a>, &'a [u8])> {
+        if self.partial.is_some() {
             return None;
         }
-        let (key, rest) = string_at_front(&input[1..], limits.key_len)?;
-        let (value, rest) = string_at_front(rest, limits.value_len)?;
-        if input.len() - rest.len() > limits.frame_len {
+        let (code, rest) = input.split_first()?;
+        let mut walk = Walk::over(rest, limits);
+        let request = Request::read(*code, &mut walk)?;
+        let len = input.len() - walk.rest().len();
+        if len > limits.frame_len {
             return None;
         }
-        *input = rest;
-        Some((key, value))
+        let bytes = &input[..len];
+        *input = walk.rest();
+        Some((request, bytes))
     }
 
+    #[cold]
     fn next_in_pieces<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
-    ) -> Result<Option<Frame<'a>>, WireError> {
+    ) -> Result<Option<Decoded<'a>>, WireError> {
         if let Some(partial) = &mut self.partial {
-            if !partial.fill(input, self.recycler.as_ref())? {
+            if !partial.fill(input)? {
                 return Ok(None);
             }
-            return Ok(self.partial.take().map(|partial| {
-                let bytes = finished(partial.main, self.recycler.as_ref());
-                Frame(Repr::Pieced(Box::new(Pieced { bytes, apart: partial.apart.into() })))
-            }));
+            let bytes = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
+            return Ok(Some(Decoded::InPieces(Frame(bytes.into()))));
         }
         let Some(&code) = input.first() else { return Ok(None) };
         let op = Op::from_code(code).ok_or(WireError::UnknownOp { code })?;
@@ -340,45 +196,50 @@ impl RequestDecoder {
             Progress::Whole(len) => {
                 let (bytes, rest) = input.split_at(len);
                 *input = rest;
-                Ok(Some(Frame(Repr::There(bytes))))
+                Ok(Some(Decoded::InPlace(read_checked(bytes, None), bytes)))
             }
             progress => {
-                // The scan goes on over the copy just where it stopped over the original.
-                self.begun += 1;
-                self.partial = Some(Partial::new(scan, input, &progress));
-                *input = &[];
+                self.started += 1;
+                self.partial = Some(Partial::start(scan, input, progress));
                 Ok(None)
             }
         }
     }
 
-    /// How many requests have begun to arrive in pieces.
-    pub fn begun(&self) -> u64 {
-        self.begun
+    /// Returns how many requests have begun to arrive in pieces.
+    pub fn started(&self) -> u64 {
+        self.started
     }
 
-    /// Bytes that have come of a request that has begun to arrive; `None` between requests.
-    pub fn arrived(&self) -> Option<usize> {
-        self.partial.as_ref().map(|partial| partial.arrived())
+    /// Returns the bytes received of a request that has begun to arrive; `None` between requests.
+    pub fn received(&self) -> Option<usize> {
+        self.partial.as_ref().map(|partial| partial.bytes.len())
     }
 
-    /// Bytes of room that such a request takes, which may be more than have come.
-    pub fn held(&self) -> Option<usize> {
-        self.partial.as_ref().map(|partial| partial.held())
+    /// Returns the length of that request, if it is known already.
+    pub fn expected(&self) -> Option<usize> {
+        self.partial.as_ref()?.end
+    }
+
+    /// Returns the bytes allocated for that request. Unused capacity counts, because RLIMIT_AS counts it.
+    pub fn held(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.bytes.capacity())
     }
 }
 
-/// Replies out of a stream of bytes, each of the kind the caller expects next.
+/// Decodes replies from a stream of bytes, each of the kind the caller expects next.
 #[derive(Debug, Default)]
 pub struct ReplyDecoder {
     partial: Option<Box<Partial>>,
 }
 
 impl ReplyDecoder {
-    /// The next whole reply, taken off the front of `input`; `None` when `input` is used up. Call it with the same
-    /// `kind` until it is answered.
+    /// Takes the next whole reply off the front of `input`. Returns `None` when `input` is used up. The caller passes the same
+    /// `kind` until the reply is whole.
     ///
-    /// After an error the stream has no meaning any more and must be closed.
+    /// # Errors
+    ///
+    /// Fails if the bytes are not a reply of this kind. The stream has no meaning after that and must be closed.
     pub fn next(
         &mut self,
         kind: ReplyKind,
@@ -386,15 +247,14 @@ impl ReplyDecoder {
         limits: &Limits,
     ) -> Result<Option<Reply>, WireError> {
         if let Some(partial) = &mut self.partial {
-            if !partial.fill(input, None)? {
+            if !partial.fill(input)? {
                 return Ok(None);
             }
-            let whole = self.partial.take().map(|partial| partial.main).unwrap_or_default();
+            let whole = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return match kind {
-                // Most of what is large is one value: it keeps the bytes it came in.
+                // A large value keeps the buffer it arrived in.
                 ReplyKind::Value => {
-                    let len = whole.len();
-                    Ok(Some(Reply::Value(crate::Value::shared(Bytes::from(whole).slice(8..len)))))
+                    Ok(Some(Reply::Value(crate::Value::shared(Bytes::from(whole).slice(8..)))))
                 }
                 _ => Reply::parse(kind, &whole),
             };
@@ -408,15 +268,14 @@ impl ReplyDecoder {
             }
             progress => {
                 if !input.is_empty() {
-                    self.partial = Some(Partial::new(scan, input, &progress));
-                    *input = &[];
+                    self.partial = Some(Partial::start(scan, input, progress));
                 }
                 Ok(None)
             }
         }
     }
 
-    /// Whether a reply has begun to arrive.
+    /// Returns whether a reply has begun to arrive.
     pub fn is_mid_reply(&self) -> bool {
         self.partial.is_some()
     }

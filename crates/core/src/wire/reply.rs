@@ -1,21 +1,21 @@
-//! Replies: what a server answers. A reply doesn't say what it is; the one who asked knows its kind.
+//! Replies: what a server answers. The bytes of a reply don't say what it is; the client knows which kind it expects.
 
-use super::op::Op;
-use super::request::{Request, put};
-use super::scan::{read_u32, read_u64};
+use super::field::{put_string, read_u64};
+use super::list::Strings;
+use super::operation::Op;
 use super::{STOP_WAITING, WAIT_CANCELED};
 use crate::error::WireError;
 use crate::key::Key;
 use crate::value::Value;
 
-/// An answer.
+/// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A WAIT or BARRIER is over.
     Stop,
     /// A CANCEL_WAIT was carried out.
     Canceled,
-    /// The answer to CHECK: are all there?
+    /// CHECK: whether all keys are present.
     Checked(bool),
     /// A number: ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
     Number(i64),
@@ -25,18 +25,18 @@ pub enum Reply {
     Values(Vec<Value>),
     /// QUEUE_POP: the length before the pop and, if it was above zero, the item.
     Popped {
-        /// Items in the queue before.
+        /// The number of items in the queue before.
         before: i64,
         /// The item taken.
         item: Option<Value>,
     },
     /// LIST_KEYS.
     Keys(Vec<Key>),
-    /// PING's number.
+    /// The number of a PING.
     Nonce(u32),
 }
 
-/// What kind of answer to expect.
+/// The kind of reply that a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyKind {
     /// One byte: [`Reply::Stop`] or [`Reply::Canceled`], for the operation named.
@@ -49,7 +49,7 @@ pub enum ReplyKind {
     Nonce,
     /// [`Reply::Value`].
     Value,
-    /// [`Reply::Values`], so many.
+    /// [`Reply::Values`], this many.
     Values(u64),
     /// [`Reply::Popped`].
     Popped,
@@ -57,28 +57,34 @@ pub enum ReplyKind {
     Keys,
 }
 
-impl Request<'_> {
-    /// The kind of answer this request gets, `None` if it gets none.
-    pub fn reply_kind(&self) -> Option<ReplyKind> {
-        match self {
-            Request::Validate { .. }
-            | Request::Set { .. }
-            | Request::Append { .. }
-            | Request::MultiSet { .. }
-            | Request::QueuePush { .. } => None,
-            Request::CompareSet { .. } | Request::Get { .. } => Some(ReplyKind::Value),
-            Request::Add { .. } | Request::NumKeys | Request::DeleteKey { .. } | Request::QueueLen { .. } => {
-                Some(ReplyKind::Number)
-            }
-            Request::Check { .. } => Some(ReplyKind::Checked),
-            Request::Wait { .. } | Request::CancelWait | Request::Barrier { .. } => {
-                Some(ReplyKind::Waited(self.op()))
-            }
-            Request::MultiGet { keys } => Some(ReplyKind::Values(keys.len() as u64)),
-            Request::Ping { .. } => Some(ReplyKind::Nonce),
-            Request::QueuePop { .. } => Some(ReplyKind::Popped),
-            Request::ListKeys => Some(ReplyKind::Keys),
-        }
+/// The reply column of the table of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplyShape {
+    Nothing,
+    Waited,
+    Checked,
+    Number,
+    Nonce,
+    Value,
+    Values,
+    Popped,
+    Keys,
+}
+
+impl ReplyShape {
+    /// Returns the kind of reply to a request with this operation that names `values` keys.
+    pub(super) fn kind(self, op: Op, values: u64) -> Option<ReplyKind> {
+        Some(match self {
+            ReplyShape::Nothing => return None,
+            ReplyShape::Waited => ReplyKind::Waited(op),
+            ReplyShape::Checked => ReplyKind::Checked,
+            ReplyShape::Number => ReplyKind::Number,
+            ReplyShape::Nonce => ReplyKind::Nonce,
+            ReplyShape::Value => ReplyKind::Value,
+            ReplyShape::Values => ReplyKind::Values(values),
+            ReplyShape::Popped => ReplyKind::Popped,
+            ReplyShape::Keys => ReplyKind::Keys,
+        })
     }
 }
 
@@ -90,21 +96,21 @@ impl Reply {
             Reply::Canceled => out.push(WAIT_CANCELED),
             Reply::Checked(present) => out.push(u8::from(!present)),
             Reply::Number(number) => out.extend_from_slice(&number.to_le_bytes()),
-            Reply::Value(value) => put(out, value),
-            Reply::Values(values) => values.iter().for_each(|value| put(out, value)),
+            Reply::Value(value) => put_string(out, value),
+            Reply::Values(values) => values.iter().for_each(|value| put_string(out, value)),
             Reply::Popped { before, item } => {
                 out.extend_from_slice(&before.to_le_bytes());
-                item.iter().for_each(|item| put(out, item));
+                item.iter().for_each(|item| put_string(out, item));
             }
             Reply::Keys(keys) => {
                 out.extend_from_slice(&(keys.len() as i64).to_le_bytes());
-                keys.iter().for_each(|key| put(out, key));
+                keys.iter().for_each(|key| put_string(out, key));
             }
             Reply::Nonce(nonce) => out.extend_from_slice(&nonce.to_le_bytes()),
         }
     }
 
-    /// Reads a whole reply of this kind.
+    /// Parses a whole reply of this kind.
     pub(super) fn parse(kind: ReplyKind, bytes: &[u8]) -> Result<Option<Reply>, WireError> {
         let number = |at| read_u64(bytes, at).map(|n| n as i64);
         Ok(match kind {
@@ -121,7 +127,7 @@ impl Reply {
                 None => None,
             },
             ReplyKind::Number => number(0).map(Reply::Number),
-            ReplyKind::Nonce => read_u32(bytes, 0).map(Reply::Nonce),
+            ReplyKind::Nonce => bytes.first_chunk().map(|nonce| Reply::Nonce(u32::from_le_bytes(*nonce))),
             ReplyKind::Value => bytes.get(8..).map(|value| Reply::Value(Value::copied(value))),
             ReplyKind::Values(_) => all(bytes, Value::copied).map(Reply::Values),
             ReplyKind::Popped => number(0).map(|before| Reply::Popped {
@@ -135,39 +141,17 @@ impl Reply {
     }
 }
 
-/// The strings that make up `bytes`, each as `keep` keeps it. None if they are anything else.
+/// Returns the strings that make up `bytes`, each as `keep` keeps it, or `None` if the bytes are anything else.
 fn all<T>(bytes: &[u8], keep: impl Fn(&[u8]) -> T) -> Option<Vec<T>> {
-    let mut strings = Strings::of(bytes);
+    let mut strings = Strings(bytes);
     let all = strings.by_ref().map(keep).collect();
-    strings.0.is_empty().then_some(all)
-}
-
-/// Strings one after the other, up to where there is none.
-#[derive(Debug, Clone)]
-pub struct Strings<'a>(&'a [u8]);
-
-impl<'a> Strings<'a> {
-    /// Those that these bytes are made of.
-    pub fn of(bytes: &'a [u8]) -> Strings<'a> {
-        Strings(bytes)
-    }
-}
-
-impl<'a> Iterator for Strings<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(read_u64(self.0, 0)?).ok()?;
-        let string = self.0.get(8..)?.get(..len)?;
-        self.0 = &self.0[8 + len..];
-        Some(string)
-    }
+    strings.is_at_end().then_some(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{KeyList, PairList};
+    use crate::wire::{KeyList, PairList, Request};
 
     fn encoded(reply: Reply) -> Vec<u8> {
         let mut bytes = Vec::new();

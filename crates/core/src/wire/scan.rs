@@ -1,130 +1,99 @@
-//! Where does this message end? A walk through its fields that stops when the bytes run out and goes on from there.
+//! Finds where a message ends: a walk through its fields that stops when the bytes run out and resumes there.
 //!
-//! It reads lengths and checks them; it copies nothing and keeps nothing but its place.
+//! It reads lengths and checks them against the limits. It copies nothing and keeps nothing but its position.
 
-use super::op::Op;
-use super::recycling::LARGE;
+use super::field::{Field, read_u64};
+use super::operation::Op;
 use super::reply::ReplyKind;
 use crate::error::{WireError, printable};
 use crate::limits::Limits;
 
-/// One field of a message, as far as finding its end needs to know it.
-#[derive(Debug, Clone, Copy)]
-enum Field {
-    /// So many bytes.
-    Fixed(u8),
-    /// A length and so many bytes: a key.
-    Key,
-    /// A length and so many bytes: a value.
-    Value,
-    /// A count and so many keys.
-    Keys,
-    /// A count and so many keys with values.
-    Pairs,
-    /// So many values, without a count.
-    Values(u64),
-    /// A signed count and so many strings.
-    SignedKeys,
-    /// A signed number, and if it is above zero, a value.
-    Popped,
-}
-
-/// The place in a message up to which it has been walked.
+/// The position in a message up to which it has been scanned.
 #[derive(Debug, Clone)]
 pub(super) struct Scan {
-    fields: [Option<Field>; 3],
+    fields: Fields,
     at: usize,
     /// Strings still to come of the list that field `at` is; `None` before its count was read.
     left: Option<u64>,
     pos: usize,
-    /// Where the last key lies, for what there is to say of its value.
+    /// Where the last key lies, to name it in an error about its value.
     key: Option<(usize, usize)>,
-    /// Bytes of values that lie apart from the message.
-    apart: usize,
     bounds: Bounds,
 }
 
-/// From here on a value in a list lies apart from its message, in a buffer that it can keep: copying many of them at
-/// once, when the last one is there, would make others wait.
-///
-/// As long as what the system takes back at once when it is let go of: many shorter ones, of requests that were broken off,
-/// would leave holes between others.
-pub(super) const APART_FROM: usize = LARGE;
+/// The fields of a message.
+#[derive(Debug, Clone, Copy)]
+enum Fields {
+    Request(&'static [Field]),
+    Reply(Field),
+}
 
 /// The limits that hold for one message.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     key: usize,
     value: usize,
-    count: usize,
+    count: u64,
     frame: usize,
 }
 
-/// How far a walk came.
+/// The state of a scan.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The message is whole and this long.
     Whole(usize),
-    /// It is at least this long; more bytes are needed. `exact` if it is known to be just that long.
+    /// The message is at least this long; more bytes are needed. `exact` if it is known to be just that long.
     Need { len: usize, exact: bool },
-    /// A value of this length begins here and is to lie apart: [`Scan::pass_apart`] goes past it.
-    Apart { start: usize, len: usize },
 }
 
 impl Scan {
-    /// A walk through the request that starts with this code.
+    /// Starts a scan of the request with this operation.
     pub(super) fn request(op: Op, limits: &Limits) -> Scan {
-        use Field::*;
-        let fields = match op {
-            Op::Validate | Op::Ping => [Some(Fixed(4)), None, None],
-            Op::Set | Op::Append | Op::QueuePush => [Some(Key), Some(Value), None],
-            Op::CompareSet => [Some(Key), Some(Value), Some(Value)],
-            Op::Get | Op::DeleteKey | Op::QueuePop | Op::QueueLen => [Some(Key), None, None],
-            Op::Add | Op::Barrier => [Some(Key), Some(Fixed(8)), None],
-            Op::Check | Op::Wait | Op::MultiGet => [Some(Keys), None, None],
-            Op::MultiSet => [Some(Pairs), None, None],
-            Op::NumKeys | Op::CancelWait | Op::ListKeys => [None, None, None],
-        };
         let bounds = Bounds {
             key: limits.key_len,
             value: limits.value_len,
-            count: limits.keys_per_request,
+            count: limits.keys_per_request as u64,
             frame: limits.frame_len,
         };
-        Scan { fields, at: 0, left: None, pos: 1, key: None, apart: 0, bounds }
+        Scan { fields: Fields::Request(op.fields()), at: 0, left: None, pos: 1, key: None, bounds }
     }
 
-    /// A walk through a reply of this kind.
+    /// Starts a scan of a reply of this kind.
     pub(super) fn reply(kind: ReplyKind, limits: &Limits) -> Scan {
-        use Field::*;
         let field = match kind {
-            ReplyKind::Waited(_) | ReplyKind::Checked => Fixed(1),
-            ReplyKind::Number => Fixed(8),
-            ReplyKind::Nonce => Fixed(4),
-            ReplyKind::Value => Value,
-            ReplyKind::Values(n) => Values(n),
-            ReplyKind::Popped => Popped,
-            ReplyKind::Keys => SignedKeys,
+            ReplyKind::Waited(_) | ReplyKind::Checked => Field::Fixed(1),
+            ReplyKind::Number => Field::Fixed(8),
+            ReplyKind::Nonce => Field::Fixed(4),
+            ReplyKind::Value => Field::Value,
+            ReplyKind::Values(n) => Field::Values(n),
+            ReplyKind::Popped => Field::Popped,
+            ReplyKind::Keys => Field::Keys,
         };
-        // Whatever a server may hold may come back, so the whole reply's limit is the one that counts.
+        // A server may return whatever it holds, so only the length of the whole reply is bounded.
         let most = limits.reply_len;
-        let bounds = Bounds { key: most, value: most, count: usize::MAX, frame: most };
-        Scan { fields: [Some(field), None, None], at: 0, left: None, pos: 0, key: None, apart: 0, bounds }
+        let bounds = Bounds { key: most, value: most, count: i64::MAX as u64, frame: most };
+        Scan { fields: Fields::Reply(field), at: 0, left: None, pos: 0, key: None, bounds }
     }
 
-    /// Walks on through `bytes`, which are the message from its start.
+    /// Returns the maximum length of the message.
+    pub(super) fn most(&self) -> usize {
+        self.bounds.frame
+    }
+
+    /// Scans on through `bytes`, which are the message from its start.
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<Progress, WireError> {
-        while let Some(&Some(field)) = self.fields.get(self.at) {
-            let last = self.fields.get(self.at + 1).is_none_or(Option::is_none);
+        loop {
+            let (field, last) = match self.fields {
+                Fields::Request(fields) => (fields.get(self.at).copied(), self.at + 1 == fields.len()),
+                Fields::Reply(field) => ((self.at == 0).then_some(field), true),
+            };
             let step = match field {
-                Field::Fixed(n) => self.fixed(bytes, n as usize, last)?,
-                Field::Key => self.string(bytes, true, last)?,
-                Field::Value => self.string(bytes, false, last)?,
-                Field::Keys => self.list(bytes, Field::Keys)?,
-                Field::Pairs => self.list(bytes, Field::Pairs)?,
-                Field::SignedKeys => self.list(bytes, Field::SignedKeys)?,
-                Field::Values(_) => self.list(bytes, field)?,
-                Field::Popped => self.popped(bytes)?,
+                None => return Ok(Progress::Whole(self.pos)),
+                Some(Field::Fixed(len)) => self.fixed(bytes, len, last),
+                Some(Field::Key) => self.string(bytes, true, last)?,
+                Some(Field::Value) => self.string(bytes, false, last)?,
+                Some(Field::Popped) => self.popped(bytes)?,
+                Some(list) => self.list(bytes, list)?,
             };
             if let Some(need) = step {
                 return Ok(need);
@@ -132,27 +101,26 @@ impl Scan {
             self.at += 1;
             self.left = None;
         }
-        Ok(Progress::Whole(self.pos))
     }
 
-    fn fixed(&mut self, bytes: &[u8], n: usize, exact: bool) -> Result<Option<Progress>, WireError> {
-        let end = self.pos + n;
+    fn fixed(&mut self, bytes: &[u8], len: usize, exact: bool) -> Option<Progress> {
+        let end = self.pos + len;
         if bytes.len() < end {
-            return Ok(Some(Progress::Need { len: end, exact }));
+            return Some(Progress::Need { len: end, exact });
         }
         self.pos = end;
-        Ok(None)
+        None
     }
 
-    /// A length and its bytes.
-    fn string(&mut self, bytes: &[u8], key: bool, last: bool) -> Result<Option<Progress>, WireError> {
+    /// Passes a length and its bytes.
+    fn string(&mut self, bytes: &[u8], is_key: bool, last: bool) -> Result<Option<Progress>, WireError> {
         let start = self.pos + 8;
         let Some(len) = read_u64(bytes, self.pos) else {
             return Ok(Some(Progress::Need { len: start, exact: false }));
         };
-        let limit = if key { self.bounds.key } else { self.bounds.value };
+        let limit = if is_key { self.bounds.key } else { self.bounds.value };
         if len > limit as u64 {
-            return Err(match key {
+            return Err(match is_key {
                 true => WireError::KeyTooLong { len, limit },
                 false => {
                     let key = self.key.map(|(start, end)| printable(&bytes[start..end]));
@@ -160,16 +128,15 @@ impl Scan {
                 }
             });
         }
-        // Saturating here and below: a limit may be set as high as the number goes.
+        // Saturating: a limit may be set as high as the number goes.
         let end = start.saturating_add(len as usize);
-        let whole = end.saturating_add(self.apart);
-        if whole > self.bounds.frame {
-            return Err(WireError::FrameTooLong { len: whole as u64, limit: self.bounds.frame });
+        if end > self.bounds.frame {
+            return Err(WireError::FrameTooLong { len: end as u64, limit: self.bounds.frame });
         }
         if bytes.len() < end {
             return Ok(Some(Progress::Need { len: end, exact: last }));
         }
-        if key {
+        if is_key {
             self.key = Some((start, end));
         }
         self.pos = end;
@@ -179,91 +146,49 @@ impl Scan {
     fn list(&mut self, bytes: &[u8], field: Field) -> Result<Option<Progress>, WireError> {
         let mut left = match self.left {
             Some(left) => left,
-            None => {
-                let count = match field {
-                    Field::Values(n) => n,
-                    _ => {
-                        let Some(count) = read_u64(bytes, self.pos) else {
-                            return Ok(Some(Progress::Need { len: self.pos + 8, exact: false }));
-                        };
-                        self.pos += 8;
-                        count
-                    }
-                };
-                let count = match field {
-                    Field::SignedKeys if (count as i64) < 0 => {
-                        return Err(WireError::BadReplyCount { found: count as i64 });
-                    }
-                    _ if count > self.bounds.count as u64 => {
-                        return Err(WireError::TooManyKeys { count, limit: self.bounds.count });
-                    }
-                    Field::Pairs => count.saturating_mul(2),
-                    _ => count,
-                };
-                self.at_least(count)?;
-                count
-            }
+            None => match self.count(bytes, field)? {
+                Some(count) => count,
+                None => return Ok(Some(Progress::Need { len: self.pos + 8, exact: false })),
+            },
         };
         while left > 0 {
-            let key = match field {
-                Field::Pairs => left % 2 == 0,
+            let is_key = match field {
+                Field::Pairs => left.is_multiple_of(2),
                 Field::Values(_) => false,
                 _ => true,
             };
-            if self.skip_string(bytes, key) {
-                left -= 1;
-                continue;
-            }
-            let need = self.string(bytes, key, left == 1)?;
-            if let Some(Progress::Need { len: end, .. }) = need {
+            if let Some(need) = self.string(bytes, is_key, left == 1)? {
                 self.left = Some(left);
-                let start = self.pos + 8;
-                let is_apart = matches!(field, Field::Pairs) && !key && end - start >= APART_FROM;
-                return Ok(if is_apart { Some(Progress::Apart { start, len: end - start }) } else { need });
+                return Ok(Some(need));
             }
             left -= 1;
         }
         Ok(None)
     }
 
-    /// Goes past a value whose length is in the message and whose bytes are not.
-    pub(super) fn pass_apart(&mut self, len: usize) {
-        self.pos += 8;
-        self.apart += len;
-        self.left = self.left.map(|left| left - 1);
-    }
-
-    /// Returns the maximum length of the message, without the values that lie apart.
-    pub(super) fn most(&self) -> usize {
-        self.bounds.frame.saturating_sub(self.apart)
-    }
-
-    /// How many bytes lie apart.
-    pub(super) fn apart(&self) -> usize {
-        self.apart
-    }
-
-    /// Goes past a string that is all there and within the limits, without saying what is wrong if it isn't.
-    fn skip_string(&mut self, bytes: &[u8], key: bool) -> bool {
-        let limit = if key { self.bounds.key } else { self.bounds.value };
-        let Some(len) = read_u64(bytes, self.pos).filter(|&len| len <= limit as u64) else { return false };
-        let end = (self.pos + 8).saturating_add(len as usize);
-        let fits = end <= bytes.len().min(self.bounds.frame.saturating_sub(self.apart));
-        if fits {
-            if key {
-                self.key = Some((self.pos + 8, end));
+    /// Returns the number of strings in a list, or `None` if the bytes of its count are missing.
+    fn count(&mut self, bytes: &[u8], field: Field) -> Result<Option<u64>, WireError> {
+        let count = match field {
+            Field::Values(count) => count,
+            _ => {
+                let Some(count) = read_u64(bytes, self.pos) else { return Ok(None) };
+                self.pos += 8;
+                count
             }
-            self.pos = end;
+        };
+        if count > self.bounds.count {
+            return Err(match self.fields {
+                Fields::Request(_) => WireError::TooManyKeys { count, limit: self.bounds.count as usize },
+                Fields::Reply(Field::Keys) => WireError::BadReplyCount { found: count as i64 },
+                Fields::Reply(_) => WireError::FrameTooLong { len: count, limit: self.bounds.frame },
+            });
         }
-        fits
-    }
-
-    /// Fails early if that many strings can't fit: each has at least its length.
-    fn at_least(&self, strings: u64) -> Result<(), WireError> {
+        let strings = if field == Field::Pairs { count.saturating_mul(2) } else { count };
+        // Each string has at least its length.
         let len = (self.pos as u64).saturating_add(strings.saturating_mul(8));
         match len > self.bounds.frame as u64 {
             true => Err(WireError::FrameTooLong { len, limit: self.bounds.frame }),
-            false => Ok(()),
+            false => Ok(Some(strings)),
         }
     }
 
@@ -280,12 +205,4 @@ impl Scan {
         }
         self.string(bytes, false, true)
     }
-}
-
-pub(super) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }

@@ -1,55 +1,68 @@
-//! Invariants read off what happened, without a model: what was asked, who was answered what, over which connection.
+//! Invariants read off the history of an engine, without a model: what was asked, and which client was answered what.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rallypoint_core::Limits;
-use rallypoint_core::wire::{Reply, ReplyDecoder, ReplyKind};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
+use rallypoint_core::wire::Reply;
 
 use crate::operation::{Operation, Text};
-use crate::server::{Step, Transcript};
+use crate::scenario::{SLOTS, Turn};
 
-/// One reply for each request that has one, in order, with nothing between; a cancelled wait shares its cancel's.
-pub(crate) fn assert_answered_in_order(transcript: &Transcript) {
-    let mut replies = &transcript.replies[..];
-    let mut decoder = ReplyDecoder::default();
-    for (at, asked) in transcript.asked.iter().enumerate() {
-        let is_last = at + 1 == transcript.asked.len();
-        if is_last && transcript.was_refused {
-            break;
-        }
-        let Some(kind) = asked.with_request(|request| request.reply_kind()).flatten() else { continue };
-        if let Operation::Wait(_) | Operation::Barrier(..) = asked {
-            match (replies.first(), transcript.asked.get(at + 1)) {
-                (Some(0), _) => replies = &replies[1..],
-                (Some(1), Some(Operation::CancelWait)) => {}
-                (None, None) => {}
-                other => panic!("{asked:?} was answered {other:?}"),
-            }
-            continue;
-        }
-        let reply = decoder.next(kind, &mut replies, &Limits::default());
-        let reply = reply.expect("a reply of this kind").unwrap_or_else(|| panic!("no reply to {asked:?}"));
-        if let ReplyKind::Waited(_) = kind {
-            assert_eq!(reply, Reply::Canceled);
-        }
-    }
-    assert_eq!(replies, [], "replies that nobody asked for");
+/// One thing that happened, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Step {
+    slot: usize,
+    /// The request; `None` if the client disconnected.
+    asked: Option<Operation>,
+    /// The replies and their receivers.
+    answers: Vec<(usize, Reply)>,
 }
 
-/// Requests are carried out in the order they were sent; only a cancel may go before others.
-pub(crate) fn assert_carried_out_in_order(transcript: &Transcript, sent: &[Operation]) {
-    let no_cancels = |operations: &[Operation]| -> Vec<Operation> {
-        operations.iter().filter(|operation| **operation != Operation::CancelWait).cloned().collect()
-    };
-    let (asked, sent) = (no_cancels(&transcript.asked), no_cancels(sent));
-    assert!(sent.starts_with(&asked), "sent {sent:?}, carried out {asked:?}");
+/// Carries out turns on an engine. A client that is blocked cancels or disconnects, and skips everything else.
+pub(crate) fn of(turns: &[Turn]) -> Vec<Step> {
+    let mut engine = Engine::new(EngineOptions::default(), ());
+    let (mut history, mut blocked) = (Vec::new(), [false; SLOTS]);
+    for turn in turns {
+        let slot = turn.slot;
+        let ends = turn.hangs_up.then_some(None);
+        for asked in turn.operations.iter().map(Some).chain(ends) {
+            let asked = asked.filter(|operation| !matches!(operation, Operation::Garbage(_)));
+            if blocked[slot] && asked.is_some_and(|operation| *operation != Operation::CancelWait) {
+                continue;
+            }
+            let client = ClientId::new(slot as u32);
+            match asked {
+                Some(operation) => {
+                    let is_blocked = operation.with_request(|request| engine.handle_request(client, request));
+                    blocked[slot] = is_blocked.expect("it is not garbage");
+                }
+                None => {
+                    blocked[slot] = false;
+                    engine.handle_disconnect(client);
+                }
+            }
+            let mut answers = Vec::new();
+            while let Some(output) = engine.poll_output() {
+                match output {
+                    Output::Reply { client, reply } => {
+                        blocked[client.index()] &= client.index() == slot;
+                        answers.push((client.index(), reply));
+                    }
+                    Output::Close { client, reason } => assert_eq!(client.index(), slot, "{reason}"),
+                }
+            }
+            engine.check_invariants();
+            history.push(Step { slot, asked: asked.cloned(), answers });
+        }
+    }
+    history
 }
 
 /// Items come out once, in the order they went in, and a push wakes at most one waiter.
 pub(crate) fn assert_queues_are_fair(history: &[Step]) {
     let mut pushed: BTreeMap<&Text, Vec<&[u8]>> = BTreeMap::new();
     let mut taken: BTreeMap<&Text, usize> = BTreeMap::new();
-    // Woken, and nothing done since: one who then does something else hands its place on.
+    // Clients that were woken and have done nothing since. If one then does something else, it hands its item on.
     let mut woken: BTreeSet<usize> = BTreeSet::new();
     for step in history {
         let hands_on = usize::from(woken.remove(&step.slot));
@@ -72,12 +85,12 @@ pub(crate) fn assert_queues_are_fair(history: &[Step]) {
     }
 }
 
-/// A barrier lets go of as many as it is for, all different and still there, as soon as they are.
+/// A barrier releases as many clients as it is for, all different and still connected.
 pub(crate) fn assert_barriers_count_the_living(history: &[Step]) {
     let mut rounds: BTreeMap<(&Text, i64), BTreeSet<usize>> = BTreeMap::new();
     for step in history {
         let Some(Operation::Barrier(key, world_size)) = &step.asked else {
-            // Whatever else a client does, it is at no barrier while it does it.
+            // A client that does anything else has left its barrier.
             rounds.values_mut().for_each(|round| {
                 round.remove(&step.slot);
             });

@@ -143,9 +143,9 @@ impl From<Request<'_>> for Operation {
             Request::DeleteKey { key } => Operation::DeleteKey(key.into()),
             Request::Append { key, value } => Operation::Append(key.into(), value.bytes().into()),
             Request::MultiGet { keys: list } => Operation::MultiGet(keys(list)),
-            Request::MultiSet { pairs } => Operation::MultiSet(
-                pairs.iter().map(|(key, value)| (key.into(), value.bytes().into())).collect(),
-            ),
+            Request::MultiSet { pairs } => {
+                Operation::MultiSet(pairs.iter().map(|(key, value)| (key.into(), value.into())).collect())
+            }
             Request::CancelWait => Operation::CancelWait,
             Request::Ping { nonce } => Operation::Ping(nonce),
             Request::QueuePush { key, value } => Operation::QueuePush(key.into(), value.bytes().into()),
@@ -200,7 +200,6 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
         6 => (key(), value()).prop_map(|(key, item)| Operation::QueuePush(key, item)),
         5 => key().prop_map(Operation::QueuePop),
         1 => key().prop_map(Operation::QueueLen),
-        1 => Just(Operation::ListKeys),
         4 => (key(), -1..4i64).prop_map(|(key, size)| Operation::Barrier(key, size)),
     ]
     .boxed()

@@ -1,21 +1,15 @@
 //! What clients do, in one global order: turns of requests, cut anywhere, pipelined, half sent, cancelled, given up.
 //! A scenario plays against the server, and beside it, if asked, against the model.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 use rallypoint_core::Limits;
-use rallypoint_core::store::Snapshot;
 
-use crate::operation::{KEYS, Operation, Text, garbage};
-use crate::server::{Server, validate};
+use crate::operation::{Operation, garbage};
+use crate::server::{Contents, Server, validate};
 use crate::simple::Simple;
 
 /// How many clients there are at a time.
 pub(crate) const SLOTS: usize = 4;
-
-/// One more, who only looks.
-const OBSERVER: usize = SLOTS;
 
 /// One client's turn.
 #[derive(Debug, Clone)]
@@ -27,8 +21,6 @@ pub(crate) struct Turn {
     pub(crate) ahead: Option<(Operation, u8)>,
     /// Where the bytes are cut, in parts of 256.
     pub(crate) cuts: Vec<u8>,
-    /// Whether the client takes no replies, from now on.
-    pub(crate) is_congested: bool,
     /// Whether the connection ends with this turn.
     pub(crate) hangs_up: bool,
 }
@@ -43,14 +35,12 @@ pub(crate) fn turns(operation: BoxedStrategy<Operation>, most: usize) -> impl St
         ahead,
         prop::collection::vec(any::<u8>(), 0..4),
         prop::bool::weighted(0.06),
-        prop::bool::weighted(0.06),
     );
-    let turn = turn.prop_map(|(slot, operations, ahead, cuts, is_congested, hangs_up)| Turn {
+    let turn = turn.prop_map(|(slot, operations, ahead, cuts, hangs_up)| Turn {
         slot,
         operations,
         ahead,
         cuts,
-        is_congested,
         hangs_up,
     });
     // Whoever was just woken may be gone before it does anything.
@@ -59,7 +49,6 @@ pub(crate) fn turns(operation: BoxedStrategy<Operation>, most: usize) -> impl St
         operations: vec![],
         ahead: None,
         cuts: vec![],
-        is_congested: false,
         hangs_up: true,
     });
     prop::collection::vec(prop_oneof![12 => turn, 1 => sudden_end], 1..most)
@@ -85,19 +74,16 @@ pub(crate) struct Play {
     halves: Vec<Option<(Operation, usize)>>,
     /// All replies to each slot, over all its connections.
     pub(crate) replies: Vec<Vec<u8>>,
-    /// What was wholly sent over each connection, as the server numbers their transcripts.
-    pub(crate) sent: BTreeMap<usize, Vec<Operation>>,
 }
 
 impl Play {
     pub(crate) fn new(limits: Limits, split: Split) -> Play {
         Play {
-            server: Server::new(limits, SLOTS + 1, 0x5eed),
+            server: Server::new(limits, SLOTS, 0x5eed),
             model: None,
             split,
             halves: vec![None; SLOTS],
             replies: vec![Vec::new(); SLOTS],
-            sent: BTreeMap::new(),
         }
     }
 
@@ -116,27 +102,35 @@ impl Play {
             self.model.iter_mut().for_each(|model| model.connect(slot));
             bytes.extend(validate());
         }
-        self.server.congest(slot, turn.is_congested);
-        self.model.iter_mut().for_each(|model| model.congest(slot, turn.is_congested));
 
         let half = self.halves[slot].take();
         let operations: Vec<&Operation> = half.iter().map(|(half, _)| half).chain(&turn.operations).collect();
         let sent = half.as_ref().map_or(0, |(_, sent)| *sent);
         let whole: Vec<u8> = operations.iter().flat_map(|operation| operation.encode()).collect();
         bytes.extend(&whole[sent..]);
+        let mut ahead_len = 0;
         if let Some((ahead, part)) = &turn.ahead {
             let encoded = ahead.encode();
-            let sent = if self.split == Split::Whole { 0 } else { encoded.len() * usize::from(*part) / 256 };
-            bytes.extend(&encoded[..sent]);
-            self.halves[slot] = Some((ahead.clone(), sent));
+            ahead_len = if self.split == Split::Whole { 0 } else { encoded.len() * usize::from(*part) / 256 };
+            bytes.extend(&encoded[..ahead_len]);
+            self.halves[slot] = Some((ahead.clone(), ahead_len));
         }
-        let sent = self.sent.entry(self.server.transcript(slot)).or_default();
-        sent.extend(operations.iter().copied().cloned());
+        // Which operations a piece completes decides what the server carries out in one turn.
+        let mut ends = Vec::new();
+        let mut end = bytes.len() - (whole.len() - sent) - ahead_len;
+        for operation in &operations {
+            end += operation.encode().len();
+            ends.push(end - sent);
+        }
+        let (mut delivered, mut arrived) = (0, 0);
         for piece in self.pieces(&bytes, &turn.cuts) {
             self.server.deliver(slot, piece);
-        }
-        if let Some(model) = &mut self.model {
-            operations.iter().for_each(|operation| model.arrive(slot, operation));
+            delivered += piece.len();
+            let completed = ends.iter().filter(|end| **end <= delivered).count();
+            if let Some(model) = &mut self.model {
+                model.arrive(slot, &operations[arrived..completed]);
+            }
+            arrived = completed;
         }
         if turn.hangs_up && self.server.is_open(slot) {
             self.server.hang_up(slot);
@@ -145,19 +139,11 @@ impl Play {
         self.compare();
     }
 
-    /// All that anybody could see of the store.
-    pub(crate) fn everything(&mut self) -> (Snapshot, Vec<u8>) {
-        if !self.server.is_open(OBSERVER) {
-            self.server.connect(OBSERVER);
-            self.server.deliver(OBSERVER, &validate());
-        }
-        let keys: Vec<Text> = KEYS.iter().copied().map(Text::from).collect();
-        self.server.deliver(OBSERVER, &Operation::ListKeys.encode());
-        self.server.deliver(OBSERVER, &Operation::MultiGet(keys.clone()).encode());
-        for key in keys {
-            self.server.deliver(OBSERVER, &Operation::QueueLen(key).encode());
-        }
-        (self.server.snapshot(), self.server.take_replies(OBSERVER))
+    /// All that a client could see of the store, and how many clients wait for what.
+    pub(crate) fn everything(&mut self) -> (Contents, usize, usize) {
+        let shot = self.server.snapshot();
+        let (awaited, blocked) = (shot.awaited, shot.blocked);
+        (self.server.contents(), awaited, blocked)
     }
 
     fn pieces<'a>(&self, bytes: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
@@ -181,7 +167,6 @@ impl Play {
             if let Some(model) = &mut self.model {
                 assert_eq!(replies, model.take_replies(slot), "the replies to client {slot}");
                 assert_eq!(self.server.is_open(slot), model.is_open(slot), "client {slot} is connected");
-                assert_eq!(self.server.is_blocked(slot), model.is_blocked(slot), "client {slot} is blocked");
             }
             self.replies[slot].extend(replies);
         }
@@ -192,6 +177,7 @@ impl Play {
                 (model.len(), model.queue_items(), model.awaited(), model.blocked()),
                 "keys, items, registrations, blocked clients"
             );
+            assert_eq!(self.server.contents(), model.contents());
         }
     }
 }

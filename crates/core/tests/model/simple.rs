@@ -7,6 +7,7 @@ use rallypoint_core::Limits;
 use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 
 use crate::operation::{Operation, Text};
+use crate::server::Contents;
 
 /// What the reserved name reads as.
 pub(crate) const IDENTITY: &[u8] = b"the identity";
@@ -22,14 +23,13 @@ enum Blocked {
     Barrier {
         key: Text,
         world_size: i64,
+        since: usize,
     },
 }
 
 #[derive(Debug, Default)]
 struct Client {
     is_open: bool,
-    is_congested: bool,
-    was_blocked: bool,
     /// Requests that have come and not been carried out.
     pending: VecDeque<Operation>,
     blocked: Option<Blocked>,
@@ -74,21 +74,24 @@ impl Simple {
         self.clients[slot] = Client { is_open: true, replies, ..Client::default() };
     }
 
-    /// A whole request has come.
-    pub(crate) fn arrive(&mut self, slot: usize, operation: &Operation) {
-        if !self.clients[slot].is_open {
-            return;
+    /// Whole requests have come, in one piece.
+    pub(crate) fn arrive(&mut self, slot: usize, operations: &[&Operation]) {
+        for operation in operations {
+            if !self.clients[slot].is_open {
+                break;
+            }
+            if let Operation::Garbage(_) = operation {
+                // What came before it is carried out first.
+                self.serve(slot);
+                if self.clients[slot].is_open {
+                    self.close(slot);
+                }
+                break;
+            }
+            self.clients[slot].pending.push_back((*operation).clone());
         }
-        if let Operation::Garbage(_) = operation {
-            return self.hang_up(slot);
-        }
-        self.clients[slot].pending.push_back(operation.clone());
         self.serve(slot);
-    }
-
-    pub(crate) fn congest(&mut self, slot: usize, is_congested: bool) {
-        self.clients[slot].is_congested = is_congested;
-        self.serve(slot);
+        self.go_on();
     }
 
     pub(crate) fn hang_up(&mut self, slot: usize) {
@@ -99,22 +102,19 @@ impl Simple {
     fn serve(&mut self, slot: usize) {
         while let Some(operation) = self.next(slot) {
             self.ask(slot, operation);
-            self.go_on();
         }
     }
 
     fn go_on(&mut self) {
         while let Some(slot) = self.released.pop_front() {
-            while let Some(operation) = self.next(slot) {
-                self.ask(slot, operation);
-            }
+            self.serve(slot);
         }
     }
 
     /// In order; but one who is blocked can only cancel.
     fn next(&mut self, slot: usize) -> Option<Operation> {
         let client = &mut self.clients[slot];
-        if !client.is_open || client.is_congested {
+        if !client.is_open {
             return None;
         }
         match client.blocked {
@@ -134,7 +134,6 @@ impl Simple {
         if let Some(queue) = claim {
             self.wake_for_items(&queue);
         }
-        self.note_released();
         match answered {
             Ok(reply) => self.clients[slot].replies.extend(reply),
             Err(Refused) => self.close(slot),
@@ -146,16 +145,6 @@ impl Simple {
         let gone = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
         if let Some(queue) = gone.claim {
             self.wake_for_items(&queue);
-        }
-        self.note_released();
-    }
-
-    fn note_released(&mut self) {
-        for (slot, client) in self.clients.iter_mut().enumerate() {
-            if client.was_blocked && client.blocked.is_none() {
-                self.released.push_back(slot);
-            }
-            client.was_blocked = client.blocked.is_some();
         }
     }
 
@@ -281,7 +270,13 @@ impl Simple {
         }
         self.keys = after;
         for (key, _) in &pairs {
-            for slot in 0..self.clients.len() {
+            // The oldest waiter goes on first.
+            let mut slots: Vec<usize> = (0..self.clients.len()).collect();
+            slots.sort_by_key(|&slot| match &self.clients[slot].blocked {
+                Some(Blocked::Wait { since, .. }) => *since,
+                _ => 0,
+            });
+            for slot in slots {
                 self.see(slot, key);
             }
         }
@@ -312,15 +307,19 @@ impl Simple {
         if world_size < 1 {
             return Err(Refused);
         }
-        self.clients[slot].blocked = Some(Blocked::Barrier { key: key.clone(), world_size });
-        let here: Vec<usize> = (0..self.clients.len())
-            .filter(|&slot| match &self.clients[slot].blocked {
-                Some(Blocked::Barrier { key: at, world_size: of }) => *at == key && *of == world_size,
-                _ => false,
+        self.clients[slot].blocked =
+            Some(Blocked::Barrier { key: key.clone(), world_size, since: self.steps });
+        let mut here: Vec<(usize, usize)> = (0..self.clients.len())
+            .filter_map(|slot| match &self.clients[slot].blocked {
+                Some(Blocked::Barrier { key: at, world_size: of, since }) => {
+                    (*at == key && *of == world_size).then_some((*since, slot))
+                }
+                _ => None,
             })
             .collect();
+        here.sort();
         if here.len() as i64 == world_size {
-            here.into_iter().for_each(|slot| self.release(slot));
+            here.into_iter().for_each(|(_, slot)| self.release(slot));
         }
         Ok(vec![])
     }
@@ -374,6 +373,7 @@ impl Simple {
     }
 
     fn release(&mut self, slot: usize) {
+        self.released.push_back(slot);
         self.clients[slot].blocked = None;
         self.clients[slot].replies.push(0);
     }
@@ -384,8 +384,14 @@ impl Simple {
         self.clients[slot].is_open
     }
 
-    pub(crate) fn is_blocked(&self, slot: usize) -> bool {
-        self.clients[slot].blocked.is_some()
+    /// All that is stored.
+    pub(crate) fn contents(&self) -> Contents {
+        let text = |text: &Text| text.to_vec();
+        let queues = self.queues.iter().filter(|(_, items)| !items.is_empty());
+        (
+            self.keys.iter().map(|(key, value)| (text(key), text(value))).collect(),
+            queues.map(|(key, items)| (text(key), items.iter().map(text).collect())).collect(),
+        )
     }
 
     pub(crate) fn take_replies(&mut self, slot: usize) -> Vec<u8> {

@@ -8,7 +8,7 @@ use rallypoint_rendezvous::{
 use super::exceptions::{raised, raised_by_static};
 use super::turn::Turn;
 use super::{Round, check_owner, to_round};
-use crate::calls::detached;
+use crate::calls::{detached, signals};
 use crate::logging::{forward, listen};
 use crate::process::Owner;
 use crate::stores;
@@ -47,7 +47,7 @@ impl StaticNode {
             let parameters = RendezvousParameters::new("static", &endpoint, run_id, nodes, nodes)?;
             StaticRendezvousHandler::create(&parameters.with_config(config)?)
         };
-        let handler = make().map_err(|error| raised(py, error))?;
+        let handler = make().map_err(|error| raised(py, error))?.with_cancellation(signals());
         Ok(StaticNode {
             handler,
             master_addr: master_addr.to_owned(),

@@ -11,7 +11,7 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
 
 use super::exceptions::raised;
-use crate::calls::detached;
+use crate::calls::{detached, signals};
 use crate::logging::{forward, listen};
 use crate::{error, stores};
 
@@ -45,7 +45,7 @@ pub(super) fn create_rendezvous_store<'py>(
         .and_then(|parameters| parameters.with_config(config))
         .map_err(|error| raised(py, error))?;
     listen(py)?;
-    let made = detached(py, || create_tcp_store(&parameters, None))?;
+    let made = detached(py, || create_tcp_store(&parameters, None, signals()))?;
     forward(py)?;
     let made = made.map_err(|error| raised(py, error))?;
     Ok((stores::adopt(py, made.store, host, true)?, made.reachable_as))
@@ -73,6 +73,7 @@ pub(super) fn create_c10d_store<'py>(
         .world_size(u64::try_from(world_size).unwrap_or(0))
         .timeout(timeout)
         .wait_for_workers(wait_for_workers)
+        .cancellation(signals())
         .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),

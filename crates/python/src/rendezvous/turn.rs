@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rallypoint_store::sleep;
+use crate::calls::sleep;
 
 /// How often a call that waits for its turn looks whether it has come.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -21,10 +21,9 @@ impl Turn {
     /// Waits for the turn. Returns `None` if this thread is interrupted.
     pub(super) fn take(&self) -> Option<Taken> {
         while self.0.swap(true, Ordering::SeqCst) {
-            if rallypoint_store::is_interrupted() {
+            if !sleep(POLL_INTERVAL) {
                 return None;
             }
-            sleep(POLL_INTERVAL);
         }
         Some(Taken(Arc::clone(&self.0)))
     }

@@ -10,7 +10,7 @@ use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
 use super::store::{PyStore, Zero, native_of};
 use crate::arguments::{FilePath, Whole};
-use crate::calls::run;
+use crate::calls::{run, signals};
 use crate::process::{Native, Original};
 
 /// A store in one file that many processes share, torch's FileStore among them.
@@ -65,7 +65,10 @@ fn open(
     world_size: i32,
     timeout: Option<Duration>,
 ) -> PyResult<()> {
-    let options = FileStoreOptions::new(&path).num_workers(u64::try_from(world_size).ok()).timeout(timeout);
+    let options = FileStoreOptions::new(&path)
+        .num_workers(u64::try_from(world_size).ok())
+        .timeout(timeout)
+        .cancellation(signals());
     let store = run(slf.py(), || options.open())?;
     slf.as_super().get().fill(Arc::new(Native::new(Original::File(Box::new(store)))), Zero::Forever)?;
     let _ = slf.get().made_with.set((path, world_size));

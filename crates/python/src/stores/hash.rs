@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{HashStore, Store};
 
 use super::store::{PyStore, Zero, native_of};
-use crate::calls::run;
+use crate::calls::{run, signals};
 use crate::process::{Native, Original};
 
 /// A store shared by the threads of one process.
@@ -24,7 +24,7 @@ impl PyHashStore {
     }
 
     fn __init__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        fill(slf, Box::new(HashStore::new()))
+        fill(slf, Box::new(HashStore::new().with_cancellation(signals())))
     }
 
     /// The same store: its clones share what it holds.

@@ -14,7 +14,7 @@ use rallypoint_store::{
 use super::listener::take_over;
 use super::store::{PyStore, Zero, native_of};
 use crate::arguments::{Key, Timeout, Truth, Whole};
-use crate::calls::{detached, run};
+use crate::calls::{detached, run, signals};
 use crate::error::{raise, to_python, with_hint};
 use crate::process::{Native, Original};
 
@@ -151,7 +151,7 @@ pub(crate) fn adopt(
 ) -> PyResult<Bound<'_, PyAny>> {
     let adopted = Bound::new(py, PyTcpStore::empty())?;
     let port = store.port();
-    let native = Native::new(Original::Tcp(store));
+    let native = Native::new(Original::Tcp(store.with_cancellation(signals())));
     PyTcpStore::fill(&adopted, Made { native, host, port, libuv })?;
     Ok(adopted.into_any())
 }
@@ -173,7 +173,7 @@ impl Plan {
         let (timeout, start) = (self.timeout.or_at_once(), Instant::now());
         if self.is_master {
             // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
-            Endpoint::new(&self.host, self.port).await_name(timeout)?;
+            Endpoint::new(&self.host, self.port).await_name(timeout, signals())?;
         }
         let left = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, left)) {
@@ -205,6 +205,7 @@ impl Plan {
             .wait_for_workers(self.wait_for_workers)
             .multi_tenant(self.multi_tenant)
             .listen(listen)
+            .cancellation(signals())
     }
 
     /// Whether the server of this port is the one of torchrun's agent, as it tells its workers.

@@ -65,6 +65,21 @@ fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
     }
 }
 
+#[test]
+fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
+    let port = Port::held();
+    let conf = "last_call_timeout=1,join_timeout=60,read_timeout=2";
+    let join = || node_with(&port, "3", conf, &[], &format!("{TELL} exec sleep 600"));
+    let host = join();
+    has_host(&port);
+    let waiting = join();
+    eventually("it waits", || waiting.err().contains("2 of at least 3"));
+    kill_at_once(&[host.pid(), host.inner().unwrap()]);
+    eventually("it takes over", || waiting.err().contains("hosts it now at"));
+    let others = [join(), join()];
+    [&waiting, &others[0], &others[1]].into_iter().for_each(|node| node.says("/3 ", 1));
+}
+
 /// Training processes fail at once when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {

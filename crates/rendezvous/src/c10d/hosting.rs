@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Endpoint, FileStoreOptions, Limits, OnReset, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    Cancellation, Endpoint, FileStoreOptions, Limits, OnReset, Store, StoreError, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
 };
 
 use crate::endpoint::parse_rendezvous_endpoint;
@@ -43,7 +44,7 @@ pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 pub fn create_store(parameters: &RendezvousParameters, observer: Option<&dyn Observer>) -> Result<C10dStore> {
     match store_type(parameters)? {
         StoreType::Tcp => {
-            let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters, observer)?;
+            let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters, observer, None)?;
             let take_over =
                 (!is_host && !store.is_server_standalone()).then(|| take_over(parameters.clone()));
             Ok(C10dStore { store: Arc::new(store), is_host, reachable_as, take_over })
@@ -64,10 +65,12 @@ pub struct TcpC10dStore {
 
 /// Hosts the TCP store of `parameters`, or connects to it: `is_host`, `read_timeout`.
 ///
-/// While the store can't be reached, the reason goes to `observer`, or to the log if there is none.
+/// While the store can't be reached, the reason goes to `observer`, or to the log if there is none. `cancellation` ends the
+/// call, and later calls of the store, early.
 pub fn create_tcp_store(
     parameters: &RendezvousParameters,
     observer: Option<&dyn Observer>,
+    cancellation: Option<Arc<dyn Cancellation>>,
 ) -> Result<TcpC10dStore> {
     let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
     let told = parameters.get_as_bool("is_host")?;
@@ -86,11 +89,11 @@ pub fn create_tcp_store(
     };
     if told == Some(true) {
         // Other nodes can't find a host whose name does not resolve.
-        endpoint.await_name(timeout).map_err(failed)?;
+        endpoint.await_name(timeout, cancellation.clone()).map_err(failed)?;
     }
     let store = loop {
         if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
-            match host(&endpoint, timeout) {
+            match host(&endpoint, timeout, cancellation.clone()) {
                 Ok(store) => {
                     tracing::info!(
                         "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
@@ -112,7 +115,7 @@ pub fn create_tcp_store(
         }
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let most = if told.is_some() { left } else { left.min(AGAIN) };
-        let options = options(endpoint.clone()).timeout(most);
+        let options = options(endpoint.clone(), cancellation.clone()).timeout(most);
         let opening = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
@@ -144,7 +147,7 @@ fn take_over(parameters: RendezvousParameters) -> TakeOver {
         if !told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
             return None;
         }
-        let store = host(&endpoint, read_timeout(&parameters).ok()?).ok()?;
+        let store = host(&endpoint, read_timeout(&parameters).ok()?, None).ok()?;
         tracing::warn!(
             "The host of the store of the rendezvous '{}' is gone. Process {} hosts it now at {endpoint}.",
             parameters.run_id,
@@ -154,13 +157,18 @@ fn take_over(parameters: RendezvousParameters) -> TakeOver {
     })
 }
 
-fn host(endpoint: &Endpoint, timeout: Duration) -> Result<TcpStore, StoreError> {
+fn host(
+    endpoint: &Endpoint,
+    timeout: Duration,
+    cancellation: Option<Arc<dyn Cancellation>>,
+) -> Result<TcpStore, StoreError> {
     let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
-    TcpStore::open(options(place).is_master(true).multi_tenant(true).timeout(timeout))
+    TcpStore::open(options(place, cancellation).is_master(true).multi_tenant(true).timeout(timeout))
 }
 
-fn options(endpoint: Endpoint) -> TcpStoreOptions {
-    TcpStoreOptions::new(endpoint).limits(limits()).on_reset(OnReset::Continue)
+fn options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>>) -> TcpStoreOptions {
+    let options = TcpStoreOptions::new(endpoint).limits(limits()).on_reset(OnReset::Continue);
+    options.cancellation(cancellation)
 }
 
 /// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.

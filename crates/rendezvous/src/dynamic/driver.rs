@@ -11,7 +11,7 @@ use rallypoint_core::rendezvous::{
     Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
     Outcome, Phase, Pursuit, Settings, Signal, State, StateError, Tolerance, WallTime, keys, pickle,
 };
-use rallypoint_store::{PrefixStore, Store, TcpStore, is_interrupted, sleep};
+use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
 
 use super::{Flag, WallClock};
 use crate::backend::{RendezvousBackend, Token};
@@ -25,6 +25,8 @@ use crate::observer::{Observer, Waiting};
 pub(super) struct Driver {
     pub(super) backend: Arc<dyn RendezvousBackend>,
     store: Arc<dyn Store>,
+    /// Ends the calls of some threads early: the store's.
+    pub(super) cancellation: Option<Arc<dyn Cancellation>>,
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -63,6 +65,7 @@ const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
         Driver {
+            cancellation: store.cancellation(),
             backend,
             store,
             me: member.me.clone(),
@@ -163,7 +166,7 @@ impl Driver {
     /// Fails with the same error if it is no outage, with `RendezvousError::Interrupted` if this thread was interrupted, and
     /// with `RendezvousError::Outage` after `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
-        if is_interrupted() {
+        if self.is_cancelled() {
             return Err(self.interrupted());
         }
         if fault_of(&error) != Some(Fault::Outage) {
@@ -228,7 +231,7 @@ impl Driver {
     /// Sleeps so long, or until it is interrupted.
     pub(super) fn sleep(&self, most: Duration) {
         self.in_slices(most, |slice| {
-            sleep(slice);
+            sleep(slice, self.cancellation.as_ref());
             false
         });
     }
@@ -248,7 +251,12 @@ impl Driver {
 
     /// Whether this node, or the thread that calls, was told to stop waiting.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst) || is_interrupted()
+        self.interrupted.load(Ordering::SeqCst) || self.is_cancelled()
+    }
+
+    /// Whether the thread that calls was told to stop.
+    fn is_cancelled(&self) -> bool {
+        !sleep(Duration::ZERO, self.cancellation.as_ref())
     }
 
     fn interrupted(&self) -> RendezvousError {
@@ -262,7 +270,7 @@ impl Driver {
         let mut error = None;
         loop {
             // A node that was told to stop waiting still leaves, or closes the rendezvous.
-            if if goal.waits() { self.is_interrupted() } else { is_interrupted() } {
+            if if goal.waits() { self.is_interrupted() } else { self.is_cancelled() } {
                 return Err(self.interrupted());
             }
             let outcome = match operation {
@@ -312,7 +320,7 @@ impl Driver {
             Some(phase) => return self.wait(Signal::Over(phase), most),
             None if goal.waits() => self.sleep(most),
             // A node that was interrupted and now leaves must still pause.
-            None => sleep(most),
+            None => drop(sleep(most, self.cancellation.as_ref())),
         }
         false
     }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{End, Goal, Reason};
-use rallypoint_store::{is_interrupted, sleep};
+use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::Driver;
 
@@ -15,11 +15,13 @@ pub(super) struct KeepAlive {
     /// Something to do before it is due. Dropping it tells the thread to end.
     duty: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 impl KeepAlive {
     pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
         let (duty, duties) = channel();
+        let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new()
             .name("rdzv-keep-alive".into())
             .spawn(move || {
@@ -37,7 +39,7 @@ impl KeepAlive {
                 }
             })
             .expect("a thread can be started");
-        KeepAlive { duty: Some(duty), thread: Some(thread) }
+        KeepAlive { duty: Some(duty), thread: Some(thread), cancellation }
     }
 
     /// Lets it do now what it would do later.
@@ -54,8 +56,7 @@ impl Drop for KeepAlive {
         let Some(thread) = self.thread.take() else { return };
         // A thread that waits for a store is left to itself if the caller is interrupted.
         let mut pause = Duration::from_micros(50);
-        while !thread.is_finished() && !is_interrupted() {
-            sleep(pause);
+        while !thread.is_finished() && sleep(pause, self.cancellation.as_ref()) {
             pause = (2 * pause).min(Duration::from_millis(20));
         }
     }

@@ -1,9 +1,11 @@
 //! How a FileStore is to be opened.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::Limits;
+use rallypoint_core::client::Cancellation;
 
 use super::FileStore;
 use crate::error::Result;
@@ -28,6 +30,7 @@ pub struct FileStoreOptions {
     pub(super) shared: bool,
     pub(super) run_id: Option<String>,
     pub(super) limits: Limits,
+    pub(super) cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 impl FileStoreOptions {
@@ -40,6 +43,7 @@ impl FileStoreOptions {
             shared: false,
             run_id: None,
             limits: Limits::default(),
+            cancellation: None,
         }
     }
 
@@ -75,6 +79,15 @@ impl FileStoreOptions {
     /// The longest key and value that are taken for such.
     pub fn limits(mut self, limits: Limits) -> FileStoreOptions {
         self.limits = limits;
+        self
+    }
+
+    /// Sets what ends calls early, from opening the store on.
+    pub fn cancellation(
+        mut self,
+        cancellation: impl Into<Option<Arc<dyn Cancellation>>>,
+    ) -> FileStoreOptions {
+        self.cancellation = cancellation.into();
         self
     }
 

@@ -191,7 +191,9 @@ mod tests {
     }
 
     fn call() -> Call<'static> {
-        Call::new(Op::Set, &["k"], Some(Duration::from_millis(20)))
+        use crate::deadline::now;
+        use rallypoint_core::client::Deadline;
+        Call::new(Op::Set, &["k"], Deadline::after(now(), Some(Duration::from_millis(20))))
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl FileStore {
         if !self.view().joined {
             return Ok(());
         }
-        let call = Call::new(Op::Add, &["cleanup/", "refcount/"], timeout);
+        let call = self.begin(Op::Add, &["cleanup/", "refcount/"], timeout);
         let mut pace = Pace::for_lock();
         let locked = loop {
             match self.place.try_lock(Access::Write)? {

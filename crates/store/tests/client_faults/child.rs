@@ -7,8 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rallypoint_store::TcpStoreServer;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use crate::clock::eventually;
-use crate::place::Place;
+use rallypoint_testkit::{Port, eventually};
 
 /// Says what the child is to be, and with what arguments.
 const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
@@ -83,22 +82,22 @@ fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
 /// A server in a process of its own.
 pub(crate) struct Server {
     child: Child,
-    place: Place,
+    place: Port,
     port: u16,
 }
 
 impl Server {
     /// On a port of this machine, which stays its own when it is restarted.
     pub(crate) fn start() -> Server {
-        let place = Place::new();
-        let (child, port) = serve(&[], "127.0.0.1", place.port());
+        let place = Port::held();
+        let (child, port) = serve(&[], "127.0.0.1", place.number);
         Server { child, place, port }
     }
 
     /// On another machine.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
-        Server { child, place: Place::new(), port }
+        Server { child, place: Port::held(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -136,7 +135,7 @@ impl Server {
     /// Kills it and starts another on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.port());
+        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.number);
     }
 }
 

@@ -1,27 +1,41 @@
-//! The client against servers that are stopped, killed, restarted, cut off, silent, slow or hostile: rows K01 to K09 of
-//! the robustness page and its invariants K1 to K5. What it does with a server that behaves is in `conformance`.
+//! The client end to end: real servers that are stopped, killed, restarted or cut off. What the client does about every
+//! fault is tested in virtual time, in `crates/core/tests/client`.
 
-mod acknowledged;
-mod black_hole;
 mod child;
-mod clock;
-mod connecting;
-mod fake;
-mod frozen;
-mod hostile;
-mod killed;
+mod end_to_end;
 mod memory;
-mod messages;
 mod names;
 mod network;
-mod never_twice;
-mod old;
 mod operations;
-mod place;
 mod pool;
-mod relay;
-mod reporting;
-mod restarted;
-#[path = "../conformance/timing.rs"]
-mod timing;
-mod witnesses;
+
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{Endpoint, Result, Store, TcpStore, TcpStoreOptions};
+
+/// Long enough for anything that should happen at once.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A client of the server on that port of this machine, which has identified the server. Its timeout is that of the calls
+/// that follow: connecting may take its time.
+fn client(port: u16, timeout: Duration) -> TcpStore {
+    let store = open("127.0.0.1", port, SOON).unwrap();
+    store.server_identity();
+    store.set_timeout(Some(timeout));
+    store
+}
+
+fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore> {
+    TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).timeout(timeout))
+}
+
+/// A call in another thread goes on for at least so long.
+#[track_caller]
+fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
+    let deadline = Instant::now() + time;
+    while Instant::now() < deadline {
+        assert!(!call.is_finished(), "ended before its time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

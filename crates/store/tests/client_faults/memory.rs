@@ -9,7 +9,7 @@ use rallypoint_core::wire::Op;
 use rallypoint_store::{Oversize, Store, StoreError};
 
 use crate::child::{heard, say, start};
-use crate::clock::{SOON, client};
+use crate::{SOON, client};
 
 const KIB: u64 = 1024;
 

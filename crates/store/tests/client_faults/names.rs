@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use rallypoint_store::{ConnectionFault, StoreError};
 
 use crate::child::{heard, say, start};
-use crate::clock::{TRIES, fails_after, latest, open};
+use crate::{SOON, open};
 
 #[test]
 fn a_host_that_does_not_exist_is_named() {
     let timeout = Duration::from_millis(400);
-    let error = fails_after(timeout, "connect", || open("no-such-host.invalid", 29400, timeout));
+    let started = Instant::now();
+    let error = open("no-such-host.invalid", 29400, timeout).unwrap_err();
+    assert!(started.elapsed() >= timeout);
     let Some(ConnectionFault::Unresolvable { host, .. }) = &error.connection_fault() else {
         panic!("{error:?}")
     };
@@ -46,17 +48,12 @@ fn a_name_server_that_does_not_answer_does_not_make_the_time_longer() {
         return println!("skipped: no mounts of its own for a process here");
     }
     let timeout = Duration::from_millis(700);
-    for tried in 1.. {
-        let mut child = start(&wrapper, &format!("resolve store.example {}", timeout.as_millis()));
-        let said = heard(&mut child);
-        child.wait().unwrap();
-        let (took, error) = said.split_once(' ').unwrap();
-        let took = Duration::from_millis(took.parse().unwrap());
-        assert!(error.contains("did not answer in time"), "{error}");
-        assert!(took >= timeout, "gave up after {took:?}");
-        if took <= latest(timeout) {
-            return;
-        }
-        assert!(tried < TRIES, "took {took:?} with a time-out of {timeout:?}");
-    }
+    let mut child = start(&wrapper, &format!("resolve store.example {}", timeout.as_millis()));
+    let said = heard(&mut child);
+    child.wait().unwrap();
+    let (took, error) = said.split_once(' ').unwrap();
+    let took = Duration::from_millis(took.parse().unwrap());
+    assert!(error.contains("did not answer in time"), "{error}");
+    // The name server itself would have 150 s.
+    assert!(took >= timeout && took < SOON, "gave up after {took:?}");
 }

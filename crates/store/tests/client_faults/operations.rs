@@ -3,7 +3,7 @@
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
-use crate::clock::SOON;
+use crate::SOON;
 
 /// An operation by its name.
 pub(crate) struct Operation {
@@ -30,16 +30,6 @@ pub(crate) fn prepare(store: &dyn Store) {
     for _ in 0..8 {
         store.queue_push("queue", b"item").unwrap();
     }
-}
-
-/// Does something with each of them, all at the same time.
-pub(crate) fn at_once(operations: Vec<Operation>, act: impl Fn(&Operation) + Sync) {
-    std::thread::scope(|scope| {
-        for operation in &operations {
-            let act = &act;
-            scope.spawn(move || act(operation));
-        }
-    });
 }
 
 /// All of them, each such that a healthy server that was prepared answers at once.

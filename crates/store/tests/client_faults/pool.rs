@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rallypoint_core::wire::Op;
 use rallypoint_store::{Store, TcpStoreServer};
 
-use crate::clock::{SOON, TRIES, client, eventually, goes_on_for};
-use crate::fake::{Act, Fake, OURS};
-use crate::operations::{all, prepare, waiting};
+use rallypoint_testkit::eventually;
+
+use crate::operations::{all, prepare};
+use crate::{SOON, client, goes_on_for};
 
 #[test]
 fn one_thread_uses_one_connection() {
@@ -20,24 +20,6 @@ fn one_thread_uses_one_connection() {
         }
     }
     assert_eq!(server.stats().accepted, 1);
-}
-
-/// On a busy machine the answer to taking it back may come too late, and then the connection is given up; so there is
-/// more than one try.
-#[test]
-fn a_wait_that_was_taken_back_leaves_its_connection_as_good_as_before() {
-    for operation in waiting() {
-        let kept = (0..TRIES).any(|_| {
-            let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-            let store = client(server.port(), SOON);
-            store.set_timeout(Some(Duration::from_millis(20)));
-            (operation.call)(&store).unwrap_err();
-            store.set_timeout(Some(SOON));
-            store.set("k", b"v").unwrap();
-            server.stats().accepted == 1
-        });
-        assert!(kept, "{} costs a connection each time", operation.name);
-    }
 }
 
 #[test]
@@ -72,23 +54,6 @@ fn threads_that_come_and_go_share_what_is_there() {
         });
     }
     assert_eq!(server.stats().accepted, 1);
-}
-
-/// Kept connections die with the server, or with a firewall that forgets them; the next call takes a new one and nothing
-/// is indeterminate.
-#[test]
-fn a_connection_that_died_while_it_was_kept_is_not_used() {
-    let server = Fake::honest(OURS);
-    let store = client(server.port(), SOON);
-    store.set("n", b"0").unwrap();
-    for n in 1..=10 {
-        // The ping is answered, and then the connection is closed.
-        server.at_next(Op::Ping, Act::Cut(4));
-        store.set("k", b"v").unwrap();
-        server.wait_until_closed();
-        assert_eq!(store.add("n", 1).unwrap(), n);
-    }
-    assert_eq!(server.count(Op::Add), 10);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Calls that must time out, and what a time-out on a busy machine may leave out.
+//! Calls that must time out, and what a timeout may leave out if the server's answer comes too late.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use rallypoint_store::{Awaited, Result, StoreError};
 
 pub(crate) use crate::timing::{SOON, eventually, goes_on_for};
 
-/// Calls something that must time out, and within the time-out and what the house allows on top of it.
+/// Calls something that must time out.
 #[track_caller]
-pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl Fn() -> Result<T>) -> StoreError {
-    crate::timing::fails_in_time(timeout, "what was waited for in vain", was_heard, call)
+pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
+    crate::timing::fails_in_time(timeout, "what was waited for in vain", call)
 }
 
 /// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late, and then there

@@ -122,7 +122,6 @@ fn closing_keeps_its_time_out_and_says_what_held_it_up() {
     let timeout = Duration::from_millis(300);
     let mut held = None;
     let error = times_out_after(timeout, || {
-        held = None;
         let store = bed.options().timeout(timeout).open().unwrap();
         held = Some(Held::shared(&bed.path()));
         timed(|| store.close())

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Op;
 use rallypoint_store::{
-    Awaited, FileFault, FileObstacle, FileStore, Result, Store, StoreError, interruptible,
+    Awaited, Cancellation, FileFault, FileObstacle, FileStore, Result, Store, StoreError,
 };
 
 use super::bed::{Bed, Held, SOON, Timed, push, record, timed, times_out_after};
@@ -87,15 +88,14 @@ fn waiting_for_many_keys_is_as_idle_as_for_one() {
 #[test]
 fn a_get_returns_once_another_sets_the_key() {
     static LOOKED: AtomicU32 = AtomicU32::new(0);
-    let count = || {
+    let count = OnWait(|| {
         LOOKED.fetch_add(1, Ordering::SeqCst);
-        false
-    };
+    });
     let bed = Bed::new();
-    let (one, two) = (bed.open(), bed.open());
+    let (one, two) = (bed.options().cancellation(Some(Arc::new(count) as _)).open().unwrap(), bed.open());
     one.set_timeout(None);
     std::thread::scope(|scope| {
-        let get = scope.spawn(|| interruptible(count, || one.get("k")));
+        let get = scope.spawn(|| one.get("k"));
         // It has looked in vain, more than once, and waits.
         let deadline = Instant::now() + SOON;
         while LOOKED.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
@@ -156,11 +156,24 @@ thread_local! {
     static GROWING: Cell<Option<PathBuf>> = const { Cell::new(None) };
 }
 
-fn grow() -> bool {
+fn grow() {
     if let Some(path) = GROWING.take() {
         push(&path, &record("/new", "1"));
     }
-    false
+}
+
+/// Runs a function each time a call waits, and never cancels the call.
+#[derive(Debug)]
+struct OnWait(fn());
+
+impl Cancellation for OnWait {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    fn on_wait(&self) {
+        (self.0)();
+    }
 }
 
 #[test]
@@ -180,7 +193,7 @@ fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before()
     ];
     for ((name, wait), states, expected) in waits {
         let bed = Bed::new();
-        let store = bed.open();
+        let store = bed.options().cancellation(Some(Arc::new(OnWait(grow)) as _)).open().unwrap();
         store.set("there", b"1").unwrap();
         store.set_timeout(Some(TIMEOUT));
         let mut held = None;
@@ -190,7 +203,7 @@ fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before()
             assert!(store.check(&["there"]).unwrap());
             held = Some(Held::exclusive(&bed.path()));
             GROWING.set(Some(bed.path()));
-            timed(|| interruptible(grow, || wait(&store)))
+            timed(|| wait(&store))
         });
         let said = error.to_string();
         let StoreError::Timeout { awaited: Awaited::Keys(keys), .. } = error else {

@@ -144,7 +144,7 @@ fn a_worker_without_a_server_gives_up_in_time() {
     let held = reserve_port().unwrap();
     let timeout = Duration::from_millis(400);
     let options = options(Some(held.port()), 2).timeout(timeout);
-    let error = fails_in_time(timeout, "a worker", |_| true, || create(1, &options));
+    let error = fails_in_time(timeout, "a worker", || create(1, &options));
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
 }
 

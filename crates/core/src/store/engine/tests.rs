@@ -2,18 +2,19 @@
 
 mod barriers;
 mod clients;
-mod jobs;
 mod latches;
 mod limits;
 mod queues;
 mod values;
 mod waiting;
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::wire::PairList;
 
 /// A store, asked by clients with small numbers, that checks itself after each step.
-struct Store(Engine);
+struct Store(Engine, BTreeSet<u32>);
 
 impl Store {
     fn new() -> Store {
@@ -21,24 +22,46 @@ impl Store {
     }
 
     fn with(limits: Limits) -> Store {
-        Store(Engine::new(limits, 7, Some(b"identity")))
+        let identity = Some(Value::copied(b"identity"));
+        let guard = WriteGuard {
+            prefix: b"/guarded",
+            check: |_, value, _| match value {
+                b"harmful" => Err("harmful".into()),
+                _ => Ok(()),
+            },
+        };
+        Store(
+            Engine::new(EngineOptions { limits, seed: 7, identity, guard: Some(guard) }, ()),
+            BTreeSet::new(),
+        )
     }
 
     /// What comes of one request.
     fn ask(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
-        self.0.handle_request(id(client), request);
+        match self.0.handle_request(id(client), request) {
+            true => self.1.insert(client),
+            false => self.1.remove(&client),
+        };
         self.outputs()
     }
 
     /// What comes of a client's going away.
     fn leave(&mut self, client: u32) -> Vec<Output> {
         self.0.handle_disconnect(id(client));
+        self.1.remove(&client);
         self.outputs()
     }
 
     fn outputs(&mut self) -> Vec<Output> {
-        self.0.assert_consistent();
-        std::iter::from_fn(|| self.0.poll_output()).collect()
+        self.0.check_invariants();
+        let outputs: Vec<Output> = std::iter::from_fn(|| self.0.poll_output()).collect();
+        for output in &outputs {
+            if let Output::Reply { client, .. } = output {
+                self.1.remove(&(client.index() as u32));
+            }
+        }
+        assert_eq!(self.1.len(), self.0.snapshot().blocked);
+        outputs
     }
 
     /// A request that must not be answered nor wake anybody.
@@ -74,13 +97,19 @@ impl Store {
         }
     }
 
+    /// Keys, bytes, queue items, awaited keys and blocked clients.
+    fn figures(&self) -> [usize; 5] {
+        let shot = self.0.snapshot();
+        [shot.keys, shot.bytes, shot.queue_items, shot.awaited, shot.blocked]
+    }
+
     fn is_blocked(&self, client: u32) -> bool {
-        self.0.is_blocked(id(client))
+        self.1.contains(&client)
     }
 }
 
 fn id(client: u32) -> ClientId {
-    ClientId::new(client, 1)
+    ClientId::new(client)
 }
 
 fn stop(client: u32) -> Output {

@@ -1,8 +1,6 @@
 //! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
 
 use super::*;
-use crate::wire::request::Payload;
-use crate::wire::scan::APART_FROM;
 use crate::wire::{KeyList, MAGIC, PairList};
 use crate::{Key, Value};
 
@@ -46,6 +44,8 @@ fn every_request() -> Vec<Request<'static>> {
     ]
 }
 
+const MIB: usize = 1 << 20;
+
 fn encoded(request: &Request<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     request.encode(&mut bytes);
@@ -59,7 +59,6 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
     for piece in pieces {
         let mut input = *piece;
         while let Some(frame) = decoder.next(&mut input, limits)? {
-            assert_eq!(frame.len(), encoded(&frame.request()).len());
             frames.push(encoded(&frame.request()));
         }
         assert!(input.is_empty(), "`None` means that the input is used up");
@@ -95,7 +94,7 @@ fn every_request_decodes_to_what_was_encoded() {
         let bytes = encoded(&request);
         let mut input = &bytes[..];
         let frame = RequestDecoder::default().next(&mut input, &Limits::default()).unwrap().unwrap();
-        assert_eq!((frame.request(), frame.op()), (request, request.op()));
+        assert_eq!(frame.request(), request);
         assert!(input.is_empty());
     }
 }
@@ -142,14 +141,14 @@ fn a_pipeline_comes_out_in_order_however_long_its_pieces_are() {
 fn a_request_that_arrives_is_counted_byte_by_byte_and_its_room_as_what_is_set_aside() {
     let bytes = encoded(&Request::Set { key: b"/k", value: b"v"[..].into() });
     let mut decoder = RequestDecoder::default();
-    assert_eq!(decoder.held(), None);
+    assert_eq!(decoder.held(), 0);
     for at in 0..bytes.len() - 1 {
         assert!(decoder.next(&mut &bytes[at..at + 1], &Limits::default()).unwrap().is_none());
-        assert_eq!(decoder.arrived(), Some(at + 1));
-        assert!((Some(at + 1)..=Some(64)).contains(&decoder.held()), "{:?}", decoder.held());
+        assert_eq!(decoder.received(), Some(at + 1));
+        assert!((at + 1..=64).contains(&decoder.held()), "{:?}", decoder.held());
     }
     assert!(decoder.next(&mut &bytes[bytes.len() - 1..], &Limits::default()).unwrap().is_some());
-    assert_eq!(decoder.held(), None);
+    assert_eq!(decoder.held(), 0);
 }
 
 #[test]
@@ -304,7 +303,7 @@ fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
     for piece in bytes.chunks(100) {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
-    let room = decoder.partial.as_ref().unwrap().main.capacity();
+    let room = decoder.partial.as_ref().unwrap().bytes.capacity();
     assert!(room <= 2 * bytes.len(), "room for {room} bytes after {}", bytes.len());
 }
 
@@ -316,7 +315,7 @@ fn a_value_of_known_length_gets_no_room_past_its_end() {
     for piece in bytes[..bytes.len() - 1].chunks(1000) {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
-    assert_eq!(decoder.partial.as_ref().unwrap().main.capacity(), bytes.len());
+    assert_eq!(decoder.partial.as_ref().unwrap().bytes.capacity(), bytes.len());
 }
 
 #[test]
@@ -330,158 +329,26 @@ fn what_has_been_walked_through_is_not_walked_through_again() {
     // Were these lengths read a second time, the request would be refused.
     let partial = decoder.partial.as_mut().unwrap();
     let walked = half - 100;
-    partial.main[1..walked].fill(0xff);
+    partial.bytes[1..walked].fill(0xff);
     let frame = decoder.next(&mut &bytes[half..], &Limits::default()).unwrap().unwrap();
-    assert_eq!(frame.bytes()[walked..], bytes[walked..]);
-}
-
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// A MULTI_SET of large and small values, how it travels, and where each value begins.
-fn large_pairs() -> (Pairs, Vec<u8>, Vec<usize>) {
-    let lens = [10, APART_FROM, 0, APART_FROM - 1, APART_FROM + 7, 3 * APART_FROM, 5];
-    let pair = |(at, len)| (format!("/{at}").into_bytes(), vec![b'a' + at as u8; len]);
-    let pairs: Vec<_> = lens.into_iter().enumerate().map(pair).collect();
-    let wire: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&wire) });
-    let mut at = 9;
-    let begins = wire.iter().map(|(key, value)| {
-        at += 8 + key.len() + 8 + value.len();
-        at - value.len()
-    });
-    let begins = begins.collect();
-    (pairs, bytes, begins)
-}
-
-/// What `check` finds in the MULTI_SET that comes in these pieces.
-fn multi_set_in_pieces(pieces: impl Iterator<Item = Vec<u8>>, check: impl Fn(&[(&[u8], Payload<'_>)])) {
-    let mut decoder = RequestDecoder::default();
-    let mut fed = 0;
-    for piece in pieces {
-        let mut input = &piece[..];
-        fed += piece.len();
-        let Some(frame) = decoder.next(&mut input, &Limits::default()).unwrap() else {
-            assert_eq!(decoder.arrived(), Some(fed));
-            assert!(decoder.held() >= Some(fed), "every byte is held");
-            continue;
-        };
-        assert!(input.is_empty());
-        assert_eq!(frame.len(), fed);
-        let kept = frame.keep().into_frame();
-        let Request::MultiSet { pairs } = kept.request() else { panic!("{kept:?}") };
-        return check(&pairs.iter().collect::<Vec<_>>());
-    }
-    panic!("it has not become whole");
-}
-
-#[test]
-fn large_values_of_a_list_are_read_wherever_it_is_cut() {
-    let (pairs, bytes, begins) = large_pairs();
-    let mut cuts: Vec<Vec<usize>> = Vec::new();
-    for &begin in &begins {
-        cuts.extend([begin - 9, begin - 8, begin - 1, begin, begin + 1].map(|cut| vec![cut]));
-        cuts.push(vec![begin, begin + 1, begin + 2]);
-    }
-    cuts.extend([97, 1000, 256 * 1024].map(|step| (step..bytes.len()).step_by(step).collect()));
-    cuts.push(vec![bytes.len() - 1]);
-    for cuts in cuts {
-        let from = [0].into_iter().chain(cuts.iter().copied());
-        let to = cuts.iter().copied().chain([bytes.len()]);
-        let pieces = from.zip(to).map(|(from, to)| bytes[from..to].to_vec());
-        multi_set_in_pieces(pieces, |found| {
-            let expected: Vec<_> = pairs.iter().map(|(key, value)| (&**key, (&**value).into())).collect();
-            assert!(found == expected, "cut at {:?}", cuts.first());
-        });
-    }
-}
-
-#[test]
-fn large_values_of_a_list_are_kept_without_a_copy_and_without_each_other() {
-    let (_, bytes, _) = large_pairs();
-    multi_set_in_pieces(bytes.chunks(100_000).map(<[u8]>::to_vec), |found| {
-        for (_, value) in found {
-            let kept = value.to_value().unwrap();
-            let is_same = kept.as_ptr() == value.bytes().as_ptr();
-            assert_eq!(is_same, value.bytes().len() >= APART_FROM, "{} bytes", value.bytes().len());
-        }
-    });
-}
-
-#[test]
-fn values_that_lie_apart_count_towards_the_length_of_their_message() {
-    let (_, bytes, _) = large_pairs();
-    for (frame_len, fits) in [(bytes.len(), true), (bytes.len() - 1, false)] {
-        let limits = Limits { frame_len, ..Limits::default() };
-        let mut pieces = bytes.chunks(100_000);
-        let mut decoder = RequestDecoder::default();
-        let end = pieces.find_map(|mut piece| decoder.next(&mut piece, &limits).transpose());
-        match end.expect("it ends") {
-            Ok(_) => assert!(fits),
-            Err(error) => {
-                assert_eq!(error, WireError::FrameTooLong { len: bytes.len() as u64, limit: frame_len });
-                assert!(!fits);
-            }
-        }
-    }
+    assert_eq!(frame.into_frame().0[walked..], bytes[walked..]);
 }
 
 #[test]
 fn no_more_room_is_set_aside_than_a_request_may_take_in_all() {
-    let limits = Limits { frame_len: 5 * LARGE, ..Limits::default() };
-    let value = vec![b'v'; LARGE - 1];
+    let limits = Limits { frame_len: 5 * MIB, ..Limits::default() };
+    let value = vec![b'v'; MIB - 1];
     let names: Vec<String> = (0..4).map(|n| format!("/{n}")).collect();
     let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &value[..])).collect();
     let list = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
-    let single = encoded(&Request::Set { key: b"/k", value: vec![b'v'; 4 * LARGE][..].into() });
+    let single = encoded(&Request::Set { key: b"/k", value: vec![b'v'; 4 * MIB][..].into() });
     for (bytes, most) in [(list, limits.frame_len), (single.clone(), single.len())] {
         let mut decoder = RequestDecoder::default();
         for piece in bytes[..bytes.len() - 1].chunks(100_000) {
             assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
-            assert!(decoder.held().unwrap() <= most, "{:?} of {most}", decoder.held());
+            assert!(decoder.held() <= most, "{:?} of {most}", decoder.held());
         }
     }
-}
-
-#[test]
-fn what_has_arrived_is_told_from_the_room_that_it_takes() {
-    let recycler = Recycler::new(32 << 20);
-    drop(recycler.lend(Vec::with_capacity(3 * LARGE)));
-    let mut decoder = RequestDecoder::with_recycler(recycler);
-    let value = vec![b'v'; 3 * LARGE - 100];
-    let pairs: [(&[u8], &[u8]); 2] = [(b"/a", &value), (b"/b", b"")];
-    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
-    for (at, piece) in bytes[..3 * LARGE - 200].chunks(100_000).enumerate() {
-        assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
-        assert_eq!(decoder.arrived(), Some(at * 100_000 + piece.len()));
-    }
-    assert!(decoder.held() >= Some(3 * LARGE), "{:?}", decoder.held());
-}
-
-#[test]
-fn a_message_without_what_lies_apart_takes_no_room_for_it() {
-    let value = vec![b'v'; APART_FROM];
-    let pairs: [(&[u8], &[u8]); 1] = [(b"/a", &value)];
-    let bytes = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
-    for cut in [19, 20, 1000, 32_768] {
-        let mut decoder = RequestDecoder::default();
-        for piece in [&bytes[..cut], &bytes[cut..cut + 10_000]] {
-            assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
-        }
-        let partial = decoder.partial.as_ref().unwrap();
-        assert!(partial.main.capacity() < 64, "cut at {cut}: {}", partial.main.capacity());
-    }
-}
-
-#[test]
-fn no_room_is_set_aside_for_a_value_that_is_merely_announced() {
-    let (_, bytes, begins) = large_pairs();
-    let mut decoder = RequestDecoder::default();
-    for piece in [&bytes[..begins[5]], &bytes[begins[5]..begins[5] + 1000]] {
-        assert!(decoder.next(&mut &*piece, &Limits::default()).unwrap().is_none());
-    }
-    let (value, len) = decoder.partial.as_ref().unwrap().arriving.as_ref().unwrap();
-    assert_eq!(*len, 3 * APART_FROM);
-    assert!(value.capacity() <= 2000, "room for {}", value.capacity());
 }
 
 #[test]
@@ -489,8 +356,7 @@ fn a_frame_to_keep_reads_as_the_one_it_was_made_of() {
     for request in every_request() {
         let bytes = encoded(&request);
         let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
-        let kept = frame.keep().into_frame();
-        assert_eq!(kept.request(), request);
+        assert_eq!(frame.into_frame().request(), request);
     }
 }
 
@@ -632,7 +498,7 @@ fn room_is_not_made_for_what_a_reply_announces() {
     let announced = u64::to_le_bytes(60 << 20);
     assert_eq!(decoder.next(ReplyKind::Value, &mut &announced[..], &Limits::default()), Ok(None));
     assert_eq!(decoder.next(ReplyKind::Value, &mut &[1; 100][..], &Limits::default()), Ok(None));
-    assert!(decoder.partial.as_ref().unwrap().main.capacity() <= 256);
+    assert!(decoder.partial.as_ref().unwrap().bytes.capacity() <= 256);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Clients come, go, and leave their slots to others.
+//! Clients connect, disconnect, and leave their numbers to others.
 
 use super::*;
 
@@ -12,54 +12,35 @@ fn a_request_while_blocked_is_refused_and_the_wait_stands() {
 }
 
 #[test]
-fn a_new_client_in_an_old_slot_inherits_no_wait() {
+fn a_new_client_with_an_old_number_inherits_no_wait() {
     let mut store = Store::new();
     store.tell(1, wait(&[b"k"]));
-    let newer = ClientId::new(1, 2);
-    store.0.handle_request(newer, PING);
-    assert_eq!(store.outputs(), [Output::Reply { client: newer, reply: Reply::Nonce(1) }]);
+    store.leave(1);
+    assert_eq!(store.reply(1, PING), Reply::Nonce(1));
     assert_eq!(store.ask(0, set(b"k", b"")), []);
 }
 
 #[test]
-fn a_new_client_in_an_old_slot_inherits_no_latch() {
+fn a_new_client_with_an_old_number_inherits_no_latch() {
     let mut store = Store::new();
     store.tell(0, set(b"k", b"v"));
     store.reply(1, wait(&[b"k"]));
     store.reply(0, delete(b"k"));
-    let newer = ClientId::new(1, 2);
-    store.0.handle_request(newer, get(b"k"));
-    assert_eq!(store.outputs(), [Output::Reply { client: newer, reply: value(b"") }]);
+    store.leave(1);
+    assert_eq!(store.reply(1, get(b"k")), value(b""));
 }
 
 #[test]
-fn a_new_client_in_an_old_slot_ends_the_old_ones_claim() {
+fn a_disconnect_ends_the_claim_of_a_woken_client() {
     let mut store = Store::new();
     store.tell(1, wait(&[b"q"]));
     store.tell(2, wait(&[b"q"]));
     assert_eq!(store.ask(0, push(b"q", b"i")), [stop(1)]);
-    store.0.handle_request(ClientId::new(1, 2), PING);
-    assert!(store.outputs().contains(&stop(2)));
+    assert_eq!(store.leave(1), [stop(2)]);
 }
 
 #[test]
-fn a_late_disconnect_of_the_old_does_not_touch_the_new() {
-    let mut store = Store::new();
-    let newer = ClientId::new(1, 2);
-    store.0.handle_request(newer, wait(&[b"k"]));
-    store.0.handle_disconnect(id(1));
-    assert!(store.0.is_blocked(newer));
-    assert!(!store.is_blocked(1));
-}
-
-#[test]
-fn a_disconnect_of_one_who_never_asked_is_nothing() {
+fn a_disconnect_of_an_unknown_client_does_nothing() {
     let mut store = Store::new();
     assert_eq!(store.leave(77), []);
-}
-
-#[test]
-fn a_client_is_known_by_its_slot_and_which_of_those_who_had_it() {
-    let client = ClientId::new(3, 9);
-    assert_eq!((client.index(), client.generation(), client.to_string()), (3, 9, "3.9".to_string()));
 }

@@ -144,7 +144,7 @@ fn a_steal_and_a_death_leave_nothing_behind() {
     store.reply(3, pop(b"q"));
     assert_eq!(store.leave(1), []);
     store.leave(2);
-    assert_eq!(store.0.snapshot(), Snapshot::default());
+    assert_eq!(store.figures(), [0; 5]);
     store.tell(0, push(b"q", b"j"));
     assert_eq!(store.reply(0, queue_len(b"q")), Reply::Number(1));
 }

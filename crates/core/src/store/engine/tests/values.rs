@@ -18,47 +18,6 @@ fn a_later_set_replaces_the_value() {
     assert_eq!(store.reply(0, get(b"/k")), value(b"new"));
 }
 
-/// SETs in a row, as `handle_sets` takes them.
-fn sets<'a>(store: &mut Store, client: u32, all: &[(&'a [u8], &'a [u8])]) -> (usize, Vec<Output>) {
-    let handled = store.0.handle_sets(id(client), all.iter().copied());
-    (handled, store.outputs())
-}
-
-#[test]
-fn sets_in_a_row_are_as_each_by_itself() {
-    let mut store = Store::new();
-    assert_eq!(sets(&mut store, 0, &[]), (0, vec![]));
-    assert_eq!(sets(&mut store, 0, &[(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]), (3, vec![]));
-    assert_eq!((store.value(b"a"), store.value(b"b")), (Some(b"3".to_vec()), Some(b"2".to_vec())));
-}
-
-#[test]
-fn a_row_of_sets_ends_with_the_one_that_is_refused() {
-    let mut store = Store::new();
-    let (handled, outputs) = sets(&mut store, 0, &[(b"a", b"1"), (b"rallypoint/x", b"2"), (b"b", b"3")]);
-    assert_eq!(handled, 2);
-    assert!(matches!(outputs[..], [Output::Close { reason: Refusal::Reserved { .. }, .. }]), "{outputs:?}");
-    assert_eq!((store.value(b"a"), store.value(b"b")), (Some(b"1".to_vec()), None));
-}
-
-#[test]
-fn a_row_of_sets_ends_with_the_one_that_wakes_somebody() {
-    let mut store = Store::new();
-    store.tell(1, wait(&[b"a"]));
-    assert_eq!(sets(&mut store, 0, &[(b"a", b"1"), (b"b", b"2")]), (1, vec![stop(1)]));
-    assert_eq!(store.value(b"b"), None);
-}
-
-#[test]
-fn a_row_of_sets_ends_what_the_wait_before_it_has_latched() {
-    let mut store = Store::new();
-    store.tell(0, set(b"a", b"1"));
-    assert_eq!(store.reply(1, wait(&[b"a"])), Reply::Stop);
-    assert_eq!(sets(&mut store, 1, &[(b"b", b"2")]), (1, vec![]));
-    store.reply(0, delete(b"a"));
-    assert_eq!(store.reply(1, get(b"a")), value(b""));
-}
-
 #[test]
 fn keys_may_be_empty_or_any_bytes_and_values_empty() {
     let mut store = Store::new();
@@ -306,7 +265,7 @@ fn reserved_names_are_read_only() {
             let reason = Refusal::Reserved { op: request.op(), key: printable(key) };
             assert_eq!(store.refusal(0, request), reason);
             assert_eq!(store.reply(1, get(key)), before);
-            assert_eq!(store.0.snapshot(), Snapshot::default());
+            assert_eq!(store.figures(), [0; 5]);
         }
     }
 }
@@ -322,7 +281,7 @@ fn names_that_merely_resemble_the_reserved_are_free() {
 
 #[test]
 fn a_store_without_an_identity_reserves_no_name() {
-    let mut store = Store(Engine::new(Limits::default(), 7, None));
+    let mut store = Store(Engine::new(EngineOptions::default(), ()), BTreeSet::new());
     assert_eq!(store.value(SERVER_KEY), None);
     store.tell(0, set(SERVER_KEY, b"v"));
     assert_eq!(store.value(SERVER_KEY), Some(b"v".to_vec()));

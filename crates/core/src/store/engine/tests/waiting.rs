@@ -118,7 +118,7 @@ fn cancel_of_a_wait_answers_once_and_leaves_no_registration() {
     let mut store = Store::new();
     store.tell(1, wait(&[b"a", b"b"]));
     assert_eq!(store.ask(1, CANCEL), [canceled(1)]);
-    assert_eq!(store.0.snapshot(), Snapshot::default());
+    assert_eq!(store.figures(), [0; 5]);
     assert_eq!(store.ask(0, multi_set(&[(b"a", b""), (b"b", b"")])), []);
 }
 
@@ -181,16 +181,4 @@ fn a_waiter_that_is_gone_is_in_no_register() {
     assert_eq!(store.0.snapshot().awaited, 4);
     store.leave(1);
     assert_eq!((store.0.snapshot().awaited, store.0.snapshot().blocked), (1, 1));
-}
-
-// ---- looking ----
-
-#[test]
-fn waiting_names_the_keys_that_have_not_come() {
-    let mut store = Store::new();
-    store.tell(0, set(b"there", b""));
-    store.tell(1, wait(&[b"a", b"there", b"b"]));
-    store.tell(0, set(b"a", b""));
-    assert_eq!(store.0.waiting(id(1)), Some(Waiting::Keys(vec![b"b"])));
-    assert_eq!(store.0.waiting(id(0)), None);
 }

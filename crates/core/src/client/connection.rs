@@ -1,0 +1,327 @@
+//! One connection: requests out, replies in, each within its deadline. A connection never tries twice, and after a broken
+//! exchange it is only good for being dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::deadline::Deadline;
+use super::fault::{ConnectionFault, Violation};
+use super::io::{Io, IoFault};
+use crate::error::WireError;
+use crate::limits::Limits;
+use crate::store::SERVER_KEY;
+use crate::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
+
+/// A connection whose handshake is done.
+#[derive(Debug)]
+pub(super) struct Connection<I: Io> {
+    io: Arc<I>,
+    limits: Arc<Limits>,
+    stream: I::Stream,
+    decoder: ReplyDecoder,
+    /// Received bytes. `input[at..end]` is not decoded yet.
+    input: Vec<u8>,
+    at: usize,
+    end: usize,
+    out: Vec<u8>,
+    user_timeout: Option<Duration>,
+    /// Whether what is sent may be sent again over another connection.
+    pub(super) is_repeatable: bool,
+    /// Whether the server behind this connection was compared with the one that is known.
+    pub(super) is_recognized: bool,
+    /// Replies may still arrive that no call waits for.
+    pub(super) is_spoiled: bool,
+    ack: Ack,
+    nonce: u32,
+}
+
+/// The request whose reply shows that the server has handled everything sent before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Ack {
+    #[default]
+    Ping,
+    /// For torch's servers before 2.5. They have no PING and close the connection on one.
+    Check,
+}
+
+/// How an exchange failed.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The connection is gone. `sent`: whether any byte of the request may have left.
+    Lost { fault: ConnectionFault, sent: bool },
+    /// The server did not answer in time, or did not take what was sent.
+    Silent { sent: bool },
+    /// The server sent something that is not the protocol.
+    Violation(Violation),
+}
+
+impl Broken {
+    fn new(fault: IoFault, sent: bool) -> Broken {
+        match fault {
+            IoFault::TimedOut => Broken::Silent { sent },
+            IoFault::Lost(fault) => Broken::Lost { fault, sent },
+        }
+    }
+
+    /// The same failure, of a step before which (or after which) the request itself was sent.
+    pub(super) fn with_sent(self, sent: bool) -> Broken {
+        match self {
+            Broken::Lost { fault, .. } => Broken::Lost { fault, sent },
+            Broken::Silent { .. } => Broken::Silent { sent },
+            other => other,
+        }
+    }
+
+    /// Whether the server closed the connection.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self, Broken::Lost { fault: ConnectionFault::Closed, .. })
+    }
+}
+
+/// The size of a read when little is expected.
+const SMALL_READ_BYTES: usize = 8 * 1024;
+/// The size of a read in the middle of a reply.
+const LARGE_READ_BYTES: usize = 256 * 1024;
+/// How long one attempt to open a connection may take. A longer attempt means a lost packet or a dead machine, and a new
+/// attempt is better than the system's growing pauses between retransmissions.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which a server that has accepted the connection and not answered is reported.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+/// The nonce of the first PING. Together with the operation code before it, the bytes are `\r\n\r\n`. An HTTP server takes
+/// them for the end of a request, answers immediately, and is recognized by its reply.
+const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
+
+impl<I: Io> Connection<I> {
+    /// Connects and performs the handshake. With `identify`, the same message also asks for the server's identity, which is
+    /// returned beside the connection. Without, the client sends exactly what torch's client sends.
+    ///
+    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
+    pub(super) async fn open(
+        io: &Arc<I>,
+        limits: &Arc<Limits>,
+        address: &I::Address,
+        (ack, identify): (Ack, bool),
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(ConnectionFault),
+    ) -> Result<(Connection<I>, Option<String>), Broken> {
+        let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
+        let mut connection = Connection {
+            stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
+            io: Arc::clone(io),
+            limits: Arc::clone(limits),
+            decoder: ReplyDecoder::default(),
+            input: Vec::new(),
+            at: 0,
+            end: 0,
+            out: Vec::new(),
+            user_timeout: None,
+            is_repeatable: true,
+            is_recognized: false,
+            is_spoiled: false,
+            ack,
+            nonce: HANDSHAKE_NONCE.wrapping_sub(1),
+        };
+        connection.queue(&Request::Validate { magic: MAGIC });
+        connection.queue_ack();
+        if identify {
+            connection.queue_identify();
+        }
+        connection.send(deadline).await?;
+        connection.await_input(deadline, on_silence).await?;
+        connection.receive_ack(deadline).await?;
+        let identity = if identify { connection.receive_identity(deadline).await? } else { None };
+        Ok((connection, identity))
+    }
+
+    pub(super) fn io(&self) -> &I {
+        &self.io
+    }
+
+    pub(super) fn stream(&self) -> &I::Stream {
+        &self.stream
+    }
+
+    /// Asks the server for its identity; `None` if it is not one of ours.
+    pub(super) async fn identify(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
+        self.queue_identify();
+        self.send(deadline).await?;
+        self.receive_identity(deadline).await
+    }
+
+    /// Queues a CHECK of the key that our own servers have and torch's have not.
+    fn queue_identify(&mut self) {
+        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
+    }
+
+    async fn receive_identity(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
+        if self.receive(ReplyKind::Checked, deadline).await? != Reply::Checked(true) {
+            return Ok(None);
+        }
+        match self.exchange(&Request::Get { key: SERVER_KEY }, deadline).await? {
+            Reply::Value(value) if !value.is_empty() => {
+                Ok(Some(String::from_utf8_lossy(&value).into_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits for the first bytes from the server.
+    async fn await_input(
+        &mut self,
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(ConnectionFault),
+    ) -> Result<(), Broken> {
+        loop {
+            match self.read_more(&deadline.or_after(self.io.now(), SILENCE_INTERVAL)).await {
+                Err(Broken::Silent { .. }) if !deadline.has_passed(self.io.now()) => {
+                    on_silence(ConnectionFault::Silent);
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Adds a request to what is sent next.
+    pub(super) fn queue(&mut self, request: &Request<'_>) {
+        request.encode(&mut self.out);
+    }
+
+    /// Queues a request whose reply shows that the server has handled everything before it.
+    fn queue_ack(&mut self) {
+        match self.ack {
+            Ack::Ping => {
+                self.nonce = self.nonce.wrapping_add(1);
+                self.queue(&Request::Ping { nonce: self.nonce });
+            }
+            Ack::Check => self.queue_identify(),
+        }
+    }
+
+    /// Sends what was queued.
+    pub(super) async fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.choose_user_timeout();
+        let mut sent = 0;
+        while sent < self.out.len() {
+            match self.io.write(&mut self.stream, &self.out[sent..], deadline).await {
+                Ok(len) => sent += len,
+                // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
+                Err(fault) => return Err(Broken::new(fault, sent > 0)),
+            }
+        }
+        self.out.clear();
+        self.out.shrink_to(LARGE_READ_BYTES);
+        Ok(())
+    }
+
+    /// Small requests that may be repeated give up a connection that passes nothing after 10 s instead of 120 s, because a
+    /// new connection works as soon as the network does. A large request can't: a server that takes large requests one
+    /// after the other looks the same.
+    fn choose_user_timeout(&mut self) {
+        let limits = &self.limits;
+        let is_brief = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let wanted = if is_brief { limits.client_user_timeout } else { limits.user_timeout };
+        if self.user_timeout != Some(wanted) {
+            self.io.set_user_timeout(&self.stream, wanted);
+            self.user_timeout = Some(wanted);
+        }
+    }
+
+    /// Returns the next reply, which must be of this kind.
+    pub(super) async fn receive(&mut self, kind: ReplyKind, deadline: &Deadline) -> Result<Reply, Broken> {
+        loop {
+            let mut input = &self.input[self.at..self.end];
+            let offered = input.len();
+            let reply = self.decoder.next(kind, &mut input, &self.limits);
+            self.at += offered - input.len();
+            match reply {
+                Ok(Some(reply)) => return Ok(reply),
+                Ok(None) => self.read_more(deadline).await?,
+                Err(error) => return Err(Broken::Violation(Violation::Malformed(error))),
+            }
+        }
+    }
+
+    /// Reads the reply to the last [`Connection::queue_ack`].
+    async fn receive_ack(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        if self.ack == Ack::Check {
+            return self.receive(ReplyKind::Checked, deadline).await.map(drop);
+        }
+        match self.receive(ReplyKind::Nonce, deadline).await? {
+            Reply::Nonce(found) if found != self.nonce => {
+                Err(Broken::Violation(Violation::WrongNonce { sent: self.nonce, found }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what was queued, and waits until the server has handled it.
+    pub(super) async fn acknowledge(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        self.queue_ack();
+        self.send(deadline).await?;
+        self.receive_ack(deadline).await
+    }
+
+    /// Sends one request and reads its reply.
+    pub(super) async fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &Deadline,
+    ) -> Result<Reply, Broken> {
+        let kind = request.reply_kind().expect("only requests that have a reply are exchanged");
+        self.queue(request);
+        self.send(deadline).await?;
+        self.receive(kind, deadline).await
+    }
+
+    /// All bytes received so far are decoded; reads more.
+    async fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+        let room = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
+        (self.at, self.end) = (0, 0);
+        if self.input.len() != room {
+            self.input = vec![0; room];
+        }
+        let read = self.io.read(&mut self.stream, &mut self.input, deadline).await;
+        self.end = read.map_err(|fault| Broken::new(fault, true))?;
+        Ok(())
+    }
+
+    /// Whether nothing is under way on the connection, as far as is known here.
+    pub(super) fn is_clean(&self) -> bool {
+        !self.is_spoiled && self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty()
+    }
+
+    /// Whether the connection can be used again: no byte has arrived unasked, and the server has not closed it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_clean() && self.io.is_quiet(&self.stream)
+    }
+
+    /// Cancels a WAIT or BARRIER that has run out of time. `true` if it ended just before that after all.
+    ///
+    /// `behind` is the reply to a request that was sent together with the wait. It arrives in either case and is returned
+    /// only if the wait ended.
+    pub(super) async fn cancel(
+        &mut self,
+        op: Op,
+        behind: Option<ReplyKind>,
+        deadline: &Deadline,
+    ) -> Result<(bool, Option<Reply>), Broken> {
+        self.queue(&Request::CancelWait);
+        self.send(deadline).await?;
+        let came = self.receive(ReplyKind::Waited(op), deadline).await? == Reply::Stop;
+        let reply = match behind {
+            Some(kind) => Some(self.receive(kind, deadline).await?),
+            None => None,
+        };
+        if came {
+            let ended = self.receive(ReplyKind::Waited(Op::CancelWait), deadline).await?;
+            if ended != Reply::Canceled {
+                return Err(bad_reply(Op::CancelWait, 0));
+            }
+        }
+        Ok((came, reply.filter(|_| came)))
+    }
+}
+
+pub(super) fn bad_reply(op: Op, found: u8) -> Broken {
+    Broken::Violation(Violation::Malformed(WireError::BadReplyByte { op, found }))
+}

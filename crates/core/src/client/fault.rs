@@ -1,0 +1,201 @@
+//! Why a connection to a store server could not be made, or how it broke. Every reason has a hint.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+
+use crate::error::WireError;
+
+/// Why a connection to a store server could not be made, or how it broke.
+///
+/// The variants are ordered from the least to the most telling. If several addresses fail, the greatest fault is shown.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionFault {
+    /// The host name has no address.
+    #[error("could not resolve host {host:?}: {reason}")]
+    Unresolvable {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// The system failed in another way. The text is the system's.
+    #[error("{0}")]
+    System(String),
+    /// The network has no route to the address.
+    #[error("no route to the server's machine")]
+    NoRoute,
+    /// The connection attempt timed out.
+    #[error("no answer to the connection attempt")]
+    Unanswered,
+    /// The machine is up, but no process listens on the port.
+    #[error("connection refused (nothing listens there)")]
+    Refused,
+    /// The server's machine stopped acknowledging what was sent.
+    #[error("no sign of life from the server's machine (cut off, or gone)")]
+    Vanished,
+    /// The server closed or reset the connection.
+    #[error("the server closed the connection")]
+    Closed,
+    /// The connection is open, but the server sends no reply.
+    #[error(
+        "accepts connections but does not answer as a store does (it is stopped, or another kind of server)"
+    )]
+    Silent,
+    /// The server's reply is not the protocol of a store.
+    #[error("answered like {0}")]
+    NotAStore(PeerProtocol),
+}
+
+impl ConnectionFault {
+    /// Returns what the user can check, as one sentence without a full stop.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ConnectionFault::Unresolvable { .. } => {
+                "check the spelling of the host name in the endpoint, and whether DNS knows it on this machine"
+            }
+            ConnectionFault::System(_) => {
+                "check the host and the port of the endpoint, and this machine's network"
+            }
+            ConnectionFault::NoRoute | ConnectionFault::Unanswered => {
+                "check that the machine is up, and that no firewall blocks the port"
+            }
+            ConnectionFault::Refused => {
+                "check that the node or server that hosts the store is up, and listens on more than 127.0.0.1"
+            }
+            ConnectionFault::Vanished => "check that the machine is up, and connected to the network",
+            ConnectionFault::Closed => {
+                "check that the server is a TCPStore; a TLS server closes the connection like this, and a store server logs why"
+            }
+            ConnectionFault::Silent => {
+                "check that the server is a TCPStore, and that its process is not stopped"
+            }
+            ConnectionFault::NotAStore(_) => {
+                "another program has that port: check the host and the port of the endpoint"
+            }
+        }
+    }
+}
+
+impl From<&io::Error> for ConnectionFault {
+    fn from(error: &io::Error) -> ConnectionFault {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => ConnectionFault::Refused,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectionFault::Closed,
+            ErrorKind::TimedOut => ConnectionFault::Unanswered,
+            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => ConnectionFault::NoRoute,
+            _ => ConnectionFault::System(error.to_string()),
+        }
+    }
+}
+
+/// What a peer sent that is not the protocol of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Bytes that are no reply to the request.
+    Malformed(WireError),
+    /// The reply to a PING had another number. The replies are out of step, or the peer is no store.
+    WrongNonce {
+        /// The number in the request.
+        sent: u32,
+        /// The number in the reply.
+        found: u32,
+    },
+}
+
+impl Violation {
+    /// The protocol that the peer seems to speak, if its first reply shows that.
+    pub fn peer_protocol(&self) -> Option<PeerProtocol> {
+        match self {
+            Violation::WrongNonce { found, .. } => Some(PeerProtocol::of(found.to_le_bytes())),
+            Violation::Malformed(_) => None,
+        }
+    }
+}
+
+/// The protocol that a peer seems to speak, judged by the first four bytes of its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum PeerProtocol {
+    /// None of the known protocols; the bytes.
+    Unknown([u8; 4]),
+    /// SSH.
+    Ssh,
+    /// TLS: an alert or a handshake record.
+    Tls,
+    /// HTTP: a status line, or the page that a server sends to a client of HTTP/0.9.
+    Http,
+}
+
+impl PeerProtocol {
+    /// Returns the protocol whose replies begin like this.
+    pub fn of(reply: [u8; 4]) -> PeerProtocol {
+        match &reply {
+            b"HTTP" => PeerProtocol::Http,
+            [b'<', ..] => PeerProtocol::Http,
+            [0x15 | 0x16, 3, 0..=4, _] => PeerProtocol::Tls,
+            b"SSH-" => PeerProtocol::Ssh,
+            _ => PeerProtocol::Unknown(reply),
+        }
+    }
+}
+
+impl fmt::Display for PeerProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerProtocol::Unknown(reply) => {
+                write!(f, "no store server (its reply begins with \"{}\")", reply.escape_ascii())
+            }
+            PeerProtocol::Ssh => f.write_str("an SSH server"),
+            PeerProtocol::Tls => f.write_str("a TLS server"),
+            PeerProtocol::Http => f.write_str("an HTTP server"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_recognized_by_its_first_bytes() {
+        for (reply, protocol) in [
+            (*b"HTTP", PeerProtocol::Http),
+            (*b"<!DO", PeerProtocol::Http),
+            (*b"<htm", PeerProtocol::Http),
+            ([0x15, 3, 1, 0], PeerProtocol::Tls),
+            ([0x15, 3, 3, 0], PeerProtocol::Tls),
+            ([0x16, 3, 3, 1], PeerProtocol::Tls),
+            (*b"SSH-", PeerProtocol::Ssh),
+            (*b"220 ", PeerProtocol::Unknown(*b"220 ")),
+            ([0x15, 9, 9, 9], PeerProtocol::Unknown([0x15, 9, 9, 9])),
+        ] {
+            assert_eq!(PeerProtocol::of(reply), protocol, "{}", reply.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn errors_of_the_system_are_told_apart() {
+        for (kind, fault) in [
+            (ErrorKind::ConnectionRefused, ConnectionFault::Refused),
+            (ErrorKind::ConnectionReset, ConnectionFault::Closed),
+            (ErrorKind::BrokenPipe, ConnectionFault::Closed),
+            (ErrorKind::TimedOut, ConnectionFault::Unanswered),
+            (ErrorKind::HostUnreachable, ConnectionFault::NoRoute),
+            (ErrorKind::NetworkUnreachable, ConnectionFault::NoRoute),
+        ] {
+            assert_eq!(ConnectionFault::from(&io::Error::from(kind)), fault);
+        }
+        let other = io::Error::other("too many open files");
+        assert_eq!(ConnectionFault::from(&other), ConnectionFault::System("too many open files".into()));
+    }
+
+    #[test]
+    fn the_most_telling_fault_of_several_addresses_is_the_greatest() {
+        let http = ConnectionFault::NotAStore(PeerProtocol::Http);
+        let no_ipv6 = ConnectionFault::System("cannot assign the requested address".into());
+        assert!(http > ConnectionFault::Refused && ConnectionFault::Refused > no_ipv6);
+        assert_eq!(http.to_string(), "answered like an HTTP server");
+    }
+}

@@ -1,0 +1,314 @@
+//! Operations as requests: what each sends, what it reads, and what it learns about the server.
+
+use std::time::Duration;
+
+use super::Client;
+use super::call::Failure;
+use super::connection::{Broken, Connection};
+use super::deadline::{Backoff, Deadline};
+use super::io::Io;
+use crate::number::parse_prefix;
+use crate::store::STORED_KEY;
+use crate::value::Value;
+use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
+
+/// The counter of workers that have joined. Torch's own name for it, without the slash that users' keys have.
+const INIT_KEY: &[u8] = b"init/";
+/// A key that no user can name, because user keys start with a slash.
+const PROBE_KEY: &[u8] = b"rallypoint/probe";
+/// How long the client may take to find out why a request failed.
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What became of a compare-and-set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CompareExchange {
+    /// The desired value was stored.
+    Stored,
+    /// Another value is held.
+    Held(Value),
+    /// The key is absent although a value was expected.
+    Absent,
+    /// The server can't tell, and was not asked.
+    Unknown,
+}
+
+impl<I: Io> Client<I> {
+    /// One request and its reply.
+    pub async fn exchange(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
+        self.call(request.op(), deadline, async |connection, deadline| {
+            connection.exchange(&request, deadline).await
+        })
+        .await
+    }
+
+    /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key.
+    pub async fn acknowledged(
+        &self,
+        key: Option<&[u8]>,
+        request: Request<'_>,
+        deadline: &Deadline,
+    ) -> Result<(), Failure> {
+        let acknowledged = self.call(request.op(), deadline, async |connection, deadline| {
+            connection.queue(&request);
+            connection.acknowledge(deadline).await
+        });
+        acknowledged.await?;
+        // A queue comes and goes.
+        if let (false, Some(key)) = (matches!(request, Request::QueuePush { .. }), key) {
+            self.server().remember(key);
+        }
+        Ok(())
+    }
+
+    /// Asks the server for a sign of life; how long it took.
+    pub async fn ping(&self, deadline: &Deadline) -> Result<Duration, Failure> {
+        // The first operation identifies the server, which is not what is measured.
+        self.identify(Op::Ping, deadline).await?;
+        let started = self.io.now();
+        let ping = self
+            .call(Op::Ping, deadline, async |connection, deadline| connection.acknowledge(deadline).await);
+        ping.await?;
+        Ok(self.io.now() - started)
+    }
+
+    /// The value of a key, waiting until there is one.
+    pub async fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Value, Failure> {
+        let reply = self.wait_then(Op::Get, &[key], Some(Request::Get { key }), deadline).await?;
+        let value = value(reply.unwrap_or(Reply::Stop));
+        self.remember_value(key, &value);
+        Ok(value)
+    }
+
+    /// The values of keys, waiting until all are there.
+    pub async fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Value>, Failure> {
+        let then = Request::MultiGet { keys: KeyList::new(keys) };
+        match self.wait_then(Op::MultiGet, keys, Some(then), deadline).await? {
+            Some(Reply::Values(values)) => {
+                if let (Some(key), Some(value)) = (keys.first(), values.first()) {
+                    self.remember_value(key, value);
+                }
+                Ok(values)
+            }
+            other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+        }
+    }
+
+    /// Remembers a key that was read. An empty value may be a queue's, which comes and goes.
+    fn remember_value(&self, key: &[u8], value: &[u8]) {
+        if !value.is_empty() {
+            self.server().remember(key);
+        }
+    }
+
+    /// Adds to the number that a key holds; the sum.
+    pub async fn add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64, Failure> {
+        match self.exchange(Request::Add { key, delta }, deadline).await {
+            Ok(reply) => {
+                self.server().remember(key);
+                Ok(number(reply))
+            }
+            // Servers close the connection when the value is not a number, and can't say so.
+            Err(failure @ Failure::Indeterminate(_)) => match self.look_at(key, deadline).await {
+                Some(Some(held))
+                    if parse_prefix(&held).and_then(|held| held.checked_add(delta)).is_none() =>
+                {
+                    Err(Failure::NotANumber { delta, held })
+                }
+                _ => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Appends to the value of a key.
+    pub async fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<(), Failure> {
+        let request = Request::Append { key, value: value.into() };
+        let failure = match self.acknowledged(Some(key), request, deadline).await {
+            Err(failure @ Failure::Indeterminate(_)) => failure,
+            other => return other,
+        };
+        // Our servers close the connection when the value would be too long, and can't say so.
+        let limit = self.server().value_len();
+        let (Some(limit), Some(held)) = (limit, self.look_at(key, deadline).await) else {
+            return Err(failure);
+        };
+        let held = held.map_or(0, |held| held.len());
+        // A server that holds more than its limit has another one.
+        match held <= limit && held.saturating_add(value.len()) > limit {
+            true => Err(Failure::AppendTooLarge { len: value.len(), held, limit }),
+            false => Err(failure),
+        }
+    }
+
+    /// What a key holds after a failure, if anything; `None` if that can't be learned within a second.
+    async fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
+        let brief = deadline.or_after(self.io.now(), EXPLAIN_TIMEOUT);
+        if !self.is_reachable(&brief).await {
+            return None;
+        }
+        let keys = [key];
+        let check = Request::Check { keys: KeyList::new(&keys) };
+        if self.exchange(check, &brief).await.ok()? != Reply::Checked(true) {
+            return Some(None);
+        }
+        self.exchange(Request::Get { key }, &brief).await.ok().map(|reply| Some(value(reply)))
+    }
+
+    /// Stores a value if the key holds the expected one; what torch's server answers.
+    pub async fn compare_set(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        deadline: &Deadline,
+    ) -> Result<Value, Failure> {
+        let request = Request::CompareSet { key, expected, desired: desired.into() };
+        let held = value(self.exchange(request, deadline).await?);
+        // An answer that is what was expected may mean that nothing is there.
+        if *held != *expected || expected.is_empty() {
+            self.server().remember(key);
+        }
+        Ok(held)
+    }
+
+    /// Stores a value if the key holds the expected one, and tells the outcomes apart.
+    pub async fn compare_exchange(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        deadline: &Deadline,
+    ) -> Result<CompareExchange, Failure> {
+        self.identify(Op::CompareSet, deadline).await?;
+        if !self.server().is_capable_of("stored") {
+            return Ok(CompareExchange::Unknown);
+        }
+        let request = Request::CompareSet { key, expected, desired: desired.into() };
+        let (held, stored) = self
+            .call(Op::CompareSet, deadline, async |connection, deadline| {
+                connection.queue(&request);
+                connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
+                connection.send(deadline).await?;
+                let held = connection.receive(ReplyKind::Value, deadline).await?;
+                Ok((value(held), connection.receive(ReplyKind::Checked, deadline).await?))
+            })
+            .await?;
+        Ok(match held {
+            _ if stored == Reply::Checked(true) => CompareExchange::Stored,
+            // The one answer that is not what is held: an equal value that was held would have been replaced.
+            held if *held == *expected => CompareExchange::Absent,
+            held => CompareExchange::Held(held),
+        })
+    }
+
+    /// Deletes a key; whether it was there.
+    pub async fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool, Failure> {
+        self.server().forget(key);
+        let mut unanswered = false;
+        let deleted = self
+            .call(Op::DeleteKey, deadline, async |connection, deadline| {
+                let reply = connection.exchange(&Request::DeleteKey { key }, deadline).await;
+                unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
+                reply
+            })
+            .await?;
+        // Again: another thread may have seen the key just before it was deleted.
+        self.server().forget(key);
+        match number(deleted) {
+            0 if unanswered => Err(Failure::Indeterminate(
+                "the first try got no answer, the second found no such key".into(),
+            )),
+            deleted => Ok(deleted == 1),
+        }
+    }
+
+    /// Counts this process among the workers that have joined; how many have.
+    pub async fn count_worker(&self, deadline: &Deadline) -> Result<i64, Failure> {
+        self.add(INIT_KEY, 1, deadline).await
+    }
+
+    /// How many workers have joined.
+    pub async fn workers(&self, deadline: &Deadline) -> Result<i64, Failure> {
+        let reply = self.exchange(Request::Get { key: INIT_KEY }, deadline).await?;
+        Ok(parse_prefix(&value(reply)).unwrap_or(0))
+    }
+
+    /// Waits until so many workers have joined, of which this many have.
+    pub async fn wait_for_workers(
+        &self,
+        mut joined: i64,
+        world_size: u64,
+        deadline: &Deadline,
+    ) -> Result<(), Failure> {
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        while joined < world_size as i64 {
+            if deadline.has_passed(self.io.now()) {
+                return Err(Failure::WorkersMissing { joined, expected: world_size });
+            }
+            self.pause(&mut backoff, deadline).await;
+            joined = match self.workers(&deadline.grace(self.io.now())).await {
+                // The time is up, and none was left to ask once more.
+                Err(_) if deadline.has_passed(self.io.now()) => joined,
+                answer => answer?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Fails with [`Failure::Unsupported`] if the server has no queues. Without this check, a pop from such a server would
+    /// wait until its timeout.
+    pub(super) async fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<(), Failure> {
+        self.identify(Op::QueuePop, deadline).await?;
+        if !self.server().has_queues() {
+            let asked = self.call_repeatable(Op::QueuePop, true, deadline, async |connection, deadline| {
+                connection.exchange(&Request::QueueLen { key }, deadline).await
+            });
+            asked.await?;
+            self.server().has_answered_queue = true;
+        }
+        Ok(())
+    }
+}
+
+/// The first release of torch whose server has this operation; `None` for operations that every server has.
+pub(super) fn torch_release_with(op: Op) -> Option<&'static str> {
+    match op {
+        Op::QueuePush | Op::QueuePop | Op::QueueLen => Some("2.8"),
+        Op::ListKeys => Some("2.10"),
+        Op::Barrier => Some("2.12"),
+        _ => None,
+    }
+}
+
+/// Whether the server closes this connection on a request of the same kind as `op` that leaves nothing behind, as torch's
+/// servers do with operations that they don't have.
+pub(super) async fn is_unknown<I: Io>(connection: &mut Connection<I>, op: Op, deadline: &Deadline) -> bool {
+    let requests = match op {
+        // A barrier of one passes immediately. Torch's server counts the arrival in a key.
+        Op::Barrier => {
+            vec![Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
+        }
+        Op::ListKeys => vec![Request::ListKeys],
+        _ => vec![Request::QueueLen { key: PROBE_KEY }],
+    };
+    for request in &requests {
+        if let Err(broken) = connection.exchange(request, deadline).await {
+            return broken.is_closed();
+        }
+    }
+    false
+}
+
+fn value(reply: Reply) -> Value {
+    match reply {
+        Reply::Value(value) => value,
+        other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+    }
+}
+
+fn number(reply: Reply) -> i64 {
+    match reply {
+        Reply::Number(number) => number,
+        other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+    }
+}

@@ -1,0 +1,248 @@
+//! What a client knows of its server, and how it notices that another server has taken its place.
+//!
+//! Our servers have a name. Torch's have none: such a server counts as restarted when a reconnect finds none of the keys
+//! that the client has seen. If other clients have deleted all of them meanwhile, the client is wrong about that.
+
+use std::collections::VecDeque;
+
+use super::connection::Ack;
+use super::user_key;
+
+/// Keys that are remembered of a server without a name.
+const MAX_REMEMBERED: usize = 64;
+
+/// What a client knows of its server.
+#[derive(Debug, Default)]
+pub struct Server {
+    /// Whether an operation has identified the server.
+    pub(super) is_met: bool,
+    /// How the server acknowledges requests that have no reply.
+    pub(super) ack: Ack,
+    /// Whether the server has answered a request about a queue.
+    pub(super) has_answered_queue: bool,
+    identity: Option<String>,
+    remembered: VecDeque<Vec<u8>>,
+    /// Whether a connection was lost since the server was compared last.
+    is_reconnect: bool,
+    reset: Option<String>,
+    on_reset: OnReset,
+    generation: u64,
+}
+
+/// What a client does when it finds that its server was restarted and has lost its contents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnReset {
+    /// Every call fails.
+    #[default]
+    Fail,
+    /// The client goes on with the empty server and counts one more generation.
+    Continue,
+}
+
+impl Server {
+    pub(super) fn new(on_reset: OnReset) -> Server {
+        Server { on_reset, ..Server::default() }
+    }
+
+    /// How often the client has continued with an empty server.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What the server says of itself, if it is one of ours.
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    /// Whether the server says that it has this capability.
+    pub fn is_capable_of(&self, capability: &str) -> bool {
+        let all = self.identity().and_then(|identity| part(identity, "capabilities="));
+        all.is_some_and(|all| all.split(',').any(|one| one == capability))
+    }
+
+    /// The longest value the server takes, as it says.
+    pub fn value_len(&self) -> Option<usize> {
+        self.identity().and_then(|identity| part(identity, "value_len="))?.parse().ok()
+    }
+
+    /// Whether the server is known to have queues. All of ours have.
+    pub(super) fn has_queues(&self) -> bool {
+        self.has_answered_queue || self.identity.is_some()
+    }
+
+    /// How the client noticed that another server has taken this one's place.
+    pub(super) fn reset(&self) -> Option<&str> {
+        self.reset.as_deref()
+    }
+
+    /// Remembers that a key exists. It must not be a queue: a queue is gone when it is empty.
+    pub(super) fn remember(&mut self, key: &[u8]) {
+        if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
+            return;
+        }
+        if self.remembered.len() == MAX_REMEMBERED {
+            // The first key is often the counter of workers, which no client deletes.
+            self.remembered.remove(1);
+        }
+        self.remembered.push_back(key.to_vec());
+    }
+
+    /// Forgets a key that was deleted.
+    pub(super) fn forget(&mut self, key: &[u8]) {
+        self.remembered.retain(|remembered| remembered != key);
+    }
+
+    /// Records that a connection was lost: the server may have been restarted.
+    pub(super) fn connection_lost(&mut self) {
+        self.is_reconnect = true;
+    }
+
+    /// The keys to look for on a server that was reached again and has this identity.
+    pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
+        match self.is_met && self.is_reconnect && self.identity.is_none() && identity.is_none() {
+            true => self.remembered.iter().cloned().collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Compares a server that was reached with the one that is known. `missing` are the keys that were checked and are not
+    /// there.
+    pub(super) fn meet(&mut self, identity: Option<String>, checked: usize, missing: &[Vec<u8>]) {
+        let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
+        let evidence = match (self.identity(), identity.as_deref()) {
+            _ if self.reset.is_some() => return,
+            _ if !self.is_met => None,
+            (Some(before), Some(now)) if instance(before) == instance(now) => None,
+            (Some(before), Some(now)) => {
+                Some(format!("it was instance {}, now it is {}", instance(before), instance(now)))
+            }
+            (Some(_), None) => Some("it was a rallypoint server and is none now".into()),
+            (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
+            // Keys that were forgotten while the server was asked were deleted by this client.
+            (None, None) if checked > 0 && missing.len() == checked && self.remembers_one_of(missing) => {
+                let names: Vec<_> = missing.iter().take(16).map(|key| user_key(key)).collect();
+                Some(format!("none of the keys seen before is there: {}", names.join(", ")))
+            }
+            (None, None) => {
+                missing.iter().for_each(|key| self.forget(key));
+                None
+            }
+        };
+        self.is_reconnect = false;
+        match (evidence, self.on_reset) {
+            (Some(evidence), OnReset::Fail) => {
+                self.reset = Some(evidence);
+                return;
+            }
+            (Some(_), OnReset::Continue) => {
+                let generation = self.generation + 1;
+                *self = Server { generation, ..Server::new(self.on_reset) };
+            }
+            (None, _) => {}
+        }
+        self.is_met = true;
+        self.identity = identity;
+        // Our own servers have PING. One that closed a connection on PING did so for another reason.
+        if self.identity.is_some() {
+            self.ack = Ack::Ping;
+        }
+    }
+
+    fn remembers_one_of(&self, keys: &[Vec<u8>]) -> bool {
+        keys.iter().any(|key| self.remembered.contains(key))
+    }
+}
+
+/// One part of what a server says of itself.
+fn part<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
+    identity.split(' ').find_map(|part| part.strip_prefix(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(instance: &str) -> Option<String> {
+        Some(format!("version=1 instance={instance} capabilities=in-order,stored"))
+    }
+
+    fn numbered(n: usize) -> Vec<u8> {
+        format!("/{n}").into_bytes()
+    }
+
+    /// A server without a name that has this many keys.
+    fn nameless(keys: usize) -> Server {
+        let mut server = Server::default();
+        server.meet(None, 0, &[]);
+        (0..keys).for_each(|n| server.remember(&numbered(n)));
+        server
+    }
+
+    /// Reconnects to a server that has none of the keys.
+    fn reconnect_to_empty(server: &mut Server) {
+        server.connection_lost();
+        let checked = server.keys_to_check(None);
+        server.meet(None, checked.len(), &checked);
+    }
+
+    #[test]
+    fn a_server_with_a_name_is_known_by_its_instance_alone() {
+        let mut server = Server::default();
+        server.meet(ours("a"), 0, &[]);
+        server.remember(b"/k");
+        server.connection_lost();
+        assert!(server.keys_to_check(ours("a").as_deref()).is_empty());
+        server.meet(Some("version=2 instance=a capabilities=in-order value_len=77".into()), 0, &[]);
+        assert_eq!((server.reset(), server.value_len()), (None, Some(77)));
+        assert!(server.is_capable_of("in-order") && !server.is_capable_of("stored"));
+        assert!(!server.is_capable_of("order"));
+        server.meet(ours("b"), 0, &[]);
+        assert_eq!(server.reset(), Some("it was instance a, now it is b"));
+        assert_eq!(server.identity(), Some("version=2 instance=a capabilities=in-order value_len=77"));
+    }
+
+    #[test]
+    fn a_server_without_a_name_is_known_by_any_key_that_is_left() {
+        let mut server = nameless(100);
+        server.forget(&numbered(99));
+        server.connection_lost();
+        let checked = server.keys_to_check(None);
+        assert_eq!(checked, std::iter::once(0).chain(37..99).map(numbered).collect::<Vec<_>>());
+        // Those that are not there are forgotten.
+        server.meet(None, checked.len(), &checked[1..]);
+        assert_eq!(server.reset(), None);
+        server.remember(b"/k");
+        reconnect_to_empty(&mut server);
+        assert!(server.reset().unwrap().ends_with("is there: 0, k"), "{:?}", server.reset());
+    }
+
+    #[test]
+    fn a_further_connection_is_no_reconnect() {
+        let mut server = nameless(3);
+        assert!(server.keys_to_check(None).is_empty());
+        server.meet(None, 0, &[]);
+        assert_eq!(server.reset(), None);
+    }
+
+    #[test]
+    fn keys_deleted_while_they_were_looked_for_are_no_evidence() {
+        let mut server = nameless(1);
+        server.connection_lost();
+        let checked = server.keys_to_check(None);
+        server.forget(&numbered(0));
+        server.meet(None, checked.len(), &checked);
+        assert_eq!(server.reset(), None);
+    }
+
+    #[test]
+    fn a_client_that_continues_counts_the_servers_it_has_met() {
+        let mut server = Server::new(OnReset::Continue);
+        for (n, identity) in [ours("a"), ours("b"), None].into_iter().enumerate() {
+            server.meet(identity.clone(), 0, &[]);
+            assert_eq!((server.generation(), server.identity()), (n as u64, identity.as_deref()));
+        }
+        server.remember(b"/k");
+        reconnect_to_empty(&mut server);
+        assert_eq!((server.generation(), server.reset()), (3, None));
+    }
+}

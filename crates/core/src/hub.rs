@@ -1,0 +1,640 @@
+//! A whole store server without IO: sessions, fair turns, admission, output limits and deadlines around the engine.
+//!
+//! A driver passes in what happened on its sockets (`handle_…`), with the time since its start. It asks what to do next with
+//! [`Hub::poll_action`] until `None`, then waits for its sockets for up to [`Hub::poll_timeout`]. The same sequence of calls
+//! gives the same results, so the hub runs in the simulator and the fuzzer as it runs on sockets.
+
+mod close_reason;
+mod connection;
+mod deadlines;
+mod guard;
+mod jobs;
+mod offences;
+mod outbox;
+mod session;
+mod stats;
+mod uploads;
+
+use core::net::SocketAddr;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use slab::Slab;
+
+pub use close_reason::CloseReason;
+pub use jobs::ExpiredJob;
+pub use outbox::MAX_SLICES;
+pub use stats::ServerStats;
+
+use crate::limits::Limits;
+use crate::store::{ClientId, EffectLog, Engine, EngineOptions, Output, Snapshot};
+use crate::value::Value;
+use crate::wire::Request;
+use connection::Connection;
+use jobs::Jobs;
+use offences::Offences;
+use session::Hold;
+use uploads::{Upload, Uploads};
+
+/// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
+const READ_BYTES: usize = 32 * 1024;
+/// The size of a read in the middle of a large request.
+const UPLOAD_READ_BYTES: usize = 256 * 1024;
+/// The number of reads, and of bytes read, after which replies are sent before more is read.
+const BATCH_READS: usize = 64;
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// A connection of the hub. The generation distinguishes connections that use the same index one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId {
+    index: u32,
+    generation: u32,
+}
+
+impl ConnectionId {
+    /// Returns the index, a small number that is unique among the open connections.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Returns the id as one number.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// Returns the id of which [`ConnectionId::to_bits`] is this number.
+    pub fn from_bits(bits: u64) -> ConnectionId {
+        ConnectionId { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Read up to `len` bytes, and report them with [`Hub::handle_bytes`], or their absence with [`Hub::handle_end`] or
+    /// [`Hub::handle_nothing`].
+    Read {
+        /// The connection.
+        id: ConnectionId,
+        /// The most bytes to read.
+        len: usize,
+    },
+    /// Send what [`Hub::transmit`] returns, and report it with [`Hub::handle_sent`].
+    Send {
+        /// The connection.
+        id: ConnectionId,
+    },
+    /// Close the connection. The hub has forgotten it.
+    Close {
+        /// The connection.
+        id: ConnectionId,
+    },
+}
+
+/// Something for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A connection was refused or closed for what its peer did.
+    Closed {
+        /// The address of the peer.
+        peer: SocketAddr,
+        /// The reason.
+        reason: CloseReason,
+        /// How many such events were suppressed since the last one, because they were too many.
+        suppressed: u64,
+    },
+    /// The keys of an idle job were deleted.
+    Expired(ExpiredJob),
+}
+
+/// How to create a [`Hub`].
+#[derive(Debug, Clone, Default)]
+pub struct HubOptions {
+    /// The limits.
+    pub limits: Limits,
+    /// Makes the placement of keys in hash tables unpredictable to clients.
+    pub seed: u64,
+    /// What the server says of itself under its reserved key.
+    pub identity: Vec<u8>,
+    /// Deletes the keys of a job after this time without a connection and without a request for one of its keys.
+    pub expire_idle_jobs: Option<Duration>,
+}
+
+/// A store server without IO.
+pub struct Hub<L = ()> {
+    limits: Limits,
+    engine: Engine<L>,
+    connections: Slab<Connection>,
+    generation: u32,
+    read_queue: VecDeque<usize>,
+    send_queue: VecDeque<usize>,
+    close_queue: VecDeque<usize>,
+    /// Entries of the read queue that are left of the current pass, if one is under way.
+    pass: Option<usize>,
+    /// Reads and bytes since replies were last sent.
+    batch: (usize, usize),
+    /// Connections without a handshake, oldest first. Entries may be out of date.
+    unvalidated: VecDeque<ConnectionId>,
+    /// Connections with an incomplete request, or with unsent replies. Entries may be out of date.
+    receiving: BTreeSet<usize>,
+    stalled: BTreeSet<usize>,
+    uploads: Uploads,
+    input_held: usize,
+    output_held: usize,
+    offences: Offences,
+    jobs: Option<Jobs>,
+    events: VecDeque<Event>,
+    stats: ServerStats,
+    sweep_interval: Duration,
+    swept: Duration,
+}
+
+impl<L: EffectLog> Hub<L> {
+    /// Creates a server without connections whose engine records its effects in `log`.
+    pub fn new(options: HubOptions, log: L) -> Hub<L> {
+        let limits = options.limits;
+        let shortest = [limits.handshake, limits.partial_grace, limits.output_stall, limits.stale_after];
+        let shortest = shortest.into_iter().chain(options.expire_idle_jobs).min().unwrap_or_default();
+        let engine = EngineOptions {
+            limits: limits.clone(),
+            seed: options.seed,
+            identity: Some(Value::copied(&options.identity)),
+            guard: Some(guard::STATE_GUARD),
+        };
+        Hub {
+            engine: Engine::new(engine, log),
+            connections: Slab::new(),
+            generation: 0,
+            read_queue: VecDeque::new(),
+            send_queue: VecDeque::new(),
+            close_queue: VecDeque::new(),
+            pass: None,
+            batch: (0, 0),
+            unvalidated: VecDeque::new(),
+            receiving: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            // The rest of `input_total` is for small incomplete requests and those held back.
+            uploads: Uploads::new(limits.input_total / 4 * 3),
+            input_held: 0,
+            output_held: 0,
+            offences: Offences::new(&limits),
+            jobs: options.expire_idle_jobs.map(Jobs::new),
+            events: VecDeque::new(),
+            stats: ServerStats { most_connections: limits.connections as u64, ..ServerStats::default() },
+            sweep_interval: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
+            swept: Duration::ZERO,
+            limits,
+        }
+    }
+
+    // ---- what happened ----
+
+    /// Handles a new connection. Returns `None` if it is refused; the driver closes it then.
+    pub fn handle_open(&mut self, peer: SocketAddr, now: Duration) -> Option<ConnectionId> {
+        self.stats.accepted += 1;
+        if self.connections.len() >= self.limits.connections {
+            self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() }, now);
+            return None;
+        }
+        if self.offences.is_refused(peer.ip(), now) {
+            self.stats.refused += 1;
+            return None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let slot = self.connections.vacant_entry();
+        let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
+        slot.insert(Connection::new(id, peer, now));
+        self.unvalidated.push_back(id);
+        // The handshake has usually arrived already.
+        self.queue_read(id.index());
+        Some(id)
+    }
+
+    /// Handles a connection that the driver had to refuse because the process may open no more files.
+    pub fn handle_out_of_files(&mut self, peer: SocketAddr, error: &str, now: Duration) {
+        self.report(peer, CloseReason::OutOfFiles { error: error.into() }, now);
+    }
+
+    /// Handles the news that a connection can be read, and whether that includes the end of its bytes.
+    pub fn handle_readable(&mut self, id: ConnectionId, is_end: bool) {
+        if let Some(connection) = self.find(id) {
+            connection.unread = true;
+            connection.hung_up |= is_end;
+            self.queue_read(id.index());
+        }
+    }
+
+    /// Handles the news that a connection takes bytes again.
+    pub fn handle_writable(&mut self, id: ConnectionId) {
+        if self.find(id).is_some_and(|connection| connection.outbox.unsent() > 0) {
+            self.queue_send(id.index());
+        }
+    }
+
+    /// Handles bytes that were read. `is_drained` says that there were no more.
+    pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
+        let Some(connection) = self.find(id).filter(|connection| !connection.closing) else { return };
+        // The end of the bytes may have been announced before; then no further event announces it.
+        connection.unread = !is_drained || connection.hung_up;
+        self.batch.1 += bytes.len();
+        self.feed(id.index(), bytes, now);
+        self.queue_send(id.index());
+        self.queue_read_if_unread(id.index());
+    }
+
+    /// Handles a read that found no bytes.
+    pub fn handle_nothing(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.find(id) {
+            connection.unread = false;
+        }
+    }
+
+    /// Handles the end of the peer's bytes.
+    pub fn handle_end(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.find(id) {
+            connection.ended = true;
+            connection.unread = false;
+            self.queue_send(id.index());
+        }
+    }
+
+    /// Handles a connection that failed while it was read or sent to.
+    pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
+        let Some(connection) = self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
+        else {
+            return;
+        };
+        connection.outbox = Default::default();
+        match connection.closing {
+            true => self.close_queue.push_back(id.index()),
+            false => self.close(id.index(), now),
+        }
+    }
+
+    /// Handles the result of sending: how many bytes the connection took, and whether it takes more.
+    pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
+        let Some(connection) = self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
+        else {
+            return;
+        };
+        let was_congested = connection.is_congested(&self.limits);
+        connection.outbox.advance(sent);
+        let unsent = connection.outbox.unsent();
+        if connection.closing {
+            return match unsent > 0 && takes_more {
+                true => self.queue_send(id.index()),
+                false => self.close_queue.push_back(id.index()),
+            };
+        }
+        if unsent == 0 {
+            connection.stalled = None;
+        } else if sent > 0 || connection.stalled.is_none() {
+            connection.stalled = Some(now);
+            self.stalled.insert(id.index());
+        }
+        if was_congested && !connection.is_congested(&self.limits) {
+            self.queue_read(id.index());
+        }
+        // Counting walks all unsent values. The deadlines count again.
+        if unsent == 0 || self.connections[id.index()].owed == 0 {
+            self.count_output(id.index(), now);
+        }
+        if unsent > 0 && takes_more && !self.connections[id.index()].closing {
+            self.queue_send(id.index());
+        }
+        self.close_if_finished(id.index(), now);
+    }
+
+    /// Handles the passing of time.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if now.saturating_sub(self.swept) >= self.sweep_interval {
+            self.swept = now;
+            self.sweep(now);
+        }
+    }
+
+    // ---- what to do ----
+
+    /// Returns what to do next. Returns `None` at the end of a pass, after each connection with something to read has had one
+    /// turn; then the driver looks for new events before it asks again.
+    #[inline]
+    pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        let mut left = self.pass.unwrap_or(self.read_queue.len());
+        loop {
+            let is_batch_full = self.batch.0 >= BATCH_READS || self.batch.1 >= BATCH_BYTES;
+            if left > 0 && !is_batch_full {
+                left -= 1;
+                self.pass = Some(left);
+                if let Some(index) = self.read_queue.pop_front()
+                    && let Some(action) = self.take_turn(index, now)
+                {
+                    self.batch.0 += 1;
+                    return Some(action);
+                }
+            } else if let Some(index) = self.send_queue.pop_front() {
+                let Some(connection) = self.connections.get_mut(index) else { continue };
+                connection.in_send_queue = false;
+                if connection.outbox.unsent() > 0 {
+                    return Some(Action::Send { id: connection.id });
+                }
+                self.close_if_finished(index, now);
+            } else if let Some(index) = self.close_queue.pop_front() {
+                let id = self.connections.remove(index).id;
+                return Some(Action::Close { id });
+            } else {
+                self.batch = (0, 0);
+                if left == 0 {
+                    self.pass = None;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Returns the next bytes to send to a connection: slices, and how many of them there are.
+    pub fn transmit(&mut self, id: ConnectionId) -> ([&[u8]; MAX_SLICES], usize) {
+        match self.connections.get_mut(id.index()).filter(|connection| connection.id == id) {
+            Some(connection) => connection.outbox.slices(),
+            None => ([&[]; MAX_SLICES], 0),
+        }
+    }
+
+    /// Returns after which time the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even if nothing happens.
+    pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
+        let is_idle = self.unvalidated.is_empty()
+            && self.receiving.is_empty()
+            && self.stalled.is_empty()
+            && self.jobs.as_ref().is_none_or(Jobs::is_empty);
+        match self.read_queue.is_empty() {
+            false => Some(Duration::ZERO),
+            true if is_idle => None,
+            true => Some((self.swept + self.sweep_interval).saturating_sub(now)),
+        }
+    }
+
+    /// Returns the next event for the log.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns the server in figures.
+    pub fn stats(&self) -> ServerStats {
+        let stored = self.engine.snapshot();
+        ServerStats {
+            connections: self.connections.len() as u64,
+            keys: stored.keys as u64,
+            bytes: stored.bytes as u64,
+            ..self.stats
+        }
+    }
+
+    /// Returns a view of what is stored.
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        self.engine.snapshot()
+    }
+
+    /// Panics if the parts of the hub disagree. For tests: it walks everything.
+    pub fn check_invariants(&self) {
+        self.engine.check_invariants();
+        let sum =
+            |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
+        assert_eq!((sum(|c| c.held), sum(|c| c.owed)), (self.input_held, self.output_held));
+        assert_eq!(sum(|c| usize::from(c.blocked && !c.closing)), self.engine.snapshot().blocked);
+        let waiting = |c: &Connection| usize::from(matches!(c.upload, Upload::Waiting { .. }));
+        assert_eq!(sum(waiting), self.uploads.waiting());
+        for (_, connection) in &self.connections {
+            let session = &connection.session;
+            // That a request is too long may be known only from the last byte of a length in it.
+            let most = self.limits.frame_len + size_of::<u64>() - 1;
+            assert!(
+                session.held() - session.deferred_bytes() <= most,
+                "{} bytes of one request",
+                session.held()
+            );
+        }
+    }
+
+    // ---- one connection's turn ----
+
+    fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.index()).filter(|connection| connection.id == id && !connection.closing)
+    }
+
+    fn queue_read(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if !std::mem::replace(&mut connection.in_read_queue, true) {
+            self.read_queue.push_back(index);
+        }
+    }
+
+    fn queue_read_if_unread(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        if connection.unread && connection.wants_input(&self.limits) {
+            self.queue_read(index);
+        }
+    }
+
+    fn queue_send(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if !std::mem::replace(&mut connection.in_send_queue, true) {
+            self.send_queue.push_back(index);
+        }
+    }
+
+    /// Handles the requests that a connection's session held back, and returns what to read.
+    fn take_turn(&mut self, index: usize, now: Duration) -> Option<Action> {
+        let connection = self.connections.get_mut(index)?;
+        connection.in_read_queue = false;
+        if connection.session.has_deferred() {
+            self.feed(index, &[], now);
+            self.queue_send(index);
+        }
+        let connection = &self.connections[index];
+        if !connection.unread || !connection.wants_input(&self.limits) {
+            return None;
+        }
+        let is_upload = connection.upload != Upload::None;
+        Some(Action::Read { id: connection.id, len: if is_upload { UPLOAD_READ_BYTES } else { READ_BYTES } })
+    }
+
+    /// Handles bytes of one connection.
+    fn feed(&mut self, index: usize, bytes: &[u8], now: Duration) {
+        let mut input = bytes;
+        loop {
+            let connection = &mut self.connections[index];
+            if connection.closing {
+                return;
+            }
+            let hold = connection.hold(&self.limits);
+            if hold == Hold::No
+                && let Some(request) = connection.session.next_in_place(&mut input, &self.limits)
+            {
+                self.handle_request(index, request, now);
+                continue;
+            }
+            match connection.session.next(&mut input, &self.limits, hold) {
+                Ok(Some(decoded)) => self.handle_request(index, decoded.request(), now),
+                Ok(None) => break,
+                Err(error) => return self.punish(index, error.into(), now),
+            }
+        }
+        self.count_input(index, now);
+    }
+
+    #[inline]
+    fn handle_request(&mut self, index: usize, request: Request<'_>, now: Duration) {
+        if let Some(jobs) = &mut self.jobs {
+            jobs.handle_request(index, &request, now);
+        }
+        self.connections[index].blocked = self.engine.handle_request(ClientId::new(index as u32), request);
+        self.deliver(Some(index), now);
+    }
+
+    /// Hands the engine's outputs to their connections. `current` is the connection whose turn it is.
+    #[inline]
+    fn deliver(&mut self, current: Option<usize>, now: Duration) {
+        while let Some(output) = self.engine.poll_output() {
+            match output {
+                Output::Reply { client, reply } => {
+                    let connection = &mut self.connections[client.index()];
+                    connection.outbox.push(reply);
+                    if current != Some(client.index()) {
+                        connection.blocked = false;
+                        self.wake(client.index());
+                    }
+                }
+                Output::Close { client, reason } => self.punish(client.index(), reason.into(), now),
+            }
+        }
+    }
+
+    /// Lets a connection continue whose blocked request was answered in the turn of another.
+    fn wake(&mut self, index: usize) {
+        self.queue_send(index);
+        if self.connections[index].session.has_deferred() {
+            self.queue_read(index);
+        }
+        self.queue_read_if_unread(index);
+    }
+
+    // ---- input and output in total ----
+
+    /// Counts what is held for the requests of a connection, and admits uploads.
+    fn count_input(&mut self, index: usize, now: Duration) {
+        let connection = &mut self.connections[index];
+        let held = connection.session.held();
+        if held == 0 && connection.held == 0 {
+            // Nearly every turn ends here.
+            if connection.receiving.is_none() {
+                return;
+            }
+        }
+        self.input_held = self.input_held + held - connection.held;
+        connection.held = held;
+        if connection.track_request(now) {
+            self.uploads.end(index, std::mem::take(&mut connection.upload));
+        }
+        if let Some(receiving) = connection.receiving {
+            self.receiving.insert(index);
+            if connection.upload == Upload::None && receiving.grown.1 >= READ_BYTES {
+                let len = connection.session.decoder().expected().unwrap_or(self.limits.frame_len);
+                connection.upload = self.uploads.start(index, len);
+            }
+        }
+        if self.input_held > self.limits.input_total {
+            self.close_largest_input(now);
+        }
+        self.admit_uploads();
+    }
+
+    fn admit_uploads(&mut self) {
+        while let Some(index) = self.uploads.next() {
+            let Upload::Waiting { len } = self.connections[index].upload else {
+                unreachable!("only connections with a waiting upload are in the queue");
+            };
+            let Some(upload) = self.uploads.admit_next(len) else { return };
+            self.connections[index].upload = upload;
+            self.queue_read(index);
+        }
+    }
+
+    fn close_largest_input(&mut self, now: Duration) {
+        let open = self.connections.iter().filter(|(_, connection)| !connection.closing);
+        let Some((index, connection)) = open.max_by_key(|(_, connection)| connection.held) else { return };
+        let (total, limit, held) = (self.input_held, self.limits.input_total, connection.held);
+        self.punish(index, CloseReason::TooMuchInput { total, limit, held }, now);
+    }
+
+    /// Counts what the unsent replies of a connection hold.
+    fn count_output(&mut self, index: usize, now: Duration) {
+        let connection = &mut self.connections[index];
+        let owed = if connection.outbox.unsent() > 0 { connection.outbox.held() } else { 0 };
+        self.output_held = self.output_held + owed - connection.owed;
+        connection.owed = owed;
+        connection.owed_since = match owed {
+            0 => None,
+            _ => connection.owed_since.or(Some(now)),
+        };
+        if self.output_held > self.limits.output_total {
+            self.close_oldest_output(now);
+        }
+    }
+
+    /// Closes the connection whose replies have been unsent for longest. A connection with few of them is closed only if no
+    /// other has more.
+    fn close_oldest_output(&mut self, now: Duration) {
+        let owing = self.connections.iter().filter(|(_, c)| !c.closing && c.owed > 0);
+        let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.owed_since)) else {
+            return;
+        };
+        let age = connection.owed_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let (total, limit, held) = (self.output_held, self.limits.output_total, connection.owed);
+        self.connections[index].outbox = Default::default();
+        self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age }, now);
+    }
+
+    // ---- closing ----
+
+    fn close_if_finished(&mut self, index: usize, now: Duration) {
+        if self.connections.get(index).is_some_and(|c| !c.closing && c.is_finished(&self.limits)) {
+            self.close(index, now);
+        }
+    }
+
+    /// Closes a connection for what its peer did.
+    fn punish(&mut self, index: usize, reason: CloseReason, now: Duration) {
+        let peer = self.connections[index].peer;
+        self.offences.count(peer.ip(), now);
+        self.report(peer, reason, now);
+        self.close(index, now);
+    }
+
+    fn report(&mut self, peer: SocketAddr, reason: CloseReason, now: Duration) {
+        self.stats.count(&reason);
+        if let Some(suppressed) = self.offences.may_log(now) {
+            self.events.push_back(Event::Closed { peer, reason, suppressed });
+        }
+    }
+
+    /// Ends a connection. Replies that are still to be sent are offered to it until it takes no more.
+    fn close(&mut self, index: usize, now: Duration) {
+        let connection = &mut self.connections[index];
+        if std::mem::replace(&mut connection.closing, true) {
+            return;
+        }
+        self.input_held -= std::mem::take(&mut connection.held);
+        self.output_held -= std::mem::take(&mut connection.owed);
+        connection.session = Default::default();
+        self.uploads.end(index, std::mem::take(&mut connection.upload));
+        match connection.outbox.unsent() {
+            0 => self.close_queue.push_back(index),
+            _ => self.queue_send(index),
+        }
+        if let Some(jobs) = &mut self.jobs {
+            jobs.handle_disconnect(index, now);
+        }
+        self.engine.handle_disconnect(ClientId::new(index as u32));
+        self.deliver(None, now);
+        self.admit_uploads();
+    }
+}

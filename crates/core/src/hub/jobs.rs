@@ -1,0 +1,132 @@
+//! The table of jobs with keys in the store, for the expiry of idle jobs. A job is a run id of a rendezvous;
+//! [`run_id_of`] maps a key to its job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::rendezvous::keys::run_id_of;
+use crate::store::{Effect, EffectLog, Engine};
+use crate::wire::Request;
+
+/// An idle job whose keys were deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredJob {
+    /// The run id of its rendezvous.
+    pub run_id: Vec<u8>,
+    /// The number of keys and queue items that were deleted.
+    pub keys: usize,
+    /// How long the job was idle.
+    pub idle: Duration,
+}
+
+/// The bound on the bytes of the table, so that clients cannot grow it without limit. Jobs beyond it never expire.
+const MAX_TABLE_BYTES: usize = 4 << 20;
+/// Approximate bytes of a job beyond its run id.
+const JOB_OVERHEAD: usize = 128;
+
+#[derive(Debug)]
+struct Job {
+    /// The connections whose last rendezvous key was one of this job.
+    connections: BTreeSet<usize>,
+    /// The time of the last request for one of its keys, or of the last disconnect.
+    used: Duration,
+}
+
+/// The table of jobs.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    /// The time without a request or connection after which a job is idle.
+    idle_after: Duration,
+    jobs: BTreeMap<Key, Job>,
+    /// The job of each connection.
+    by_connection: BTreeMap<usize, Key>,
+    bytes: usize,
+}
+
+impl Jobs {
+    pub(super) fn new(idle_after: Duration) -> Jobs {
+        Jobs { idle_after, jobs: BTreeMap::new(), by_connection: BTreeMap::new(), bytes: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Records that a connection uses the jobs of the keys in this request.
+    pub(super) fn handle_request(&mut self, connection: usize, request: &Request<'_>, now: Duration) {
+        request.for_each_key(&mut |key| {
+            if let Some(run_id) = run_id_of(key) {
+                self.use_job(connection, run_id, now);
+            }
+        });
+    }
+
+    fn use_job(&mut self, connection: usize, run_id: &[u8], now: Duration) {
+        let current = self.by_connection.get(&connection);
+        if current.is_none_or(|current| **current != *run_id) {
+            self.handle_disconnect(connection, now);
+            let run_id = Key::from(run_id);
+            if !self.jobs.contains_key(&run_id) {
+                let bytes = run_id.len() + JOB_OVERHEAD;
+                if self.bytes + bytes > MAX_TABLE_BYTES {
+                    return;
+                }
+                self.bytes += bytes;
+                self.jobs.insert(run_id.clone(), Job { connections: BTreeSet::new(), used: now });
+            }
+            self.by_connection.insert(connection, run_id);
+        }
+        if let Some(job) = self.by_connection.get(&connection).and_then(|run_id| self.jobs.get_mut(run_id)) {
+            job.connections.insert(connection);
+            job.used = now;
+        }
+    }
+
+    /// Removes a connection from its job.
+    pub(super) fn handle_disconnect(&mut self, connection: usize, now: Duration) {
+        let run_id = self.by_connection.remove(&connection);
+        if let Some(job) = run_id.and_then(|run_id| self.jobs.get_mut(&run_id)) {
+            job.connections.remove(&connection);
+            job.used = now;
+        }
+    }
+
+    /// Deletes the keys and queues of all idle jobs and returns the jobs that had any.
+    ///
+    /// A job is idle if it has no connection and no client has named one of its keys for the configured time. All keys of a job
+    /// are deleted at one moment, so that a job that returns finds all of its keys or none.
+    pub(super) fn expire<L: EffectLog>(&mut self, engine: &mut Engine<L>, now: Duration) -> Vec<ExpiredJob> {
+        let is_idle =
+            |job: &Job| job.connections.is_empty() && now.saturating_sub(job.used) >= self.idle_after;
+        let idle = self.jobs.iter().filter(|(_, job)| is_idle(job));
+        let mut idle: BTreeMap<Key, ExpiredJob> = idle
+            .map(|(run_id, job)| {
+                let idle = now.saturating_sub(job.used);
+                (run_id.clone(), ExpiredJob { run_id: run_id.to_vec(), keys: 0, idle })
+            })
+            .collect();
+        if idle.is_empty() {
+            return Vec::new();
+        }
+        let (mut keys, mut items) = (Vec::new(), Vec::new());
+        for effect in engine.snapshot().effects() {
+            let (key, is_item) = match effect {
+                Effect::Put { key, .. } => (key, false),
+                Effect::Push { key, .. } => (key, true),
+                _ => continue,
+            };
+            if let Some(job) = run_id_of(key).and_then(|run_id| idle.get_mut(&Key::from(run_id))) {
+                job.keys += 1;
+                if is_item { items.push(Key::from(key)) } else { keys.push(Key::from(key)) }
+            }
+        }
+        keys.iter().for_each(|key| engine.apply(Effect::Delete { key }));
+        items.iter().for_each(|key| engine.apply(Effect::Pop { key }));
+        for run_id in idle.keys() {
+            self.jobs.remove(run_id);
+            self.bytes -= run_id.len() + JOB_OVERHEAD;
+        }
+        idle.into_values().filter(|job| job.keys > 0).collect()
+    }
+}

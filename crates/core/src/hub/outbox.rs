@@ -1,0 +1,248 @@
+//! Replies that are still to be sent to one connection. Large values are shared with the store rather than copied, and long
+//! lists of values are printed only as the peer takes them.
+
+use std::collections::VecDeque;
+
+use crate::value::Value;
+use crate::wire::Reply;
+
+/// A part of the output.
+#[derive(Debug)]
+enum Segment {
+    /// Printed bytes.
+    Bytes(Vec<u8>),
+    /// A value.
+    Value(Value),
+    /// Values that are not printed yet.
+    Values(std::vec::IntoIter<Value>),
+}
+
+impl Segment {
+    /// Returns the bytes that can be sent, or `None` if they are not printed yet.
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Segment::Bytes(bytes) => Some(bytes),
+            Segment::Value(value) => Some(value),
+            Segment::Values(_) => None,
+        }
+    }
+}
+
+/// The output queue of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    segments: VecDeque<Segment>,
+    /// Printed bytes that follow the segments. Most replies go here.
+    tail: Vec<u8>,
+    /// Bytes already sent of the first segment, or of the tail if there is no segment.
+    sent: usize,
+    unsent: usize,
+}
+
+/// A list of values longer than this is printed as it is sent.
+const PRINT_AT_ONCE: usize = 64 * 1024;
+
+/// The most slices that one transmission consists of.
+pub const MAX_SLICES: usize = 16;
+
+impl Outbox {
+    /// Returns the number of bytes not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Returns the bytes of memory that the replies hold. A value counts in equal parts for each of its holders, the store
+    /// included. This walks all values.
+    pub(super) fn held(&self) -> usize {
+        let share = |value: &Value| size_of::<Value>() + value.len() / value.holders();
+        let segments = self.segments.iter().map(|segment| match segment {
+            Segment::Bytes(bytes) => bytes.len(),
+            Segment::Value(value) => share(value),
+            Segment::Values(values) => values.as_slice().iter().map(share).sum(),
+        });
+        segments.sum::<usize>() + self.tail.len()
+    }
+
+    /// Adds a reply.
+    pub(super) fn push(&mut self, reply: Reply) {
+        match reply {
+            Reply::Value(value) if value.len() >= Value::SHARED_FROM => self.share(value, &[]),
+            Reply::Popped { before, item: Some(item) } if item.len() >= Value::SHARED_FROM => {
+                self.share(item, &before.to_le_bytes());
+            }
+            Reply::Values(values) => {
+                let len: usize = values.iter().map(|value| 8 + value.len()).sum();
+                match len <= PRINT_AT_ONCE {
+                    true => self.print(&Reply::Values(values)),
+                    false => self.push_segment(Segment::Values(values.into_iter()), len),
+                }
+            }
+            other => self.print(&other),
+        }
+    }
+
+    #[inline]
+    fn print(&mut self, reply: &Reply) {
+        let before = self.tail.len();
+        reply.encode(&mut self.tail);
+        self.unsent += self.tail.len() - before;
+    }
+
+    /// Adds a large value with `prefix` and its length in front, without a copy.
+    fn share(&mut self, value: Value, prefix: &[u8]) {
+        self.tail.extend_from_slice(prefix);
+        self.tail.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        self.unsent += prefix.len() + size_of::<u64>();
+        let len = value.len();
+        self.push_segment(Segment::Value(value), len);
+    }
+
+    fn push_segment(&mut self, segment: Segment, len: usize) {
+        if !self.tail.is_empty() {
+            self.segments.push_back(Segment::Bytes(std::mem::take(&mut self.tail)));
+        }
+        self.segments.push_back(segment);
+        self.unsent += len;
+    }
+
+    /// Returns the next slices to send, in order.
+    pub(super) fn slices(&mut self) -> ([&[u8]; MAX_SLICES], usize) {
+        self.print_ahead();
+        let mut slices = [&[][..]; MAX_SLICES];
+        let printed = self.segments.iter().map_while(Segment::bytes);
+        let all_printed = printed.clone().count() == self.segments.len();
+        let tail = Some(&self.tail[..]).filter(|_| all_printed);
+        let mut count = 0;
+        for (slot, bytes) in slices.iter_mut().zip(printed.chain(tail)) {
+            *slot = if count == 0 { &bytes[self.sent..] } else { bytes };
+            count += 1;
+        }
+        (slices, count)
+    }
+
+    /// If a list of values comes next, prints the next part of it.
+    fn print_ahead(&mut self) {
+        let Some(Segment::Values(values)) = self.segments.front_mut() else { return };
+        let mut bytes = Vec::new();
+        let mut large = None;
+        while bytes.len() < PRINT_AT_ONCE
+            && let Some(value) = values.next()
+        {
+            bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            if value.len() >= Value::SHARED_FROM {
+                large = Some(value);
+                break;
+            }
+            bytes.extend_from_slice(&value);
+        }
+        if values.len() == 0 {
+            self.segments.pop_front();
+        }
+        if let Some(value) = large {
+            self.segments.push_front(Segment::Value(value));
+        }
+        self.segments.push_front(Segment::Bytes(bytes));
+    }
+
+    /// Removes bytes that were sent.
+    pub(super) fn advance(&mut self, mut sent: usize) {
+        self.unsent -= sent;
+        while let Some(len) = self.segments.front().and_then(Segment::bytes).map(<[u8]>::len) {
+            if self.sent + sent < len {
+                self.sent += sent;
+                return;
+            }
+            sent -= len - self.sent;
+            self.sent = 0;
+            self.segments.pop_front();
+        }
+        self.sent += sent;
+        if self.sent == self.tail.len() {
+            // Free the buffer: idle connections must stay small.
+            (self.tail, self.sent) = (Vec::new(), 0);
+        } else if self.sent >= PRINT_AT_ONCE && self.sent * 2 >= self.tail.len() {
+            // A peer that always lags a little must not make the buffer grow without bound.
+            self.tail.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes up to `most` bytes of what is to be sent next.
+    fn take(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+        let (slices, count) = outbox.slices();
+        let mut bytes = slices[..count].concat();
+        bytes.truncate(most);
+        outbox.advance(bytes.len());
+        bytes
+    }
+
+    #[test]
+    fn replies_leave_whole_and_in_order_however_little_is_taken() {
+        let large = Value::copied(&vec![7; 40_000]);
+        let small = Value::copied(b"v");
+        let replies = [
+            Reply::Number(5),
+            Reply::Value(large.clone()),
+            Reply::Values([vec![small.clone(); 20_000], vec![large.clone(); 3]].concat()),
+            Reply::Popped { before: 2, item: Some(large.clone()) },
+            Reply::Values(vec![]),
+            Reply::Stop,
+        ];
+        for most in [1_000, 65_536, usize::MAX] {
+            let (mut outbox, mut expected, mut taken) = (Outbox::default(), Vec::new(), Vec::new());
+            for reply in &replies {
+                reply.encode(&mut expected);
+                outbox.push(reply.clone());
+            }
+            assert_eq!(outbox.unsent(), expected.len());
+            while outbox.unsent() > 0 {
+                taken.extend(take(&mut outbox, most));
+            }
+            assert!(taken == expected);
+            assert_eq!((outbox.segments.len(), outbox.tail.capacity(), outbox.sent), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_not_read_costs_no_copy_of_its_values() {
+        let value = Value::copied(&vec![0; 8 << 20]);
+        let mut outbox = Outbox::default();
+        outbox.push(Reply::Values(vec![value.clone(); 64]));
+        assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
+        // All of them share one value, of which the store holds one part in 65.
+        assert!(outbox.held() <= (8 << 20) + 64 * size_of::<Value>(), "{}", outbox.held());
+    }
+
+    #[test]
+    fn a_value_counts_in_parts_for_its_holders() {
+        let mut outbox = Outbox::default();
+        let value = Value::copied(&vec![0; 100_000]);
+        outbox.push(Reply::Value(value.clone()));
+        assert!((50_000..51_000).contains(&outbox.held()), "{}", outbox.held());
+        drop(value);
+        assert!((100_000..101_000).contains(&outbox.held()), "{}", outbox.held());
+    }
+
+    #[test]
+    fn a_peer_that_always_lags_a_little_does_not_make_the_buffer_grow() {
+        let (mut outbox, mut expected, mut taken) = (Outbox::default(), Vec::new(), Vec::new());
+        for number in 0..100_000i64 {
+            let reply = Reply::Number(number);
+            reply.encode(&mut expected);
+            outbox.push(reply);
+            if number % 1_000 == 999 && number > 1_000 {
+                taken.extend(take(&mut outbox, 8_000));
+            }
+        }
+        assert!(outbox.tail.capacity() < 512 * 1024, "{}", outbox.tail.capacity());
+        while outbox.unsent() > 0 {
+            taken.extend(take(&mut outbox, 8_000));
+        }
+        assert!(taken == expected);
+    }
+}

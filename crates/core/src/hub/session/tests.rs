@@ -1,0 +1,242 @@
+//! The handshake and the order of requests, by hand. What the engine makes of them is the model test's business.
+
+use super::*;
+
+const VALIDATE: [u8; 5] = [0x00, 0xce, 0xf7, 0x85, 0x3c];
+const NUM_KEYS: u8 = Op::NumKeys as u8;
+const LIST_KEYS: u8 = Op::ListKeys as u8;
+const CANCEL: u8 = Op::CancelWait as u8;
+
+/// A session past its handshake.
+fn validated() -> Session {
+    let mut session = Session::default();
+    assert!(session.next(&mut &VALIDATE[..], &Limits::default(), Hold::No).unwrap().is_none());
+    session
+}
+
+/// The operations that come out of `bytes`, and the error that ended them.
+fn ops(session: &mut Session, bytes: &[u8], hold: Hold) -> (Vec<Op>, Option<WireError>) {
+    let (mut input, mut ops) = (bytes, Vec::new());
+    loop {
+        match session.next(&mut input, &Limits::default(), hold) {
+            Ok(Some(decoded)) => ops.push(decoded.request().op()),
+            Ok(None) => {
+                assert!(input.is_empty(), "`None` means that the input is used up");
+                return (ops, None);
+            }
+            Err(error) => return (ops, Some(error)),
+        }
+    }
+}
+
+fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|request| request.encode(&mut bytes));
+    bytes
+}
+
+#[test]
+fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
+    let next_in_place = |session: &mut Session, bytes: &[u8]| {
+        let mut input = bytes;
+        let taken = session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
+        (taken, input.len())
+    };
+    assert_eq!(next_in_place(&mut validated(), &set), (Some(Op::Set), 0));
+    assert_eq!(next_in_place(&mut validated(), &[&set[..], &set].concat()), (Some(Op::Set), set.len()));
+    for cut in 0..set.len() {
+        assert_eq!(next_in_place(&mut validated(), &set[..cut]), (None, cut));
+    }
+    assert_eq!(next_in_place(&mut Session::default(), &set), (None, set.len()));
+    assert_eq!(next_in_place(&mut validated(), &[NUM_KEYS]), (Some(Op::NumKeys), 0));
+    assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
+    // The rest of a request that has begun is no request of its own.
+    let mut begun = validated();
+    assert_eq!(ops(&mut begun, &set[..3], Hold::No), (vec![], None));
+    assert_eq!(next_in_place(&mut begun, &set), (None, set.len()));
+    let mut behind = validated();
+    assert_eq!(ops(&mut behind, &[NUM_KEYS], Hold::Congested), (vec![], None));
+    assert_eq!(next_in_place(&mut behind, &set), (None, set.len()));
+}
+
+#[test]
+fn a_request_beyond_the_limits_is_not_taken_in_place() {
+    for (key, value) in [(9, 1), (8, 17), (8, 16)] {
+        let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
+        let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);
+        assert_eq!(validated().next_in_place(&mut &set[..], &limits), None, "{key}, {value}");
+        assert!(validated().next(&mut &set[..], &limits, Hold::No).is_err(), "{key}, {value}");
+    }
+}
+
+#[test]
+fn validate_works_at_every_split_point() {
+    for cut in 0..=VALIDATE.len() {
+        let mut session = Session::default();
+        assert!(session.next(&mut &VALIDATE[..cut], &Limits::default(), Hold::No).unwrap().is_none());
+        assert_eq!(session.is_validated(), cut == VALIDATE.len());
+        let rest = [&VALIDATE[cut..], &[NUM_KEYS]].concat();
+        assert_eq!(ops(&mut session, &rest, Hold::No), (vec![Op::NumKeys], None), "cut at {cut}");
+        assert!(session.is_validated());
+    }
+}
+
+#[test]
+fn validate_works_byte_by_byte() {
+    let mut session = Session::default();
+    for byte in VALIDATE {
+        assert_eq!(ops(&mut session, &[byte], Hold::No), (vec![], None));
+    }
+    assert!(session.is_validated());
+}
+
+#[test]
+fn a_wrong_magic_is_refused_and_nothing_behind_it_is_processed() {
+    let mut bytes = encoded(&[Request::Validate { magic: 0xdead_beef }]);
+    bytes.push(NUM_KEYS);
+    let refused = WireError::BadMagic { found: 0xdead_beef };
+    assert_eq!(ops(&mut Session::default(), &bytes, Hold::No), (vec![], Some(refused)));
+}
+
+#[test]
+fn a_command_before_validate_is_refused_at_its_first_byte() {
+    for found in 1..=255 {
+        let refused = WireError::NotValidated { found };
+        assert_eq!(ops(&mut Session::default(), &[found], Hold::No), (vec![], Some(refused)));
+    }
+}
+
+#[test]
+fn a_command_before_validate_never_reaches_the_engine() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
+    let bytes = [&set[..], &VALIDATE].concat();
+    let (ops, error) = ops(&mut Session::default(), &bytes, Hold::No);
+    assert_eq!((ops, error), (vec![], Some(WireError::NotValidated { found: 1 })));
+}
+
+#[test]
+fn an_unknown_operation_is_refused_at_its_first_byte() {
+    for code in [0x13, 0x14, 0x7f, 0xff] {
+        let refused = WireError::UnknownOp { code };
+        assert_eq!(ops(&mut validated(), &[NUM_KEYS, code], Hold::No), (vec![Op::NumKeys], Some(refused)));
+    }
+}
+
+#[test]
+fn a_second_validate_is_refused_at_its_first_byte() {
+    let refused = Some(WireError::ValidatedTwice);
+    assert_eq!(ops(&mut validated(), &VALIDATE, Hold::No), (vec![], refused.clone()));
+    assert_eq!(ops(&mut validated(), &[NUM_KEYS, 0], Hold::No), (vec![Op::NumKeys], refused));
+}
+
+#[test]
+fn a_zero_byte_inside_a_request_is_not_a_second_validate() {
+    let bytes = encoded(&[Request::Get { key: b"\0" }]);
+    let mut session = validated();
+    for byte in &bytes[..bytes.len() - 1] {
+        assert_eq!(ops(&mut session, &[*byte], Hold::No), (vec![], None));
+    }
+    assert_eq!(ops(&mut session, &[0], Hold::No), (vec![Op::Get], None));
+}
+
+#[test]
+fn what_is_not_the_protocol_is_refused_even_behind_a_blocked_request() {
+    let mut session = validated();
+    let refused = WireError::UnknownOp { code: 0x13 };
+    assert_eq!(ops(&mut session, &[NUM_KEYS, 0x13], Hold::Blocked), (vec![], Some(refused)));
+}
+
+#[test]
+fn requests_behind_a_blocked_one_are_held_back_and_then_come_in_order() {
+    let mut session = validated();
+    assert_eq!(ops(&mut session, &[NUM_KEYS, LIST_KEYS], Hold::Blocked), (vec![], None));
+    assert!(session.has_deferred());
+    assert_eq!(
+        ops(&mut session, &[NUM_KEYS], Hold::No),
+        (vec![Op::NumKeys, Op::ListKeys, Op::NumKeys], None)
+    );
+    assert!(!session.has_deferred());
+}
+
+#[test]
+fn a_cancel_overtakes_what_is_held_back() {
+    let mut session = validated();
+    assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], Hold::Blocked), (vec![Op::CancelWait], None));
+    assert_eq!(ops(&mut session, &[], Hold::No), (vec![Op::NumKeys], None));
+}
+
+#[test]
+fn nothing_overtakes_while_the_peer_takes_no_replies() {
+    let mut session = validated();
+    assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], Hold::Congested), (vec![], None));
+    assert_eq!(ops(&mut session, &[], Hold::No), (vec![Op::NumKeys, Op::CancelWait], None));
+}
+
+#[test]
+fn a_cancel_held_back_with_its_wait_still_reaches_it() {
+    let keys: [&[u8]; 1] = [b"/absent"];
+    let wait = encoded(&[Request::Wait { keys: crate::wire::KeyList::new(&keys) }]);
+    let mut session = validated();
+    ops(&mut session, &[&wait[..], &[NUM_KEYS, CANCEL]].concat(), Hold::Congested);
+
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
+    assert_eq!(next(Hold::No), Some(Op::Wait));
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    assert_eq!(next(Hold::No), Some(Op::NumKeys));
+    assert_eq!(next(Hold::No), None);
+    assert!(!session.has_deferred());
+    assert_eq!(session.deferred_bytes(), 0);
+}
+
+#[test]
+fn cancels_held_back_each_overtake_once() {
+    let mut session = validated();
+    ops(&mut session, &[NUM_KEYS, CANCEL, LIST_KEYS, CANCEL, CANCEL], Hold::Congested);
+    let mut next = |hold| {
+        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
+    };
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
+    for op in [Op::NumKeys, Op::ListKeys, Op::CancelWait] {
+        assert_eq!(next(Hold::No), Some(op));
+    }
+    assert_eq!(next(Hold::No), None);
+}
+
+#[test]
+fn held_counts_the_incomplete_and_the_held_back() {
+    let get = encoded(&[Request::Get { key: b"/k" }]);
+    let mut session = validated();
+    ops(&mut session, &[&get[..], &get[..4]].concat(), Hold::Blocked);
+    let deferred = get.len() + DEFERRED_OVERHEAD;
+    assert_eq!((session.decoder().received(), session.deferred_bytes()), (Some(4), deferred));
+    assert!((deferred + 4..=deferred + 64).contains(&session.held()), "{}", session.held());
+    ops(&mut session, &get[4..], Hold::No);
+    assert_eq!((session.decoder().received(), session.deferred_bytes(), session.held()), (None, 0, 0));
+}
+
+#[test]
+fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
+    let mut session = validated();
+    ops(&mut session, &[NUM_KEYS; 1000], Hold::Blocked);
+    assert!(session.held() > 1000 * size_of::<Frame>());
+}
+
+#[test]
+fn a_request_that_begins_where_another_ends_is_another() {
+    let set = encoded(&[Request::Set { key: b"/k", value: b"value"[..].into() }]);
+    for hold in [Hold::No, Hold::Blocked, Hold::Congested] {
+        let mut session = validated();
+        let mut feed = |mut bytes: &[u8]| {
+            while session.next(&mut bytes, &Limits::default(), hold).unwrap().is_some() {}
+            (session.decoder().started(), session.decoder().received())
+        };
+        let (first, _) = feed(&set[..9]);
+        assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");
+        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next one");
+        assert_eq!(feed(&[&set[5..], &set[..]].concat()).1, None);
+    }
+}

@@ -1,0 +1,90 @@
+//! The table of operations against the protocol's description.
+
+use super::*;
+use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};
+use crate::{Limits, Value};
+
+#[test]
+fn codes_round_trip_and_end_at_eighteen() {
+    for (code, op) in Op::ALL.iter().enumerate() {
+        assert_eq!(Op::from_code(code as u8), Some(*op));
+    }
+    assert_eq!(Op::ALL.len(), 19);
+    assert!((19..=255).all(|code| Op::from_code(code).is_none()));
+}
+
+/// Bytes written as the protocol's description writes them: hexadecimal, `02..` for a 64-bit 2.
+fn hex(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in text.split_whitespace() {
+        let byte = u8::from_str_radix(word.trim_end_matches('.'), 16).unwrap();
+        match word.ends_with("..") {
+            true => bytes.extend_from_slice(&u64::from(byte).to_le_bytes()),
+            false => bytes.push(byte),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_operation_travels_as_torch_writes_it() {
+    let keys: [&[u8]; 2] = [b"/k", b"/n"];
+    let keys = KeyList::new(&keys);
+    let pairs: [(&[u8], &[u8]); 2] = [(b"/k", b"v"), (b"/n", b"")];
+    for (request, travels) in [
+        (Request::Validate { magic: MAGIC }, "00 ce f7 85 3c"),
+        (Request::Set { key: b"/k", value: b"v"[..].into() }, "01 02.. 2f 6b 01.. 76"),
+        (
+            Request::CompareSet { key: b"/k", expected: b"", desired: b"v"[..].into() },
+            "02 02.. 2f 6b 00.. 01.. 76",
+        ),
+        (Request::Get { key: b"/k" }, "03 02.. 2f 6b"),
+        (Request::Add { key: b"/n", delta: 5 }, "04 02.. 2f 6e 05.."),
+        (Request::Check { keys }, "05 02.. 02.. 2f 6b 02.. 2f 6e"),
+        (Request::Wait { keys }, "06 02.. 02.. 2f 6b 02.. 2f 6e"),
+        (Request::NumKeys, "07"),
+        (Request::DeleteKey { key: b"/k" }, "08 02.. 2f 6b"),
+        (Request::Append { key: b"/k", value: b"v"[..].into() }, "09 02.. 2f 6b 01.. 76"),
+        (Request::MultiGet { keys }, "0a 02.. 02.. 2f 6b 02.. 2f 6e"),
+        (Request::MultiSet { pairs: PairList::new(&pairs) }, "0b 02.. 02.. 2f 6b 01.. 76 02.. 2f 6e 00.."),
+        (Request::CancelWait, "0c"),
+        (Request::Ping { nonce: 0x468f }, "0d 8f 46 00 00"),
+        (Request::QueuePush { key: b"/k", value: b"v"[..].into() }, "0e 02.. 2f 6b 01.. 76"),
+        (Request::QueuePop { key: b"/k" }, "0f 02.. 2f 6b"),
+        (Request::QueueLen { key: b"/k" }, "10 02.. 2f 6b"),
+        (Request::ListKeys, "11"),
+        (Request::Barrier { key: b"/k", world_size: 4 }, "12 02.. 2f 6b 04.."),
+    ] {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        assert_eq!(bytes, hex(travels), "{request:?}");
+    }
+}
+
+/// What `check` finds of the value in a SET that came in two pieces.
+fn set_in_pieces(value: &[u8], check: impl Fn(Payload<'_>)) {
+    let mut bytes = Vec::new();
+    Request::Set { key: b"/k", value: value.into() }.encode(&mut bytes);
+    let (first, second) = bytes.split_at(20);
+    let mut decoder = RequestDecoder::default();
+    assert!(decoder.next(&mut &*first, &Limits::default()).unwrap().is_none());
+    let decoded = decoder.next(&mut &*second, &Limits::default()).unwrap().unwrap();
+    let Request::Set { value, .. } = decoded.request() else { panic!("{decoded:?}") };
+    check(value);
+}
+
+#[test]
+fn a_large_value_that_came_in_pieces_is_kept_without_a_copy() {
+    set_in_pieces(&[b'v'; Value::SHARED_FROM], |payload| {
+        assert_eq!(payload.to_value().unwrap().as_ptr(), payload.bytes().as_ptr());
+    });
+}
+
+#[test]
+fn a_small_value_does_not_keep_its_message_alive() {
+    set_in_pieces(&[b'v'; Value::SHARED_FROM - 1], |payload| {
+        let kept = payload.to_value().unwrap();
+        assert_eq!(*kept, *payload.bytes());
+        assert_ne!(kept.as_ptr(), payload.bytes().as_ptr());
+    });
+}

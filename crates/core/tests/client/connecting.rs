@@ -1,0 +1,144 @@
+//! Making the first connection: servers that are late, silent, strangers, or at another address.
+
+use std::time::Duration;
+
+use rallypoint_core::client::{ConnectionFault, Failure, PeerProtocol, Violation, ready};
+use rallypoint_core::wire::{Op, Request};
+
+use crate::net::{Host, Net};
+use crate::operations::{all, connected, prepared};
+use crate::server::{Act, Model};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects; how that ended, what was reported meanwhile, and how long it took.
+fn connect(net: &Net) -> (Result<(), Failure>, Vec<ConnectionFault>, Duration) {
+    let (start, mut reported) = (net.now(), Vec::new());
+    let result = ready(net.client().connect(&net.deadline(TIMEOUT), &mut |fault| reported.push(fault)));
+    (result, reported, net.now() - start)
+}
+
+fn store() -> Host {
+    Host::Store(Box::new(prepared(Model::ours("a"))))
+}
+
+#[test]
+fn a_server_that_cannot_be_had_is_given_its_time_and_named() {
+    for (host, fault) in [
+        (Host::Refuses, ConnectionFault::Refused),
+        (Host::Unreachable, ConnectionFault::Unanswered),
+        (Host::Closes, ConnectionFault::Closed),
+        (Host::Says(Vec::new()), ConnectionFault::Silent),
+    ] {
+        let net = Net::new(vec![host]);
+        let (result, reported, took) = connect(&net);
+        assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), fault.clone())])));
+        assert!(reported.contains(&fault), "{reported:?}");
+        assert!(took >= TIMEOUT && took < TIMEOUT + Duration::from_millis(100), "{fault} took {took:?}");
+    }
+}
+
+#[test]
+fn a_name_that_cannot_be_resolved_is_reported_and_may_resolve_later() {
+    let net = Net::new(vec![store()]);
+    net.change(|world| world.resolves = false);
+    let (result, reported, took) = connect(&net);
+    let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
+    assert_eq!(result, Err(Failure::Unreachable(vec![(String::new(), fault.clone())])));
+    assert!(reported.contains(&fault) && took >= TIMEOUT);
+    net.after(Duration::from_secs(2), |world| world.resolves = true);
+    let (result, _, took) = connect(&net);
+    assert!(result.is_ok() && took < Duration::from_millis(2_600), "{took:?}");
+}
+
+#[test]
+fn a_server_that_comes_later_is_found_within_its_pause() {
+    let net = Net::new(vec![Host::Refuses]);
+    net.after(Duration::from_secs(4), |world| world.hosts[0] = store());
+    let (result, reported, took) = connect(&net);
+    assert_eq!(result, Ok(()));
+    assert!(took < Duration::from_millis(4_600), "{took:?}");
+    assert!(reported.iter().all(|fault| *fault == ConnectionFault::Refused));
+}
+
+#[test]
+fn every_address_has_its_share_of_the_time() {
+    for dead in [Host::Unreachable, Host::Says(Vec::new()), Host::Refuses, Host::Closes] {
+        let net = Net::new(vec![dead, store()]);
+        let (result, _, took) = connect(&net);
+        assert_eq!(result, Ok(()));
+        assert!(took < TIMEOUT * 6 / 10, "{took:?}");
+    }
+}
+
+#[test]
+fn a_stranger_is_named_at_once_and_does_not_hide_the_store_at_another_address() {
+    for (said, protocol) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], PeerProtocol::Http),
+        (b"\x15\x03\x01\x00\x02", PeerProtocol::Tls),
+        (b"SSH-2.0-OpenSSH", PeerProtocol::Ssh),
+        (b"220 mail", PeerProtocol::Unknown(*b"220 ")),
+    ] {
+        let net = Net::new(vec![Host::Says(said.into())]);
+        let (result, _, took) = connect(&net);
+        let Err(Failure::Protocol(Some(peer), violation)) = result else { panic!("{result:?}") };
+        assert_eq!((peer.as_str(), violation.peer_protocol()), ("0", Some(protocol)));
+        assert!(matches!(violation, Violation::WrongNonce { .. }) && took < Duration::from_millis(1));
+        let net = Net::new(vec![Host::Says(said.into()), store()]);
+        assert_eq!(connect(&net).0, Ok(()));
+    }
+}
+
+#[test]
+fn a_client_sends_what_torch_sends_at_connect_and_nothing_more_until_its_first_operation() {
+    let net = Net::store(Model::ours("a"));
+    let client = net.client();
+    ready(client.connect(&net.deadline(TIMEOUT), &mut |_| {})).unwrap();
+    let ops = |net: &Net| net.model(|model| model.seen.iter().map(|(_, op)| *op).collect::<Vec<_>>());
+    assert_eq!(ops(&net), [Op::Validate, Op::Ping]);
+    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
+    assert_eq!(ops(&net)[2..], [Op::Check, Op::Get, Op::NumKeys]);
+    // A further connection is identified along with its handshake.
+    net.change(|world| world.close_all());
+    net.pass(Duration::from_secs(1));
+    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
+    assert_eq!(ops(&net)[5..], [Op::Validate, Op::Ping, Op::Check, Op::Get, Op::NumKeys]);
+}
+
+#[test]
+fn a_server_without_ping_is_used_without_ping() {
+    let mut model = prepared(Model::torchs());
+    model.always.push((Op::Ping, Act::Refuse));
+    let net = Net::store(model);
+    let client = net.client();
+    for operation in all().into_iter().filter(|operation| operation.op != Op::Ping) {
+        assert_eq!(operation.run(&client, TIMEOUT), Ok(()), "{:?}", operation.op);
+    }
+    assert_eq!(net.model(|model| model.count(Op::Ping)), 1);
+}
+
+#[test]
+fn an_operation_that_the_server_lacks_is_named_and_the_client_goes_on() {
+    for (op, since) in
+        [(Op::QueuePush, "2.8"), (Op::QueuePop, "2.8"), (Op::ListKeys, "2.10"), (Op::Barrier, "2.12")]
+    {
+        let (net, client) = connected(Model::torchs());
+        let lacking = [Op::QueuePush, Op::QueuePop, Op::QueueLen, Op::ListKeys, Op::Barrier];
+        net.model(|model| model.always.extend(lacking.map(|op| (op, Act::Refuse))));
+        let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
+        assert_eq!(operation.run(&client, TIMEOUT), Err(Failure::Unsupported(since)), "{op:?}");
+        ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+    }
+}
+
+#[test]
+fn workers_are_waited_for_and_counted() {
+    let (net, client) = connected(Model::torchs());
+    let deadline = net.deadline(TIMEOUT);
+    let joined = ready(client.count_worker(&deadline)).unwrap();
+    assert_eq!(joined, 1);
+    net.after(Duration::from_secs(1), |world| world.set("init/", "3"));
+    assert_eq!(ready(client.wait_for_workers(joined, 3, &deadline)), Ok(()));
+    let failure = ready(client.wait_for_workers(3, 4, &deadline)).unwrap_err();
+    assert_eq!(failure, Failure::WorkersMissing { joined: 3, expected: 4 });
+}

@@ -1,0 +1,10 @@
+//! The client against servers that are stopped, killed, restarted, cut off, silent, slow or hostile: in virtual time.
+
+mod connecting;
+mod hostile;
+mod identity;
+mod net;
+mod operations;
+mod server;
+mod silence;
+mod unanswered;

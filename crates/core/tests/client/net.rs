@@ -1,0 +1,405 @@
+//! A network in virtual time: addresses, connections, and a clock that moves only when a client waits.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rallypoint_core::Limits;
+use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, IoFault, OnReset};
+
+use crate::server::{Act, Model, Served};
+
+/// What is at an address.
+pub(crate) enum Host {
+    /// No process listens.
+    Refuses,
+    /// Nothing answers a connection attempt.
+    Unreachable,
+    /// Connections are accepted, and closed when the first byte arrives.
+    Closes,
+    /// Connections are accepted, and answered with these bytes.
+    Says(Vec<u8>),
+    /// A store.
+    Store(Box<Model>),
+}
+
+/// What happens at a moment, whatever the client does.
+type Event = Box<dyn FnOnce(&mut World)>;
+
+/// Everything behind the client's sockets.
+pub(crate) struct World {
+    pub(crate) now: Duration,
+    pub(crate) hosts: Vec<Host>,
+    /// Whether packets pass. While they don't, what is sent is lost with its connection.
+    pub(crate) is_cut: bool,
+    /// Whether the stores run. While they don't, what is sent waits.
+    pub(crate) is_stopped: bool,
+    pub(crate) connections: Vec<Connection>,
+    /// The user timeouts that were set, in order.
+    pub(crate) user_timeouts: Vec<Duration>,
+    pub(crate) resolves: bool,
+    events: Vec<(Duration, Event)>,
+    /// How long a packet travels.
+    pub(crate) latency: Duration,
+}
+
+/// One connection, seen from the network.
+#[derive(Default)]
+pub(crate) struct Connection {
+    pub(crate) host: usize,
+    /// Bytes for the client, and when they arrive.
+    inbound: VecDeque<(Duration, Vec<u8>)>,
+    /// When the client sees that the server has closed the connection.
+    closed_at: Option<Duration>,
+    /// When the client's machine gives the connection up.
+    breaks_at: Option<Duration>,
+    /// Bytes that a stopped store has not read.
+    unread: Vec<u8>,
+    is_dropped: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct Net(pub(crate) Rc<RefCell<World>>);
+
+impl std::fmt::Debug for Net {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Net")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    net: Net,
+    id: usize,
+    user_timeout: std::cell::Cell<Duration>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut world = self.net.0.borrow_mut();
+        world.connections[self.id].is_dropped = true;
+        let host = world.connections[self.id].host;
+        if let Host::Store(model) = &mut world.hosts[host] {
+            model.disconnect(self.id);
+        }
+    }
+}
+
+impl Net {
+    /// A network with these addresses.
+    pub(crate) fn new(hosts: Vec<Host>) -> Net {
+        Net(Rc::new(RefCell::new(World {
+            now: Duration::from_secs(1_000_000),
+            hosts,
+            is_cut: false,
+            is_stopped: false,
+            connections: Vec::new(),
+            user_timeouts: Vec::new(),
+            resolves: true,
+            events: Vec::new(),
+            latency: Duration::from_micros(50),
+        })))
+    }
+
+    /// A network with one store.
+    pub(crate) fn store(model: Model) -> Net {
+        Net::new(vec![Host::Store(Box::new(model))])
+    }
+
+    pub(crate) fn client(&self) -> Client<Net> {
+        Client::new(self.clone(), Limits::default(), OnReset::Fail)
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.0.borrow().now
+    }
+
+    pub(crate) fn deadline(&self, timeout: Duration) -> Deadline {
+        Deadline::after(self.now(), Some(timeout))
+    }
+
+    /// Lets something happen later.
+    pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut World) + 'static) {
+        let mut world = self.0.borrow_mut();
+        let at = world.now + delay;
+        world.events.push((at, Box::new(event)));
+    }
+
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        change(&mut self.0.borrow_mut())
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, time: Duration) {
+        let until = self.now() + time;
+        while self.0.borrow_mut().advance(until) {}
+        self.0.borrow_mut().now = until;
+    }
+
+    /// The store at the first address.
+    pub(crate) fn model<T>(&self, look: impl FnOnce(&mut Model) -> T) -> T {
+        self.change(|world| look(world.model()))
+    }
+
+    /// Waits until `is_ready`, an arrival or the deadline.
+    fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut World) -> Option<Poll>) -> Option<Poll> {
+        loop {
+            let mut world = self.0.borrow_mut();
+            let next = match poll(&mut world) {
+                Some(Poll::Later(at)) => Some(at),
+                Some(ready) => return Some(ready),
+                None => None,
+            };
+            let now = world.now;
+            let left = deadline.left(now);
+            if left == Some(Duration::ZERO) {
+                return None;
+            }
+            let until = left.map(|left| now + left);
+            let end = match (next, until) {
+                (Some(next), Some(until)) => next.min(until),
+                (Some(end), None) | (None, Some(end)) => end,
+                (None, None) => world.next_event().expect("the client would wait for ever"),
+            };
+            if !world.advance(end) {
+                world.now = end;
+            }
+        }
+    }
+}
+
+/// What a client that waits finds.
+enum Poll {
+    Later(Duration),
+    Ready(Result<usize, IoFault>),
+}
+
+impl World {
+    pub(crate) fn model(&mut self) -> &mut Model {
+        match &mut self.hosts[0] {
+            Host::Store(model) => model,
+            _ => panic!("there is no store"),
+        }
+    }
+
+    /// Another client sets a key of the store.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        let mut served = Vec::new();
+        let model = self.model();
+        model.values.insert(key.into(), value.into());
+        model.wake(&mut served);
+        self.deliver(served);
+    }
+
+    pub(crate) fn is_dropped(&self, id: usize) -> bool {
+        self.connections[id].is_dropped
+    }
+
+    /// Ends the process at the first address: its connections are closed, and nothing listens there any more.
+    pub(crate) fn kill(&mut self) {
+        self.hosts[0] = Host::Refuses;
+        self.close_all();
+    }
+
+    /// Puts another store in the place of the one at the first address.
+    pub(crate) fn restart(&mut self, model: Model) {
+        self.hosts[0] = Host::Store(Box::new(model));
+        self.close_all();
+    }
+
+    pub(crate) fn close_all(&mut self) {
+        (0..self.connections.len()).for_each(|id| self.close(id));
+    }
+
+    pub(crate) fn close(&mut self, id: usize) {
+        let at = self.now + self.latency;
+        self.connections[id].closed_at.get_or_insert(at);
+    }
+
+    /// Lets a stopped store go on.
+    pub(crate) fn resume(&mut self) {
+        self.is_stopped = false;
+        for id in 0..self.connections.len() {
+            let unread = std::mem::take(&mut self.connections[id].unread);
+            self.serve(id, &unread);
+        }
+    }
+
+    fn next_event(&self) -> Option<Duration> {
+        self.events.iter().map(|(at, _)| *at).min()
+    }
+
+    /// Runs the next event that is due by `end`; whether there was one.
+    fn advance(&mut self, end: Duration) -> bool {
+        let due = self.next_event().filter(|at| *at <= end);
+        let Some(at) = due else { return false };
+        self.now = self.now.max(at);
+        let place = self.events.iter().position(|(time, _)| *time == at).unwrap();
+        let (_, event) = self.events.remove(place);
+        event(self);
+        true
+    }
+
+    fn serve(&mut self, id: usize, bytes: &[u8]) {
+        let (now, latency) = (self.now, self.latency);
+        if self.is_stopped {
+            self.connections[id].unread.extend_from_slice(bytes);
+            return;
+        }
+        let connection = &mut self.connections[id];
+        match &mut self.hosts[connection.host] {
+            Host::Refuses | Host::Unreachable | Host::Closes => connection.closed_at = Some(now + latency),
+            Host::Says(reply) if reply.is_empty() => {}
+            Host::Says(reply) => connection.inbound.push_back((now + latency, std::mem::take(reply))),
+            Host::Store(model) => {
+                let served = model.receive(id, bytes);
+                self.deliver(served);
+            }
+        }
+    }
+
+    fn deliver(&mut self, served: Vec<Served>) {
+        let (at, latency) = (self.now + self.latency, self.latency);
+        for Served { to, act, reply } in served {
+            let connection = &mut self.connections[to];
+            match act {
+                Act::Refuse | Act::Close => connection.closed_at = Some(at),
+                Act::Ignore => {}
+                Act::Say(bytes) => connection.inbound.push_back((at, bytes)),
+                Act::Cut(len) => {
+                    connection.inbound.push_back((at, reply[..len.min(reply.len())].to_vec()));
+                    connection.closed_at = Some(at + latency);
+                }
+                Act::Twice => {
+                    connection.inbound.push_back((at, reply.clone()));
+                    connection.inbound.push_back((at + Duration::from_millis(3), reply));
+                }
+                Act::Drip(pause) => {
+                    for (n, byte) in reply.into_iter().enumerate() {
+                        connection.inbound.push_back((at + pause * (n as u32 + 1), vec![byte]));
+                    }
+                }
+                Act::Answer => connection.inbound.push_back((at, reply)),
+            }
+            connection.inbound.retain(|(_, bytes)| !bytes.is_empty());
+        }
+    }
+
+    fn poll_read(&mut self, id: usize, buffer: &mut [u8]) -> Option<Poll> {
+        let now = self.now;
+        let is_cut = self.is_cut;
+        let connection = &mut self.connections[id];
+        let breaks = connection.breaks_at;
+        if let Some((at, bytes)) = connection.inbound.front_mut().filter(|_| !is_cut) {
+            if *at > now {
+                return Some(Poll::Later(*at));
+            }
+            let len = bytes.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&bytes[..len]);
+            bytes.drain(..len);
+            if bytes.is_empty() {
+                connection.inbound.pop_front();
+            }
+            return Some(Poll::Ready(Ok(len)));
+        }
+        match (connection.closed_at.filter(|_| !is_cut), breaks) {
+            (Some(at), _) if at <= now => Some(Poll::Ready(Err(IoFault::Lost(ConnectionFault::Closed)))),
+            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(IoFault::Lost(ConnectionFault::Vanished)))),
+            (Some(at), _) | (None, Some(at)) => Some(Poll::Later(at)),
+            (None, None) => None,
+        }
+    }
+}
+
+impl Io for Net {
+    type Address = usize;
+    type Stream = Stream;
+
+    fn now(&self) -> Duration {
+        Net::now(self)
+    }
+
+    fn random(&self) -> u32 {
+        512
+    }
+
+    async fn resolve(
+        &self,
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(ConnectionFault),
+    ) -> Result<Vec<usize>, ConnectionFault> {
+        let (count, resolves) = self.change(|world| (world.hosts.len(), world.resolves));
+        if resolves {
+            return Ok((0..count).collect());
+        }
+        let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
+        on_silence(fault.clone());
+        self.sleep(&deadline.or_after(self.now(), Duration::from_millis(20))).await;
+        Err(fault)
+    }
+
+    async fn connect(&self, address: &usize, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
+        let (is_lost, is_refused, latency) = self.change(|world| {
+            let host = &world.hosts[*address];
+            (world.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses), world.latency)
+        });
+        if is_lost {
+            self.sleep(deadline).await;
+            return Err(ConnectionFault::Unanswered);
+        }
+        self.pass(2 * latency);
+        if is_refused {
+            return Err(ConnectionFault::Refused);
+        }
+        let id = self.change(|world| {
+            world.connections.push(Connection { host: *address, ..Connection::default() });
+            world.connections.len() - 1
+        });
+        Ok(Stream { net: self.clone(), id, user_timeout: Duration::MAX.into() })
+    }
+
+    async fn write(&self, stream: &mut Stream, bytes: &[u8], _: &Deadline) -> Result<usize, IoFault> {
+        self.change(|world| {
+            let (now, connection) = (world.now, &mut world.connections[stream.id]);
+            if connection.closed_at.is_some_and(|at| at <= now) {
+                return Err(IoFault::Lost(ConnectionFault::Closed));
+            }
+            if world.is_cut {
+                connection.breaks_at.get_or_insert(now.saturating_add(stream.user_timeout.get()));
+            } else {
+                world.serve(stream.id, bytes);
+            }
+            Ok(bytes.len())
+        })
+    }
+
+    async fn read(
+        &self,
+        stream: &mut Stream,
+        buffer: &mut [u8],
+        deadline: &Deadline,
+    ) -> Result<usize, IoFault> {
+        match self.wait(deadline, |world| world.poll_read(stream.id, buffer)) {
+            Some(Poll::Ready(read)) => read,
+            _ => Err(IoFault::TimedOut),
+        }
+    }
+
+    async fn sleep(&self, deadline: &Deadline) {
+        self.wait(deadline, |_| None);
+    }
+
+    fn is_quiet(&self, stream: &Stream) -> bool {
+        self.change(|world| {
+            let (now, connection) = (world.now, &world.connections[stream.id]);
+            let has_come = connection.inbound.front().is_some_and(|(at, _)| *at <= now);
+            !has_come && connection.closed_at.is_none_or(|at| at > now)
+        })
+    }
+
+    fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
+        stream.user_timeout.set(timeout);
+        self.change(|world| world.user_timeouts.push(timeout));
+    }
+}

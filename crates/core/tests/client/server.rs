@@ -1,0 +1,309 @@
+//! A small store of its own, which does with each request what the test says, and remembers what came.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rallypoint_core::wire::{Op, Reply, Request, RequestDecoder};
+use rallypoint_core::{Limits, Value};
+use std::time::Duration;
+
+/// What to do with a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    /// What a server does.
+    Answer,
+    /// Carries the request out and closes the connection.
+    Close,
+    /// Closes the connection. The request is not carried out.
+    Refuse,
+    /// Nothing at all, from now on.
+    Ignore,
+    /// Sends this in the place of the reply.
+    Say(Vec<u8>),
+    /// Sends the reply, and 3 ms later the same again.
+    Twice,
+    /// Sends so many bytes of the reply and closes the connection.
+    Cut(usize),
+    /// Sends the reply a byte at a time, with so long a pause before each.
+    Drip(Duration),
+}
+
+/// What a request led to.
+pub(crate) struct Served {
+    pub(crate) to: usize,
+    pub(crate) act: Act,
+    pub(crate) reply: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Peer {
+    decoder: RequestDecoder,
+    /// The keys or the barrier that the peer waits for, and since when.
+    awaited: Option<(Op, Vec<Vec<u8>>)>,
+    /// Requests behind a wait.
+    deferred: VecDeque<Vec<u8>>,
+    is_ignored: bool,
+}
+
+/// The store.
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) values: BTreeMap<Vec<u8>, Vec<u8>>,
+    queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
+    peers: BTreeMap<usize, Peer>,
+    /// Whether the last COMPARE_SET stored.
+    stored: bool,
+    /// Every request, with its connection.
+    pub(crate) seen: Vec<(usize, Op)>,
+    /// What to do with requests of these kinds, once each.
+    pub(crate) traps: Vec<(Op, Act)>,
+    /// What to do with all requests of these kinds.
+    pub(crate) always: Vec<(Op, Act)>,
+    /// Answers only so many further CHECKs.
+    pub(crate) checks_left: Option<usize>,
+}
+
+impl Clone for Model {
+    /// A store with the same values, without connections.
+    fn clone(&self) -> Model {
+        Model { values: self.values.clone(), queues: self.queues.clone(), ..Model::default() }
+    }
+}
+
+const SERVER_KEY: &[u8] = b"rallypoint/server";
+
+impl Model {
+    /// A server of torch's, which says nothing of itself.
+    pub(crate) fn torchs() -> Model {
+        Model::default()
+    }
+
+    /// A server of ours.
+    pub(crate) fn ours(instance: &str) -> Model {
+        let identity = format!("version=0 instance={instance} capabilities=in-order,stored value_len=100");
+        let mut model = Model::default();
+        model.values.insert(SERVER_KEY.into(), identity.into_bytes());
+        model
+    }
+
+    pub(crate) fn with(mut self, key: &str, value: &str) -> Model {
+        self.values.insert(key.into(), value.into());
+        self
+    }
+
+    pub(crate) fn push(&mut self, queue: &str, item: &str) {
+        self.queues.entry(queue.into()).or_default().push_back(item.into());
+    }
+
+    /// Does this with the next request of this kind.
+    pub(crate) fn trap(&mut self, op: Op, act: Act) {
+        self.traps.push((op, act));
+    }
+
+    pub(crate) fn count(&self, op: Op) -> usize {
+        self.seen.iter().filter(|(_, seen)| *seen == op).count()
+    }
+
+    pub(crate) fn disconnect(&mut self, peer: usize) {
+        self.peers.remove(&peer);
+    }
+
+    pub(crate) fn receive(&mut self, from: usize, bytes: &[u8]) -> Vec<Served> {
+        let mut served = Vec::new();
+        let mut decoder = std::mem::take(&mut self.peers.entry(from).or_default().decoder);
+        let mut input = bytes;
+        while let Some(frame) = decoder.next(&mut input, &Limits::default()).expect("well-formed requests") {
+            let request = frame.request();
+            let op = request.op();
+            self.seen.push((from, op));
+            let peer = self.peers.entry(from).or_default();
+            if peer.is_ignored {
+                continue;
+            }
+            if peer.awaited.is_some() && op != Op::CancelWait {
+                let mut bytes = Vec::new();
+                request.encode(&mut bytes);
+                peer.deferred.push_back(bytes);
+                continue;
+            }
+            if !self.serve(from, request, &mut served) {
+                return served;
+            }
+        }
+        self.peers.entry(from).or_default().decoder = decoder;
+        served
+    }
+
+    /// Carries out one request; whether the connection is still open.
+    fn serve(&mut self, from: usize, request: Request<'_>, served: &mut Vec<Served>) -> bool {
+        let op = request.op();
+        let trapped = self.traps.iter().position(|(trapped, _)| *trapped == op);
+        let act = match trapped {
+            Some(at) => self.traps.remove(at).1,
+            None => {
+                self.always.iter().find(|(all, _)| *all == op).map_or(Act::Answer, |(_, act)| act.clone())
+            }
+        };
+        let act = match &mut self.checks_left {
+            Some(0) if op == Op::Check => Act::Ignore,
+            Some(left) if op == Op::Check => {
+                *left -= 1;
+                act
+            }
+            _ => act,
+        };
+        match act {
+            Act::Refuse => {
+                served.push(Served { to: from, act, reply: Vec::new() });
+                return false;
+            }
+            Act::Ignore => {
+                self.peers.entry(from).or_default().is_ignored = true;
+                return true;
+            }
+            _ => {}
+        }
+        let Some(reply) = self.execute(from, request) else {
+            served.push(Served { to: from, act: Act::Refuse, reply: Vec::new() });
+            return false;
+        };
+        let is_open = !matches!(act, Act::Close | Act::Cut(_));
+        served.push(Served { to: from, act, reply });
+        self.wake(served);
+        is_open
+    }
+
+    /// Ends the waits whose keys are all there, and serves what is behind them.
+    pub(crate) fn wake(&mut self, served: &mut Vec<Served>) {
+        let done: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| {
+                let awaited = peer.awaited.as_ref().filter(|(op, _)| *op == Op::Wait);
+                awaited.is_some_and(|(_, keys)| keys.iter().all(|key| self.has(key)))
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in done {
+            self.end_wait(id, Reply::Stop, served);
+        }
+    }
+
+    fn end_wait(&mut self, id: usize, reply: Reply, served: &mut Vec<Served>) {
+        let peer = self.peers.get_mut(&id).expect("a peer that waits");
+        peer.awaited = None;
+        let deferred = std::mem::take(&mut peer.deferred);
+        served.push(Served { to: id, act: Act::Answer, reply: encoded(reply) });
+        for bytes in deferred {
+            let mut decoder = RequestDecoder::default();
+            let mut input = &bytes[..];
+            let frame = decoder.next(&mut input, &Limits::default()).unwrap().expect("one request");
+            self.serve(id, frame.request(), served);
+        }
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key) || self.queues.get(key).is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// The bytes of the reply, `None` if the server closes the connection.
+    fn execute(&mut self, from: usize, request: Request<'_>) -> Option<Vec<u8>> {
+        let value = |value: Option<&Vec<u8>>| Value::copied(value.map_or(&[][..], |value| value));
+        let one = |reply: Reply| Some(encoded(reply));
+        match request {
+            Request::Validate { .. } => Some(Vec::new()),
+            Request::Ping { nonce } => one(Reply::Nonce(nonce)),
+            Request::Set { key, value } => {
+                self.values.insert(key.into(), value.bytes().to_vec());
+                Some(Vec::new())
+            }
+            Request::MultiSet { pairs } => {
+                for (key, value) in pairs.iter() {
+                    self.values.insert(key.into(), value.to_vec());
+                }
+                Some(Vec::new())
+            }
+            Request::Append { key, value } => {
+                let held = self.values.entry(key.into()).or_default();
+                if held.len() + value.bytes().len() > 100 {
+                    return None;
+                }
+                held.extend_from_slice(value.bytes());
+                Some(Vec::new())
+            }
+            Request::Get { key } => one(Reply::Value(value(self.values.get(key)))),
+            Request::MultiGet { keys } => {
+                one(Reply::Values(keys.iter().map(|key| value(self.values.get(key))).collect()))
+            }
+            Request::Add { key, delta } => {
+                let held = self.values.get(key).map_or(Some(0), |held| {
+                    std::str::from_utf8(held).ok().and_then(|held| held.parse::<i64>().ok())
+                });
+                let sum = held?.checked_add(delta)?;
+                self.values.insert(key.into(), sum.to_string().into_bytes());
+                one(Reply::Number(sum))
+            }
+            Request::CompareSet { key, expected, desired } => {
+                let held = self.values.get(key).cloned();
+                self.stored = held.as_deref().map_or(expected.is_empty(), |held| held == expected);
+                if self.stored {
+                    self.values.insert(key.into(), desired.bytes().to_vec());
+                    return one(Reply::Value(Value::copied(desired.bytes())));
+                }
+                one(Reply::Value(Value::copied(held.as_deref().unwrap_or(expected))))
+            }
+            Request::Check { keys } => {
+                let mut keys = keys.iter();
+                let stored = self.stored && self.values.contains_key(SERVER_KEY);
+                one(Reply::Checked(keys.all(|key| (key == b"rallypoint/stored" && stored) || self.has(key))))
+            }
+            Request::Wait { keys } => {
+                let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
+                if keys.iter().all(|key| self.has(key)) {
+                    return one(Reply::Stop);
+                }
+                self.peers.entry(from).or_default().awaited = Some((Op::Wait, keys));
+                Some(Vec::new())
+            }
+            Request::Barrier { key, world_size } => {
+                if world_size <= 1 {
+                    return one(Reply::Stop);
+                }
+                self.peers.entry(from).or_default().awaited = Some((Op::Barrier, vec![key.into()]));
+                Some(Vec::new())
+            }
+            Request::CancelWait => {
+                if self.peers.entry(from).or_default().awaited.is_none() {
+                    return one(Reply::Canceled);
+                }
+                let mut served = Vec::new();
+                self.end_wait(from, Reply::Canceled, &mut served);
+                Some(served.into_iter().flat_map(|served| served.reply).collect())
+            }
+            Request::NumKeys => one(Reply::Number(self.values.len() as i64)),
+            Request::DeleteKey { key } => one(Reply::Number(i64::from(self.values.remove(key).is_some()))),
+            Request::QueuePush { key, value } => {
+                self.queues.entry(key.into()).or_default().push_back(value.bytes().to_vec());
+                Some(Vec::new())
+            }
+            Request::QueuePop { key } => {
+                let queue = self.queues.entry(key.into()).or_default();
+                let before = queue.len() as i64;
+                let item = queue.pop_front().map(|item| Value::copied(&item));
+                one(Reply::Popped { before, item })
+            }
+            Request::QueueLen { key } => {
+                one(Reply::Number(self.queues.get(key).map_or(0, |queue| queue.len() as i64)))
+            }
+            Request::ListKeys => {
+                one(Reply::Keys(self.values.keys().map(|key| key.as_slice().into()).collect()))
+            }
+        }
+    }
+}
+
+/// The bytes of a reply.
+pub(crate) fn encoded(reply: Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    bytes
+}

@@ -1,0 +1,189 @@
+//! Servers that don't answer: stopped, or cut off.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rallypoint_core::client::{Failure, ready};
+use rallypoint_core::wire::{Op, Request};
+
+use crate::net::Net;
+use crate::operations::{all, connected, prepared, waiting};
+use crate::server::{Act, Model};
+
+const TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_LATE: Duration = Duration::from_millis(150);
+
+/// How long a call takes.
+fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
+    let start = net.now();
+    let result = call();
+    (result, net.now() - start)
+}
+
+#[test]
+fn every_operation_returns_in_time_from_a_stopped_server_and_works_when_it_goes_on() {
+    for model in [Model::ours, |_: &str| Model::torchs()] {
+        for operation in all().into_iter().chain(waiting()) {
+            let (net, client) = connected(model("a"));
+            net.change(|world| world.is_stopped = true);
+            let (result, took) = timed(&net, || operation.run(&client, TIMEOUT));
+            let failure = result.expect_err("a stopped server answers nothing");
+            assert!(took >= TIMEOUT && took <= TIMEOUT + MAX_LATE, "{:?} took {took:?}", operation.op);
+            match failure {
+                Failure::NoAnswer | Failure::Timeout(None) => {
+                    assert!(operation.is_repeatable || operation.op == Op::QueuePop, "{:?}", operation.op);
+                }
+                Failure::Indeterminate(reason) => {
+                    assert!(!operation.is_repeatable, "{:?}", operation.op);
+                    assert!(reason.starts_with("no answer within 3"), "{reason}");
+                }
+                other => panic!("{:?}: {other:?}", operation.op),
+            }
+            net.change(|world| world.resume());
+            ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_goes_on_in_time_answers_over_the_same_connection() {
+    for operation in all() {
+        let (net, client) = connected(Model::ours("a"));
+        net.change(|world| world.is_stopped = true);
+        net.after(Duration::from_secs(60), |world| world.resume());
+        let (result, took) = timed(&net, || operation.run(&client, Duration::from_secs(300)));
+        assert_eq!(result, Ok(()), "{:?}", operation.op);
+        assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(61), "{took:?}");
+        assert_eq!(net.change(|world| world.connections.len()), 1);
+    }
+}
+
+#[test]
+fn a_timeout_is_kept_whatever_its_length() {
+    for millis in [0, 1, 10, 100, 1_000, 10_000, 300_000] {
+        let timeout = Duration::from_millis(millis);
+        for operation in waiting() {
+            let (net, client) = connected(Model::ours("a"));
+            let (result, took) = timed(&net, || operation.run(&client, timeout));
+            assert!(result.is_err());
+            let late = (timeout / 20).max(Duration::from_millis(100));
+            assert!(took >= timeout && took <= timeout + late, "{:?} took {took:?}", operation.op);
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_times_out_says_which_keys_are_there_and_its_connection_is_used_again() {
+    let (net, client) = connected(Model::ours("a"));
+    let keys: [&[u8]; 3] = [b"/there", b"/missing", b"/number"];
+    let failure = ready(client.wait_then(Op::Wait, &keys, None, &net.deadline(TIMEOUT))).unwrap_err();
+    assert_eq!(failure, Failure::Timeout(Some(vec![true, false, true])));
+    ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+    assert_eq!(net.change(|world| world.connections.len()), 1);
+}
+
+#[test]
+fn a_server_that_falls_silent_while_it_says_which_keys_are_there_is_believed_so_far() {
+    let (net, client) = connected(Model::ours("a"));
+    let names: Vec<_> = (0..10_000).map(|n| format!("/{n}").into_bytes()).collect();
+    let keys: Vec<_> = names.iter().map(Vec::as_slice).collect();
+    net.model(|model| model.checks_left = Some(9_000));
+    let failure = ready(client.wait_then(Op::Wait, &keys, None, &net.deadline(TIMEOUT))).unwrap_err();
+    let Failure::Timeout(Some(present)) = failure else { panic!("{failure:?}") };
+    assert!(!present.is_empty() && present.len() < keys.len() && !present.contains(&true));
+    net.model(|model| model.checks_left = None);
+    ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+}
+
+#[test]
+fn a_key_that_arrives_while_the_wait_is_cancelled_counts() {
+    let (net, client) = connected(Model::ours("a"));
+    net.change(|world| world.latency = Duration::from_millis(10));
+    // The reply is on its way when the client cancels.
+    net.after(TIMEOUT - Duration::from_millis(5), |world| world.set("/k", "v"));
+    assert_eq!(&*ready(client.get(b"/k", &net.deadline(TIMEOUT))).unwrap(), b"v");
+    ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+    assert_eq!(net.change(|world| world.connections.len()), 1);
+}
+
+#[test]
+fn a_call_on_a_network_that_passes_nothing_goes_on_soon_after_it_does() {
+    for operation in all() {
+        let (net, client) = connected(Model::ours("a"));
+        net.change(|world| world.is_cut = true);
+        net.after(Duration::from_secs(30), |world| world.is_cut = false);
+        let (result, took) = timed(&net, || operation.run(&client, Duration::from_secs(300)));
+        match operation.is_repeatable {
+            true => {
+                assert_eq!(result, Ok(()), "{:?}", operation.op);
+                assert!(took < Duration::from_secs(35), "{:?} took {took:?}", operation.op);
+            }
+            // The kernel gives it up after 120 s, and the client does not repeat it.
+            false if operation.op == Op::QueuePop => {}
+            false => assert!(matches!(result, Err(Failure::Indeterminate(_))), "{result:?}"),
+        }
+        ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+    }
+}
+
+#[test]
+fn every_operation_returns_in_time_while_nothing_passes() {
+    for operation in all().into_iter().chain(waiting()) {
+        let (net, client) = connected(Model::torchs());
+        net.change(|world| world.is_cut = true);
+        for timeout in [Duration::from_secs(3), Duration::from_secs(40)] {
+            let (result, took) = timed(&net, || operation.run(&client, timeout));
+            assert!(result.is_err(), "{:?}", operation.op);
+            let late = (timeout / 20).max(MAX_LATE);
+            assert!(took <= timeout + late, "{:?} took {took:?}", operation.op);
+        }
+        net.change(|world| world.is_cut = false);
+        ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
+    }
+}
+
+#[test]
+fn small_requests_that_may_be_repeated_give_up_a_dead_connection_sooner() {
+    let (net, client) = connected(Model::ours("a"));
+    let (brief, long) = (Duration::from_secs(10), Duration::from_secs(120));
+    let last = |net: &Net| net.change(|world| world.user_timeouts.last().copied().unwrap());
+    let set = |value: &[u8]| {
+        let request = Request::Set { key: b"/k", value: value.into() };
+        ready(client.acknowledged(None, request, &net.deadline(TIMEOUT))).unwrap();
+    };
+    set(b"v");
+    assert_eq!(last(&net), brief);
+    set(&vec![0; 100_000]);
+    assert_eq!(last(&net), long);
+    set(b"v");
+    ready(client.add(b"/number", 1, &net.deadline(TIMEOUT))).unwrap();
+    assert_eq!(last(&net), long);
+}
+
+#[test]
+fn a_late_answer_is_never_taken_for_another() {
+    let (net, client) = connected(Model::ours("a"));
+    net.model(|model| model.trap(Op::Get, Act::Drip(Duration::from_secs(1))));
+    let failure = ready(client.get(b"/there", &net.deadline(TIMEOUT))).unwrap_err();
+    assert_eq!(failure, Failure::NoAnswer);
+    net.pass(Duration::from_secs(60));
+    assert_eq!(&*ready(client.get(b"/number", &net.deadline(TIMEOUT))).unwrap(), b"1");
+}
+
+#[test]
+fn a_cancelled_call_ends_as_if_its_time_were_up() {
+    for operation in waiting() {
+        let net = Net::store(prepared(Model::ours("a")));
+        let client = net.client();
+        let flag = Arc::new(AtomicBool::new(false));
+        let deadline = net.deadline(TIMEOUT).or_cancelled(Some(flag.clone()));
+        net.after(Duration::from_secs(1), move |_| flag.store(true, Ordering::Relaxed));
+        let (result, took) = timed(&net, || (operation.call)(&client, &deadline));
+        assert!(matches!(
+            result,
+            Err(Failure::Timeout(None) | Failure::Indeterminate(_) | Failure::NoAnswer)
+        ));
+        assert!(took <= Duration::from_millis(1_001), "{:?} took {took:?}", operation.op);
+    }
+}

@@ -1,0 +1,464 @@
+//! The hub by hand, one fact at a time, in memory and in virtual time. Random orders of everything are in `model`.
+
+#[path = "support/loopback.rs"]
+mod loopback;
+
+use std::time::Duration;
+
+use rallypoint_core::hub::{CloseReason, ConnectionId, Event, HubOptions};
+use rallypoint_core::wire::{KeyList, MAGIC, PairList, Request};
+use rallypoint_core::{Limits, Refusal};
+
+use loopback::Loopback;
+
+const MIB: usize = 1 << 20;
+const KEY: &[&[u8]] = &[b"/k"];
+const SECOND: Duration = Duration::from_secs(1);
+
+fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|request| request.encode(&mut bytes));
+    bytes
+}
+
+fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request::Set { key, value: value.into() }
+}
+
+fn wait<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Wait { keys: KeyList::new(keys) }
+}
+
+/// The default limits, changed.
+fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    limits
+}
+
+fn server(limits: Limits) -> Loopback {
+    Loopback::new(HubOptions { limits, ..HubOptions::default() }, ())
+}
+
+/// Opens a connection and finishes its handshake.
+fn client(net: &mut Loopback) -> ConnectionId {
+    let id = net.open().expect("the connection is accepted");
+    net.send(id, &encoded(&[Request::Validate { magic: MAGIC }]));
+    id
+}
+
+/// Sends requests and returns what comes back.
+fn ask(net: &mut Loopback, id: ConnectionId, requests: &[Request<'_>]) -> Vec<u8> {
+    net.send(id, &encoded(requests));
+    net.take_received(id)
+}
+
+/// Returns the reasons for which connections were closed.
+fn closed(net: &mut Loopback) -> Vec<CloseReason> {
+    let events = std::mem::take(&mut net.events).into_iter();
+    events
+        .filter_map(|event| if let Event::Closed { reason, .. } = event { Some(reason) } else { None })
+        .collect()
+}
+
+// ---- one reply per request, in order ----
+
+#[test]
+fn a_wait_a_get_and_a_cancel_in_one_read_are_answered_canceled_and_then_the_value() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    ask(&mut net, id, &[set(b"/k", b"v")]);
+    let requests = [wait(&[b"/absent"]), Request::Get { key: b"/k" }, Request::CancelWait];
+    assert_eq!(ask(&mut net, id, &requests), b"\x01\x01\0\0\0\0\0\0\0v");
+}
+
+#[test]
+fn two_waits_in_one_read_are_answered_one_by_one() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    ask(&mut net, id, &[set(b"/k", b"v")]);
+    assert_eq!(ask(&mut net, id, &[wait(KEY), wait(KEY), Request::Ping { nonce: 9 }]), b"\0\0\x09\0\0\0");
+}
+
+#[test]
+fn a_cancel_without_a_wait_is_answered() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    assert_eq!(ask(&mut net, id, &[Request::CancelWait]), [1]);
+}
+
+#[test]
+fn a_woken_wait_continues_with_the_requests_behind_it() {
+    let mut net = server(Limits::default());
+    let [waiter, setter] = [(); 2].map(|()| client(&mut net));
+    assert_eq!(ask(&mut net, waiter, &[wait(KEY), Request::Get { key: b"/k" }]), b"");
+    ask(&mut net, setter, &[set(b"/k", b"v")]);
+    assert_eq!(net.take_received(waiter), b"\0\x01\0\0\0\0\0\0\0v");
+}
+
+#[test]
+fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
+    let pairs: [(&[u8], &[u8]); 2] = [(b"/a", b"1"), (b"/b", b"2")];
+    let bytes = encoded(&[Request::MultiSet { pairs: PairList::new(&pairs) }]);
+    let mut net = server(Limits::default());
+    let [slow, other] = [(); 2].map(|()| client(&mut net));
+    for (at, byte) in bytes.iter().enumerate() {
+        net.send(slow, &[*byte]);
+        let keys = if at + 1 == bytes.len() { 2 } else { 0 };
+        assert_eq!(net.hub.snapshot().keys, keys, "after byte {at}");
+    }
+    // Nothing of the request is left to be applied again.
+    ask(&mut net, other, &[set(b"/a", b"newer")]);
+    net.send(slow, &[]);
+    assert_eq!(net.hub.snapshot().get(b"/a").map(|value| value.to_vec()), Some(b"newer".to_vec()));
+}
+
+// ---- the end of a connection ----
+
+#[test]
+fn a_peer_that_ends_its_stream_gets_its_replies_first() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    net.set_window(id, 0);
+    net.send(id, &encoded(&[Request::Ping { nonce: 7 }]));
+    net.end(id);
+    assert!(net.is_open(id), "a reply is not sent yet");
+    net.set_window(id, 4);
+    assert!(!net.is_open(id));
+}
+
+#[test]
+fn a_waiting_peer_that_ends_its_stream_is_closed() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    net.send(id, &encoded(&[wait(KEY), Request::NumKeys]));
+    net.end(id);
+    assert!(!net.is_open(id));
+    assert_eq!(net.hub.snapshot().blocked, 0);
+}
+
+#[test]
+fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    net.set_window(id, 0);
+    let requests =
+        [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
+    net.send(id, &encoded(&requests));
+    assert!(!net.is_open(id), "a peer that takes nothing is closed at once");
+    assert_eq!(net.hub.snapshot().keys, 0);
+    let reason = Refusal::BadWorldSize { key: "/b".into(), world_size: 0 };
+    assert_eq!(closed(&mut net), [CloseReason::Refused(reason)]);
+    assert_eq!(net.hub.stats().refusals, 1);
+}
+
+#[test]
+fn a_closed_connection_leaves_its_index_to_a_new_one_that_old_events_do_not_reach() {
+    let mut net = server(Limits::default());
+    let old = client(&mut net);
+    net.fail(old);
+    let new = client(&mut net);
+    assert_eq!((old.index(), old == new), (new.index(), false));
+    net.hub.handle_readable(old, true);
+    net.hub.handle_failure(old, net.now);
+    net.run();
+    assert_eq!(ask(&mut net, new, &[Request::Ping { nonce: 1 }]), b"\x01\0\0\0");
+    assert_eq!(ConnectionId::from_bits(new.to_bits()), new);
+}
+
+// ---- admission and limits ----
+
+#[test]
+fn a_connection_past_the_limit_is_refused() {
+    let mut net = server(limits(|limits| limits.connections = 1));
+    client(&mut net);
+    assert_eq!(net.open(), None);
+    assert_eq!(closed(&mut net), [CloseReason::TooManyConnections { open: 1 }]);
+    assert_eq!((net.hub.stats().refused, net.hub.stats().accepted), (1, 2));
+}
+
+#[test]
+fn an_address_that_offends_too_often_is_refused_for_a_while() {
+    let limits = limits(|limits| limits.offences_per_second = 2);
+    let (mut net, peer) = (server(limits), "10.1.1.1:5".parse().unwrap());
+    for _ in 0..3 {
+        let id = net.open_from(peer).expect("it is not refused yet");
+        net.send(id, b"GET / HTTP/1.1\r\n");
+        assert!(!net.is_open(id));
+    }
+    assert_eq!(net.open_from(peer), None);
+    net.pass(11 * SECOND);
+    assert!(net.open_from(peer).is_some());
+}
+
+#[test]
+fn a_peer_that_reads_nothing_is_no_longer_read() {
+    let mut net = server(limits(|limits| {
+        limits.output_pause = 10;
+        limits.deferred_bytes = 1_000;
+    }));
+    let id = client(&mut net);
+    net.set_window(id, 0);
+    let pings = encoded(&[Request::Ping { nonce: 7 }; 10_000]);
+    net.send(id, &pings);
+    net.hub.check_invariants();
+    assert_eq!(net.take_received(id), b"");
+    net.set_window(id, usize::MAX);
+    assert_eq!(net.take_received(id), b"\x07\0\0\0".repeat(10_000), "nothing is lost");
+}
+
+#[test]
+fn uploads_share_one_budget_first_come_first_served() {
+    let limits = limits(|limits| limits.input_total = 16 * MIB);
+    let mut net = server(limits);
+    let value = vec![7; 8 * MIB];
+    let upload = encoded(&[set(b"/large", &value)]);
+    let ids: Vec<_> = (0..3).map(|_| client(&mut net)).collect();
+    ids.iter().for_each(|id| net.send(*id, &upload[..100_000]));
+    net.hub.check_invariants();
+    // The budget of 12 MiB is enough for one of them. The others are not read until it is done.
+    net.send(ids[1], &upload[100_000..]);
+    assert_eq!(net.hub.snapshot().keys, 0);
+    net.send(ids[0], &upload[100_000..]);
+    assert_eq!(net.hub.snapshot().keys, 1);
+    ids[1..].iter().for_each(|id| assert_eq!(ask(&mut net, *id, &[]), b""));
+    net.send(ids[2], &upload[100_000..]);
+    for id in ids {
+        assert_eq!(ask(&mut net, id, &[Request::NumKeys]), 1i64.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_stalled_upload_is_closed_while_others_wait_and_not_before() {
+    let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
+    let value = vec![7; 8 * MIB];
+    let upload = encoded(&[set(b"/large", &value)]);
+    let [stalled, waiting] = [(); 2].map(|()| client(&mut net));
+    net.send(stalled, &upload[..100_000]);
+    net.pass(10 * SECOND);
+    assert!(net.is_open(stalled), "no other upload waits");
+    net.send(waiting, &upload[..100_000]);
+    net.pass(4 * SECOND);
+    assert!(!net.is_open(stalled));
+    assert!(matches!(closed(&mut net)[..], [CloseReason::StalledUpload { waiting: 1, .. }]));
+    net.send(waiting, &upload[100_000..]);
+    assert_eq!(net.hub.snapshot().keys, 1);
+}
+
+#[test]
+fn past_the_limit_on_all_input_the_largest_request_is_cut_off() {
+    let mut net = server(limits(|limits| limits.input_total = 100_000));
+    let value = vec![7; 60_000];
+    let part = &encoded(&[set(b"/k", &value)])[..30_000];
+    let ids: Vec<_> = (0..4).map(|_| client(&mut net)).collect();
+    net.send(ids[0], &part[..20_000]);
+    ids[1..].iter().for_each(|id| net.send(*id, part));
+    net.hub.check_invariants();
+    assert!(net.is_open(ids[0]), "the smallest one stays");
+    assert!(matches!(closed(&mut net)[..], [CloseReason::TooMuchInput { .. }, ..]));
+}
+
+#[test]
+fn past_the_limit_on_all_output_the_oldest_reader_is_closed() {
+    let mut net = server(limits(|limits| limits.output_total = MIB));
+    let writer = client(&mut net);
+    let value = vec![7; MIB / 2];
+    let mut readers = Vec::new();
+    for number in 0..4u8 {
+        let key = [b'/', number];
+        ask(&mut net, writer, &[set(&key, &value)]);
+        let id = client(&mut net);
+        net.set_window(id, 0);
+        net.send(id, &encoded(&[Request::Get { key: &key }]));
+        readers.push(id);
+        // The store no longer holds the value, so it counts for its reader.
+        ask(&mut net, writer, &[Request::DeleteKey { key: &key }]);
+        net.pass(SECOND);
+        net.hub.check_invariants();
+    }
+    assert!(!net.is_open(readers[0]) && net.is_open(readers[3]));
+    assert!(matches!(closed(&mut net)[..], [CloseReason::TooMuchOutput { .. }, ..]));
+}
+
+#[test]
+fn a_thousand_readers_of_one_value_count_it_about_once() {
+    let mut net = server(limits(|limits| limits.output_total = 16 * MIB));
+    let writer = client(&mut net);
+    ask(&mut net, writer, &[set(b"/k", &vec![7; MIB])]);
+    let readers: Vec<_> = (0..1000).map(|_| client(&mut net)).collect();
+    for id in &readers {
+        net.set_window(*id, 0);
+        net.send(*id, &encoded(&[Request::Get { key: b"/k" }]));
+    }
+    net.pass(2 * SECOND);
+    assert!(readers.iter().all(|id| net.is_open(*id)), "{:?}", closed(&mut net).first());
+}
+
+#[test]
+fn a_list_of_keys_longer_than_a_reply_may_be_is_refused() {
+    let mut net = server(limits(|limits| limits.output_hard = 1_000));
+    let id = client(&mut net);
+    ask(&mut net, id, &[set(&[b'k'; 1_000], b"")]);
+    net.send(id, &encoded(&[Request::ListKeys]));
+    assert!(matches!(closed(&mut net)[..], [CloseReason::Refused(Refusal::ReplyTooLong { .. })]));
+}
+
+#[test]
+fn under_the_key_of_a_state_only_states_are_stored() {
+    let mut net = server(Limits::default());
+    let id = client(&mut net);
+    net.send(id, &encoded(&[set(b"/torch.rendezvous.job", b"cos\nsystem\n")]));
+    assert!(!net.is_open(id));
+    assert_eq!(net.hub.snapshot().keys, 0);
+    let reason = closed(&mut net).remove(0).to_string();
+    assert!(reason.contains("not the state of a rendezvous"), "{reason}");
+    // The keys of a round's own store hold anything.
+    let id = client(&mut net);
+    ask(&mut net, id, &[set(b"/torch.rendezvous.job.0/k", b"anything")]);
+    assert_eq!(net.hub.snapshot().keys, 1);
+}
+
+// ---- deadlines ----
+
+#[test]
+fn a_connection_without_a_handshake_is_closed_after_ten_seconds() {
+    let mut net = server(Limits::default());
+    let silent = net.open().unwrap();
+    let slow = net.open().unwrap();
+    net.send(slow, &encoded(&[Request::Validate { magic: MAGIC }])[..3]);
+    net.pass(9 * SECOND);
+    assert!(net.is_open(silent) && net.is_open(slow));
+    net.pass(2 * SECOND);
+    assert!(!net.is_open(silent) && !net.is_open(slow));
+    assert_eq!(net.hub.stats().no_handshake, 2);
+    assert_eq!(net.hub.poll_timeout(net.now), None, "no deadline is left");
+}
+
+#[test]
+fn of_too_many_connections_without_a_handshake_the_oldest_go_first() {
+    let mut net = server(limits(|limits| limits.stale_total = 2));
+    let ids: Vec<_> = (0..4).map(|_| net.open().unwrap()).collect();
+    net.pass(2 * SECOND);
+    assert_eq!(ids.iter().map(|id| net.is_open(*id)).collect::<Vec<_>>(), [false, false, true, true]);
+}
+
+#[test]
+fn a_request_that_arrives_too_slowly_is_cut_off_and_one_that_arrives_in_time_is_not() {
+    let mut net = server(Limits::default());
+    let [slow, fast] = [(); 2].map(|()| client(&mut net));
+    let value = vec![7; 200_000];
+    let bytes = encoded(&[set(b"/k", &value)]);
+    for second in 0..65 {
+        net.send(slow, &bytes[second..=second]);
+        net.send(fast, &bytes[2_000 * second..2_000 * (second + 1)]);
+        net.pass(SECOND);
+    }
+    assert!(!net.is_open(slow) && net.is_open(fast));
+    assert_eq!(closed(&mut net), [CloseReason::SlowRequest { limit: 1024 }]);
+}
+
+#[test]
+fn a_peer_that_takes_none_of_its_replies_is_closed_after_thirty_seconds() {
+    let mut net = server(Limits::default());
+    let [stuck, slow] = [(); 2].map(|()| client(&mut net));
+    ask(&mut net, slow, &[set(b"/k", &[7; 1000])]);
+    for id in [stuck, slow] {
+        net.set_window(id, 0);
+        net.send(id, &encoded(&[Request::Get { key: b"/k" }]));
+    }
+    for _ in 0..35 {
+        net.pass(SECOND);
+        net.set_window(slow, 1);
+    }
+    assert!(!net.is_open(stuck) && net.is_open(slow));
+    assert!(matches!(closed(&mut net)[..], [CloseReason::SlowReader { unsent: 1008, .. }]));
+}
+
+// ---- idle jobs ----
+
+/// A server in which jobs expire after a minute.
+fn expiring() -> Loopback {
+    Loopback::new(HubOptions { expire_idle_jobs: Some(60 * SECOND), ..HubOptions::default() }, ())
+}
+
+/// Sends requests over a connection of its own, which ends after them.
+fn visit(net: &mut Loopback, requests: &[Request<'_>]) {
+    let id = client(net);
+    ask(net, id, requests);
+    net.fail(id);
+}
+
+/// Returns run id and number of keys of the jobs that expired since the last call.
+fn expired(net: &mut Loopback) -> Vec<(String, usize)> {
+    let events = std::mem::take(&mut net.events).into_iter();
+    let job = |event| if let Event::Expired(job) = event { Some(job) } else { None };
+    events.filter_map(job).map(|job| (String::from_utf8(job.run_id).unwrap(), job.keys)).collect()
+}
+
+#[test]
+fn the_keys_of_an_idle_job_are_deleted_and_no_others() {
+    let mut net = expiring();
+    let push = Request::QueuePush { key: b"/torch.rendezvous.old.3/queue", value: b"item"[..].into() };
+    visit(
+        &mut net,
+        &[
+            set(b"/torch.rendezvous.old.3/MASTER_ADDR", b"v"),
+            set(b"/rallypoint.rendezvous/old/announced/3", b"v"),
+            push,
+            set(b"/mine/k", b"v"),
+        ],
+    );
+    net.pass(30 * SECOND);
+    visit(&mut net, &[set(b"/torch.rendezvous.new.0/k", b"v")]);
+    net.pass(29 * SECOND);
+    assert_eq!(expired(&mut net), []);
+    net.pass(3 * SECOND);
+    assert_eq!(expired(&mut net), [("old".into(), 3)]);
+    net.pass(60 * SECOND);
+    assert_eq!(expired(&mut net), [("new".into(), 1)]);
+    assert_eq!((net.hub.snapshot().keys, net.hub.snapshot().queue_items), (1, 0));
+    assert_eq!(net.hub.poll_timeout(net.now), None, "no job is left");
+}
+
+#[test]
+fn a_job_is_in_use_while_a_connection_names_its_keys() {
+    let key = &b"/torch.rendezvous.job.0/k"[..];
+    let (one, two) = ([key], [&b"/other"[..], key]);
+    let check = Request::Check { keys: KeyList::new(&two) };
+    for request in [Request::Get { key }, check, wait(&one), Request::Add { key, delta: 1 }] {
+        let mut net = expiring();
+        visit(&mut net, &[Request::Add { key, delta: 1 }]);
+        net.pass(50 * SECOND);
+        let id = client(&mut net);
+        // A request without a rendezvous key leaves the connection with its job.
+        ask(&mut net, id, &[request, set(b"/other", b"")]);
+        net.pass(1_000 * SECOND);
+        assert_eq!(expired(&mut net), [], "{request:?}: its client is connected");
+        net.fail(id);
+        net.pass(59 * SECOND);
+        assert_eq!(expired(&mut net), [], "{request:?}");
+        net.pass(3 * SECOND);
+        assert_eq!(expired(&mut net).len(), 1, "{request:?}");
+    }
+}
+
+#[test]
+fn a_connection_counts_for_the_job_it_named_last() {
+    let mut net = expiring();
+    let id = client(&mut net);
+    ask(&mut net, id, &[set(b"/torch.rendezvous.a.0/k", b""), set(b"/torch.rendezvous.b.0/k", b"")]);
+    net.pass(62 * SECOND);
+    assert_eq!(expired(&mut net), [("a".into(), 1)]);
+    net.pass(600 * SECOND);
+    assert_eq!(expired(&mut net), []);
+}
+
+#[test]
+fn a_job_that_returns_expires_again() {
+    let mut net = expiring();
+    for _ in 0..2 {
+        visit(&mut net, &[set(b"/torch.rendezvous.job.0/k", b"")]);
+        net.pass(62 * SECOND);
+        assert_eq!(expired(&mut net), [("job".into(), 1)]);
+    }
+}

@@ -1,0 +1,212 @@
+//! The client's driver: it resolves, connects, polls, reads, writes and reads the clock, and decides nothing.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rallypoint_core::Limits;
+use rallypoint_core::client::{ConnectionFault, Deadline, Io, IoFault};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::deadline::{now, random, sleep_until};
+use crate::endpoint::Endpoint;
+
+/// The way to the server of one endpoint.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    pub(super) endpoint: Endpoint,
+    pub(super) limits: Limits,
+}
+
+/// A connected socket, which never blocks by itself.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) socket: TcpStream,
+    /// Whether the last answer came soon, so that the next one is looked for before sleeping.
+    is_fast: bool,
+}
+
+/// An answer within this time is fast. Falling asleep and being woken may take most of it.
+const FAST_TIMEOUT: Duration = Duration::from_micros(200);
+/// How long a thread looks for an answer without sleeping, letting other threads run meanwhile.
+const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
+
+impl Io for Sockets {
+    type Address = SocketAddr;
+    type Stream = Stream;
+
+    fn now(&self) -> Duration {
+        now()
+    }
+
+    fn random(&self) -> u32 {
+        random()
+    }
+
+    async fn resolve(
+        &self,
+        deadline: &Deadline,
+        on_silence: &mut dyn FnMut(ConnectionFault),
+    ) -> Result<Vec<SocketAddr>, ConnectionFault> {
+        self.endpoint.resolve_until(deadline, &mut |fault| on_silence(fault))
+    }
+
+    async fn connect(&self, address: &SocketAddr, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
+        let socket = connect(*address, deadline)?;
+        if is_to_itself(&socket) {
+            return Err(ConnectionFault::Refused);
+        }
+        socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
+        // Best effort, as is the user timeout: without them a dead peer is noticed later.
+        let _ = SockRef::from(&socket).set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(self.limits.client_keepalive_idle)
+                .with_interval(self.limits.client_keepalive_interval)
+                .with_retries(self.limits.keepalive_probes),
+        );
+        Ok(Stream { socket, is_fast: false })
+    }
+
+    async fn write(&self, stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> Result<usize, IoFault> {
+        loop {
+            match send(&stream.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::OUT, deadline)?,
+                sent => return sent.map_err(broke),
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        stream: &mut Stream,
+        buffer: &mut [u8],
+        deadline: &Deadline,
+    ) -> Result<usize, IoFault> {
+        let start = now();
+        let mut spin = stream.is_fast.then(Spin::start).flatten();
+        loop {
+            match recv(&stream.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(IoFault::Lost(ConnectionFault::Closed)),
+                Ok((len, _)) => {
+                    stream.is_fast = now() - start < FAST_TIMEOUT;
+                    return Ok(len);
+                }
+                Err(Errno::AGAIN | Errno::INTR) if spin.is_some() => {
+                    std::thread::yield_now();
+                    spin = spin.filter(|_| now() - start < SPIN_TIMEOUT);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::IN, deadline)?,
+                Err(error) => return Err(broke(error)),
+            }
+        }
+    }
+
+    async fn sleep(&self, deadline: &Deadline) {
+        sleep_until(deadline);
+    }
+
+    fn is_quiet(&self, stream: &Stream) -> bool {
+        let peeked = recv(&stream.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(Errno::AGAIN))
+    }
+
+    fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
+        let _ = SockRef::from(&stream.socket).set_tcp_user_timeout(Some(timeout));
+    }
+}
+
+/// A thread that looks for an answer without sleeping. At most every second processor is busy with it, because many such
+/// threads would take the time of those that answer.
+struct Spin;
+
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+impl Spin {
+    fn start() -> Option<Spin> {
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let mut most = MOST.load(Ordering::Relaxed);
+        if most == 0 {
+            most = std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1));
+            MOST.store(most, Ordering::Relaxed);
+        }
+        let more = |spinning| (spinning < most).then_some(spinning + 1);
+        SPINNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Spin)
+    }
+}
+
+impl Drop for Spin {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sleeps until the socket is ready. Fails with [`IoFault::TimedOut`] if the deadline passes first.
+fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Result<(), IoFault> {
+    loop {
+        let slice = deadline.slice(now());
+        if slice == Some(Duration::ZERO) {
+            return Err(IoFault::TimedOut);
+        }
+        let timeout = slice.and_then(|slice| Timespec::try_from(slice).ok());
+        match poll(&mut [PollFd::new(&socket, flags)], timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => deadline.on_wait(),
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(broke(error)),
+        }
+    }
+}
+
+fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, ConnectionFault> {
+    let failed = |error: io::Error| ConnectionFault::from(&error);
+    let socket =
+        Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    match socket.connect(&address.into()) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => return Err(failed(error)),
+        _ => {}
+    }
+    match wait_until(&socket, PollFlags::OUT, deadline) {
+        Err(IoFault::TimedOut) => return Err(ConnectionFault::Unanswered),
+        Err(IoFault::Lost(fault)) => return Err(fault),
+        Ok(()) => {}
+    }
+    match socket.take_error().map_err(failed)? {
+        Some(error) => Err(failed(error)),
+        None => Ok(socket.into()),
+    }
+}
+
+/// What an error means on a connection that was made.
+fn broke(error: Errno) -> IoFault {
+    IoFault::Lost(match error {
+        Errno::TIMEDOUT => ConnectionFault::Vanished,
+        error => ConnectionFault::from(&io::Error::from(error)),
+    })
+}
+
+/// A client that connects to a port at which no process listens may be given that very port as its own, and be connected to
+/// itself.
+fn is_to_itself(socket: &TcpStream) -> bool {
+    matches!((socket.local_addr(), socket.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_to_itself_is_noticed() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let own = socket.local_addr().unwrap();
+        socket.connect(&own).unwrap();
+        assert!(is_to_itself(&socket.into()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!is_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+    }
+}

@@ -1,0 +1,227 @@
+//! Rows K01 to K08 of the robustness page, with real processes, sockets and cables.
+
+use std::time::{Duration, Instant};
+
+use rallypoint_store::{
+    Awaited, ConnectionFault, Oversize, Result, Store, StoreError, TcpStore, TcpStoreServer,
+};
+use rallypoint_testkit::{Port, eventually};
+
+use crate::child::Server;
+use crate::network::Machine;
+use crate::operations::{Operation, all, prepare, waiting};
+use crate::{SOON, client, goes_on_for, open};
+
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Calls every operation at the same time, each on a store of its own; none may succeed or return before its timeout.
+fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
+    std::thread::scope(|scope| {
+        for (operation, store) in operations.iter().zip(stores) {
+            store.set_timeout(Some(TIMEOUT));
+            scope.spawn(move || {
+                let started = Instant::now();
+                let error = (operation.call)(store).expect_err(operation.name);
+                let took = started.elapsed();
+                // How late a call may be is tested in virtual time.
+                assert!(took >= TIMEOUT && took < SOON, "{} took {took:?}", operation.name);
+                match error {
+                    StoreError::Unreachable { .. } => {}
+                    StoreError::NoAnswer { .. } => {
+                        assert!(operation.repeatable || operation.name.starts_with("queue_pop"), "{error}");
+                    }
+                    StoreError::Indeterminate { .. } => assert!(!operation.repeatable, "{error}"),
+                    StoreError::Timeout { awaited: Awaited::Keys(keys), .. } => {
+                        assert_eq!(keys.present, None)
+                    }
+                    other => panic!("{}: {other:?}", operation.name),
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_operation_returns_from_a_stopped_server_and_works_when_it_goes_on() {
+    let server = Server::start();
+    let operations: Vec<_> = all().into_iter().chain(waiting()).collect();
+    let stores: Vec<_> = operations.iter().map(|_| client(server.port(), SOON)).collect();
+    prepare(&stores[0]);
+    server.freeze();
+    all_fail(&stores, &operations);
+    server.thaw();
+    for (operation, store) in all().iter().zip(&stores) {
+        eventually("it works again", || (operation.call)(store).is_ok());
+    }
+}
+
+#[test]
+fn every_thread_that_waits_on_a_server_that_is_killed_is_told() {
+    let mut server = Server::start();
+    let store = client(server.port(), Duration::from_secs(300));
+    std::thread::scope(|scope| {
+        let blocked: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get("missing"))).collect();
+        goes_on_for(Duration::from_millis(100), &blocked[0]);
+        server.kill();
+        let killed = Instant::now();
+        for thread in blocked {
+            let error = thread.join().unwrap().unwrap_err();
+            assert!(
+                matches!(error, StoreError::ConnectionLost { .. } | StoreError::Unreachable { .. }),
+                "{error:?}"
+            );
+        }
+        assert!(killed.elapsed() < SOON, "told after {:?}", killed.elapsed());
+    });
+}
+
+#[test]
+fn a_restarted_server_is_named_by_every_operation() {
+    let mut server = Server::start();
+    let port = server.port();
+    let store = client(port, SOON);
+    prepare(&store);
+    server.restart();
+    for operation in all() {
+        let error = (operation.call)(&store).expect_err(operation.name);
+        let StoreError::StoreReset { context, evidence } = &error else { panic!("{error:?}") };
+        assert_eq!((&context.peer, context.op), (&format!("127.0.0.1:{port}"), Some(operation.op())));
+        assert!(evidence.contains("it was instance"), "{evidence}");
+    }
+    let text = store.clone_store().err().unwrap().to_string();
+    assert!(text.starts_with(&format!("the store at 127.0.0.1:{port} was restarted")), "{text}");
+    assert_eq!(client(port, SOON).num_keys().unwrap(), 0, "the old client wrote to the new server");
+}
+
+/// A server on another machine, if there can be one.
+fn other_machine() -> Option<(Machine, Server)> {
+    let machine = Machine::new();
+    if machine.is_none() {
+        println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
+    }
+    let machine = machine?;
+    let server = Server::at(&machine.enter(), &machine.address);
+    Some((machine, server))
+}
+
+#[test]
+fn every_operation_returns_when_the_cable_is_pulled_and_works_when_it_is_back() {
+    let Some((machine, server)) = other_machine() else { return };
+    let operations: Vec<_> = all().into_iter().chain(waiting()).collect();
+    let connect = |_| {
+        let store = open(&machine.address, server.port(), SOON).unwrap();
+        store.server_identity();
+        store
+    };
+    let stores: Vec<_> = operations.iter().map(connect).collect();
+    prepare(&stores[0]);
+    machine.unplug();
+    all_fail(&stores, &operations);
+    let error = open(&machine.address, server.port(), TIMEOUT).unwrap_err();
+    assert_eq!(error.connection_fault(), Some(ConnectionFault::Unanswered));
+    machine.plug_in();
+    for (operation, store) in all().iter().zip(&stores) {
+        store.set_timeout(Some(SOON));
+        (operation.call)(store).expect(operation.name);
+    }
+}
+
+/// A cut that is so long that TCP by itself would try again much later: 12.6 s and 25.4 s after the first loss.
+#[test]
+fn calls_under_way_go_on_within_5_s_after_the_cable_was_out_for_17_s() {
+    let Some((machine, server)) = other_machine() else { return };
+    type Call = fn(&TcpStore) -> Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("wait", |store| store.wait(&["late"])),
+        ("get", |store| store.get("there").map(drop)),
+        ("set", |store| store.set("new", b"value")),
+        ("multi_get", |store| store.multi_get(&["there", "late"]).map(drop)),
+    ];
+    let connect = || open(&machine.address, server.port(), 4 * SOON).unwrap();
+    let stores: Vec<_> = calls.iter().map(|_| connect()).collect();
+    stores[0].set("there", b"value").unwrap();
+    std::thread::scope(|scope| {
+        let stores = &stores;
+        let begin = |n: usize| scope.spawn(move || (calls[n].1)(&stores[n]));
+        let mut under_way = vec![begin(0)];
+        goes_on_for(Duration::from_millis(50), &under_way[0]);
+        machine.unplug();
+        under_way.extend([1, 2, 3].map(begin));
+        goes_on_for(Duration::from_secs(17), &under_way[0]);
+        machine.plug_in();
+        let healed = Instant::now();
+        connect().set("late", b"value").unwrap();
+        for ((name, _), call) in calls.iter().zip(under_way) {
+            call.join().unwrap().expect(name);
+        }
+        assert!(healed.elapsed() < Duration::from_secs(5), "it took {:?} after healing", healed.elapsed());
+    });
+}
+
+#[test]
+fn every_address_of_a_name_is_tried() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    // The first of its addresses may be ::1, where no process listens.
+    let store = open("localhost", server.port(), SOON).unwrap();
+    store.set("k", b"v").unwrap();
+}
+
+#[test]
+fn a_server_that_is_no_store_is_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 64]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let error = open("127.0.0.1", port, SOON).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(text, format!("127.0.0.1:{port} answered like an HTTP server: not a c10d store server"));
+}
+
+#[test]
+fn a_port_at_which_nothing_listens_is_named_when_the_time_is_up() {
+    let port = Port::held();
+    let started = Instant::now();
+    let error = open("127.0.0.1", port.number, TIMEOUT).unwrap_err();
+    assert!(started.elapsed() >= TIMEOUT);
+    assert_eq!(error.connection_fault(), Some(ConnectionFault::Refused));
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("could not connect to 127.0.0.1:{} within ", port.number)), "{text}");
+}
+
+#[test]
+fn what_is_too_large_is_refused_before_anything_is_sent_and_the_connection_survives() {
+    let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let store = client(server.port(), SOON);
+    let large = vec![0; (8 << 20) + 1];
+    let long = "k".repeat(8192);
+    for result in [
+        store.set("k", &large),
+        store.append("k", &large),
+        store.queue_push("k", &large),
+        store.compare_set("k", b"", &large).map(drop),
+        store.compare_set("k", &large, b"").map(drop),
+        store.multi_set(&[("a", b"1"), ("k", &large)]),
+    ] {
+        let error = result.unwrap_err();
+        let StoreError::TooLarge(Oversize::Value { key, len, limit }) = &error else { panic!("{error:?}") };
+        assert_eq!((key.as_str(), *len, *limit), ("k", (8 << 20) + 1, 8 << 20));
+    }
+    for result in [store.set(&long, b"v"), store.get(&long).map(drop), store.wait(&["k", &long])] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, StoreError::TooLarge(Oversize::Key { len: 8193, limit: 8192, .. })),
+            "{error:?}"
+        );
+    }
+    let error = store.check(&vec!["k"; 131_073]).unwrap_err();
+    assert!(matches!(error, StoreError::TooLarge(Oversize::Keys { count: 131_073, .. })), "{error:?}");
+    let pairs: Vec<(&str, &[u8])> = vec![("k", &large[..8 << 20]); 9];
+    let error = store.multi_set(&pairs).unwrap_err();
+    assert!(matches!(error, StoreError::TooLarge(Oversize::Request { .. })), "{error:?}");
+    store.set("k", &large[1..]).unwrap();
+    assert_eq!((store.get("k").unwrap().len(), server.stats().accepted), (8 << 20, 1));
+}
