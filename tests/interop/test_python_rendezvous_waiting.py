@@ -135,6 +135,32 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
     )
 
 
+def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
+    """Where the rendezvous goes on after a wait that failed, too."""
+    in_time(
+        play(
+            """
+            class Mine(rallypoint.Store):
+                def __init__(self):
+                    super().__init__()
+                    self.store = rallypoint.HashStore()
+                def wait(self, keys, timeout=timedelta(seconds=300)):
+                    end = time.monotonic() + timeout.total_seconds()
+                    while not self.store.check(keys):
+                        if time.monotonic() > end:
+                            raise rallypoint.DistStoreError("timeout")
+                        time.sleep(0.01)
+            for name in ("set", "get", "add", "check", "compare_set", "delete_key", "num_keys"):
+                setattr(Mine, name, lambda self, *given, name=name: getattr(self.store, name)(*given))
+
+            handler = waiting(Mine())
+            for _ in range(5):
+                print(interrupted(handler.next_rendezvous))
+            """
+        )
+    )
+
+
 def test_ctrl_c_ends_a_static_rendezvous_and_it_can_be_tried_again():
     in_time(
         play(

@@ -1,5 +1,5 @@
-//! The agent's loop: it waits for everything at once (workers, signals, other nodes, time), tells the supervisor, and does
-//! what that orders. It decides nothing.
+//! The agent's loop: waits for workers, signals, other nodes and time at once, passes events to the supervisor, and carries out
+//! its orders. It decides nothing.
 
 mod ending;
 mod message;
@@ -69,10 +69,10 @@ pub trait LaunchObserver: Send + Sync {
     fn ended(&self);
 }
 
-/// How long a node that was told to end may take to leave. Leaving itself takes at most five seconds.
-const LEAVE: Duration = Duration::from_secs(6);
-/// How long where there is nothing to leave.
-const NOTHING_TO_LEAVE: Duration = Duration::from_millis(500);
+/// How long a node may take to leave after a signal. Leaving itself takes at most 5 s.
+const LEAVE_GRACE: Duration = Duration::from_secs(6);
+/// The same if there is nothing to leave.
+const NOTHING_TO_LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 /// Runs the workers of this node to the end of the job. The program must call [`enter`](crate::enter) first in `main`, and the
 /// calling thread must be the main thread: the workers die with it.
@@ -271,8 +271,8 @@ impl Agent {
             Order::StopJoining => {
                 let is_static = self.config.rendezvous.backend == "static";
                 let patience = match self.joiner.give_up() {
-                    true if !is_static => LEAVE,
-                    _ => NOTHING_TO_LEAVE,
+                    true if !is_static => LEAVE_GRACE,
+                    _ => NOTHING_TO_LEAVE_GRACE,
                 };
                 self.give_up = Some(Instant::now() + patience);
             }
@@ -302,7 +302,7 @@ impl Agent {
         let give_up = self.give_up.map(|at| at.saturating_duration_since(Instant::now()));
         let disk_check = self.logs.time_to_disk_check();
         let timeout = [next, tick, give_up, disk_check].into_iter().flatten().min();
-        // A little later rather than a little earlier, or it would wake up for nothing.
+        // Rounded up, so that the loop does not wake up too early.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
@@ -316,7 +316,7 @@ impl Agent {
         }
     }
 
-    /// Tells the supervisor all that has happened. What others have said comes before what it has led to here.
+    /// Passes everything that has happened to the supervisor. Messages come before the ends of workers that they may have caused.
     fn collect(&mut self) {
         for message in self.receiver.take() {
             self.read(message);
@@ -356,7 +356,7 @@ impl Agent {
 
     fn read(&mut self, message: Message) {
         let event = match message {
-            // If it is to leave, it need not wait for its ranks.
+            // A node that leaves need not wait for its ranks.
             Message::InRound if self.give_up.is_some() => {
                 Event::Formed { restarts: 0, has_peers: false, lost_peers: false }
             }
@@ -384,7 +384,7 @@ impl Agent {
                 self.error = Some(error);
                 Event::NotFormed(obstacle)
             }
-            // Of a start that is over.
+            // These belong to a start that is over.
             Message::Observed(start, _)
             | Message::Finished(start, _)
             | Message::PeersAlive(start)
@@ -402,14 +402,14 @@ impl Agent {
                     return;
                 }
                 Observation::StoreLost(error) => {
-                    // Who waits for the others to finish hears it there.
+                    // A node that waits for the others to finish notices it at the exit barrier.
                     if !self.supervisor.is_running() {
                         return;
                     }
                     self.error = Some(error.into());
                     Event::StoreLost
                 }
-                // It is this node's own.
+                // This node has announced it itself.
                 Observation::Announced(
                     Announcement::Restart(Some(failure)) | Announcement::Failure(Some(failure)),
                 ) if self.placement.as_ref().is_some_and(|place| place.group_rank == failure.group_rank) => {
@@ -428,7 +428,7 @@ impl Agent {
             Message::Finished(_, end) => {
                 let was_wanted = self.finishing.take().is_some();
                 match end {
-                    // Its host stays until all have heard, so it has died.
+                    // The host of the store stays until all nodes have read that all have finished, so it has died.
                     RoundEnd::Unheard if was_wanted => {
                         self.error = Some(AgentError::Unfinished);
                         Event::StoreLost
@@ -459,7 +459,7 @@ impl Agent {
         }
     }
 
-    /// Tells the other nodes, without waiting for it.
+    /// Announces a failure to the other nodes, in the background.
     fn tell(&mut self, news: News) {
         let (News::Restart(worker) | News::Failure(worker)) = news;
         let is_final = matches!(news, News::Failure(_));

@@ -1,5 +1,5 @@
-//! Getting into a round: the handler is made, the nodes meet, the workers get their ranks. It waits, so it has a thread of
-//! its own; whoever started that may want it to give up.
+//! Joins rounds: creates the handler, waits for the rendezvous, and gets the ranks of the workers. It blocks, so it runs on a
+//! thread of its own and can be interrupted.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +17,13 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::{announcements, guard};
 
-/// How long to wait for ranks before looking whether they can still come.
-const SLICE: Duration = Duration::from_millis(200);
+/// Interval for checking whether the ranks of the workers can still be assigned.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long torch's nodes may take to see that their workers have failed: Python may need a while to end.
-const TORCH_NOTICES: Duration = Duration::from_secs(5);
+/// How long nodes of torch's may take to notice that their workers have failed: Python may need a while to end.
+const TORCH_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// This node's way into rounds.
+/// Joins rounds, one after the other, with one handler.
 pub(crate) struct Joiner {
     config: Arc<LaunchConfig>,
     observer: Arc<dyn LaunchObserver>,
@@ -47,12 +47,12 @@ impl Joiner {
         Joiner { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
     }
 
-    /// The handler, once there is one.
+    /// Returns the handler, once it has been created.
     pub(crate) fn handler(&self) -> Option<&Arc<dyn RendezvousHandler>> {
         self.handler.get()
     }
 
-    /// Makes whoever joins give it up. Whether there was anything to leave.
+    /// Makes the thread that joins give up. Returns whether there is a handler, so that the node may have to leave.
     pub(crate) fn give_up(&self) -> bool {
         self.gives_up.store(true, Ordering::SeqCst);
         let handler = self.handler.get();
@@ -62,9 +62,9 @@ impl Joiner {
         handler.is_some()
     }
 
-    /// Gives torch's nodes the time to see for themselves that their workers have failed along with ours. If they are
-    /// faster to see that this node waits for the next round, they take that for a change of members and count no restart,
-    /// and workers that count differently never meet.
+    /// Gives nodes of torch's the time to notice that their workers have failed along with ours. If they first notice that this
+    /// node waits for the next round, they take that for a change of membership and count no restart. Workers with different
+    /// restart counts never meet.
     pub(crate) fn wait_for_torch(&self, last: &Formation) {
         let Some(handler) = self.handler.get() else { return };
         let all_are_ours =
@@ -73,15 +73,16 @@ impl Joiner {
             return;
         }
         let start = Instant::now();
-        while start.elapsed() < TORCH_NOTICES && !self.gives_up.load(Ordering::SeqCst) {
+        while start.elapsed() < TORCH_NOTICE_TIMEOUT && !self.gives_up.load(Ordering::SeqCst) {
             match handler.membership() {
-                Ok(seen) if seen.is_intact() => std::thread::sleep(SLICE),
+                Ok(seen) if seen.is_intact() => std::thread::sleep(CHECK_INTERVAL),
                 _ => return,
             }
         }
     }
 
-    /// Gets into a round; so many restarts were counted here. `in_round` is called when this node is in one and only its workers' ranks are missing.
+    /// Joins a round; this node has counted so many restarts. Calls `in_round` when this node is in a round and only the ranks of
+    /// its workers are missing.
     ///
     /// # Errors
     ///
@@ -151,8 +152,8 @@ impl Joiner {
         })
     }
 
-    /// The ranks of this node's workers, and how many restarts the nodes have counted; `None` if nobody will tell them
-    /// because the round is over.
+    /// Returns the ranks of this node's workers, and how many restarts the nodes have counted; `None` if the round is over before
+    /// all nodes have published their workers.
     fn ranks(
         &self,
         handler: &dyn RendezvousHandler,
@@ -170,14 +171,14 @@ impl Joiner {
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
         announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
-        // Said first, so that nobody waits for this node while it waits.
+        // Published first, so that no node waits for this one while it waits.
         store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
             0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
             rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
-        let mut wait = PatientWait::new(store, &awaited, SLICE);
+        let mut wait = PatientWait::new(store, &awaited, CHECK_INTERVAL);
         let (mut start, generation) = (Instant::now(), store.generation());
         loop {
             match wait.poll(Duration::MAX) {

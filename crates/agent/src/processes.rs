@@ -1,4 +1,4 @@
-//! The workers as processes: started, sent signals, seen when they end. When to do what is decided elsewhere.
+//! The workers as processes: starts them, sends them signals and reaps them. The supervisor decides when.
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal};
@@ -42,7 +42,7 @@ pub(crate) struct Ended {
     pub(crate) ran: std::time::Duration,
     /// Whether the agent had sent it a signal. Its exit code then is no failure of the worker.
     pub(crate) stopped: bool,
-    /// Or that never was one.
+    /// How it ended, or why the process did not become a worker.
     pub(crate) exit: Result<Exit, io::Error>,
 }
 
@@ -78,7 +78,7 @@ impl Processes {
         Ok(pid)
     }
 
-    /// Those that have ended since it was last asked, and whether nothing is left now.
+    /// Returns the workers that have ended since the last call, and whether no process is left.
     pub(crate) fn reap(&mut self) -> (Vec<Ended>, bool) {
         let mut ended = Vec::new();
         if !self.is_guarded {
@@ -101,7 +101,7 @@ impl Processes {
         }
     }
 
-    /// A process has ended; the worker that it was, if it was one.
+    /// Removes a process that has ended. Returns the worker, if it was one.
     fn ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
         let pid = pid.as_raw_nonzero().get() as u32;
         let index = self.running.iter().position(|worker| worker.child.id() == pid)?;
@@ -156,7 +156,7 @@ impl Processes {
         }
     }
 
-    /// The process ids of those that run, each with its local rank.
+    /// Returns the workers that run, with their process ids.
     pub(crate) fn running(&self) -> impl Iterator<Item = (LocalRank, u32)> {
         self.running.iter().map(|worker| (worker.local_rank, worker.child.id()))
     }
@@ -176,7 +176,7 @@ fn tell(pid: Pid, number: i32) {
     }
 }
 
-/// A process of ours that is no longer watched by anybody must not be left.
+/// Kills the workers that are left, because no process watches them any more.
 impl Drop for Processes {
     fn drop(&mut self) {
         for worker in &self.running {

@@ -20,7 +20,7 @@ pub use call::Failure;
 pub use deadline::{Backoff, Cancellation, Deadline};
 pub use fault::{ConnectionFault, PeerProtocol, Violation};
 pub use io::{Io, IoFault, ready};
-pub use operations::CompareExchange;
+pub use operations::Exchange;
 pub use server::{OnReset, Server};
 
 use crate::limits::Limits;

@@ -17,6 +17,8 @@ mod apply;
 pub mod cell;
 mod decide;
 mod error;
+#[cfg(test)]
+mod fixtures;
 pub mod keys;
 mod lists;
 mod member;
@@ -29,8 +31,6 @@ pub mod pickle;
 mod pursuit;
 mod reason;
 mod run;
-#[cfg(test)]
-mod scene;
 mod settings;
 mod state;
 mod step;

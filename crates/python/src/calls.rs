@@ -77,7 +77,7 @@ pub(crate) fn sleep(duration: Duration) -> bool {
 /// Ends the call under way if `error`, which Python code below it raised, is no ordinary exception but Ctrl-C or the like:
 /// the Rust code between must not take it for a failure of a store.
 pub(crate) fn end_if_fatal(py: Python<'_>, error: &PyErr) {
-    if is_main_thread() && !error.is_instance_of::<PyException>(py) {
+    if IS_WATCHED.get() && !error.is_instance_of::<PyException>(py) {
         RAISED.set(Some(error.clone_ref(py)));
     }
 }

@@ -102,7 +102,7 @@ impl Checks {
         let was =
             |members: &Members| after.participants.iter().all(|(node, rank)| members.get(node) == Some(rank));
         let is_candidate = !before.has(writer) && !before.complete && after.complete && are_new;
-        let found = self.lost.iter().find(|(round, members)| *round == after.round && was(members));
+        let found = self.lost.iter().rev().find(|(round, members)| *round == after.round && was(members));
         found.map(|(_, members)| members).filter(|_| is_candidate)
     }
 

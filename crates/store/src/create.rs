@@ -9,6 +9,7 @@ use crate::deadline::{now, pause};
 use crate::endpoint::{Endpoint, is_loopback};
 use crate::error::{ListenFault, Result, StoreError};
 use crate::gather::arrive;
+use crate::options::setters;
 use crate::server::Listen;
 use crate::store::Store;
 use crate::tcp::{TcpStore, TcpStoreOptions};
@@ -45,40 +46,19 @@ impl C10dStoreOptions {
         }
     }
 
-    /// Sets whether this process serves.
-    pub fn is_server(mut self, is_server: bool) -> Self {
-        self.is_server = is_server;
-        self
-    }
-
-    /// Sets how many processes use the store.
-    pub fn world_size(mut self, world_size: u64) -> Self {
-        self.world_size = world_size;
-        self
-    }
-
-    /// Sets how long everything together may take; `None` for without end.
-    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
-        self.timeout = timeout.into();
-        self
-    }
-
-    /// Sets whether to wait until all processes have arrived.
-    pub fn wait_for_workers(mut self, wait_for_workers: bool) -> Self {
-        self.wait_for_workers = wait_for_workers;
-        self
-    }
-
-    /// Sets what ends calls early, from opening the store on.
-    pub fn cancellation(mut self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> Self {
-        self.cancellation = cancellation.into();
-        self
-    }
-
-    /// Sets how often to try a port that is taken.
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
+    setters! {
+        /// Sets whether this process serves.
+        is_server: bool;
+        /// Sets how many processes use the store.
+        world_size: u64;
+        /// Sets how long everything together may take; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets whether to wait until all processes have arrived.
+        wait_for_workers: bool;
+        /// Sets what ends calls early, from opening the store on.
+        cancellation: Option<Arc<dyn Cancellation>>;
+        /// Sets how often to try a port that is taken.
+        retries: u32;
     }
 }
 

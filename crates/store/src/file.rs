@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange};
 use rallypoint_core::record::{Record, user_key};
 use rallypoint_core::wire::Op;
 use rallypoint_core::{Value, printable};
@@ -25,7 +25,7 @@ use self::place::Place;
 use self::view::View;
 use crate::deadline::now;
 use crate::error::{FileFault, Oversize, Result, StoreError, StoreKind};
-use crate::store::{Exchange, Store};
+use crate::store::Store;
 
 /// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's time-out instead.
 const DROP_WITHIN: Duration = Duration::from_secs(5);

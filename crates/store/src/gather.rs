@@ -8,6 +8,7 @@ use rallypoint_core::client::{Backoff, Deadline};
 
 use crate::deadline::{now, pause};
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
+use crate::options::setters;
 use crate::store::Store;
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
@@ -26,7 +27,7 @@ pub fn synchronize(
     let timeout = timeout.into();
     let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     store.with_timeout(timeout).set(&format!("{prefix}{rank}"), data)?;
-    get_all(store, rank, prefix, world_size, deadline.left(now()))
+    collect(store, rank, prefix, world_size, &deadline)
 }
 
 /// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
@@ -38,13 +39,23 @@ pub fn get_all(
     timeout: impl Into<Option<Duration>>,
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
-    let timeout = timeout.into();
-    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
+    let deadline = Deadline::after(now(), timeout.into()).or_cancelled(store.cancellation());
+    collect(store, rank, prefix, world_size, &deadline)
+}
+
+fn collect(
+    store: &dyn Store,
+    rank: u64,
+    prefix: &str,
+    world_size: u64,
+    deadline: &Deadline,
+) -> Result<Vec<Vec<u8>>> {
     let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-    store.wait_for(&keys, timeout).map_err(|error| name_ranks(error, prefix, world_size))?;
+    let waited = store.wait_for(&keys, deadline.left(now()));
+    waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive(store, world_size, &format!("{prefix}/finished"), &deadline)?;
+    let last = arrive(store, world_size, &format!("{prefix}/finished"), deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
@@ -75,20 +86,14 @@ impl<'a> Barrier<'a> {
         }
     }
 
-    /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
-    pub fn rank(self, rank: impl Into<Option<u64>>) -> Barrier<'a> {
-        Barrier { rank: rank.into(), ..self }
-    }
-
-    /// Sets how long to wait; `None` for without end.
-    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Barrier<'a> {
-        Barrier { timeout: timeout.into(), ..self }
-    }
-
-    /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours say
-    /// so when they arrive.
-    pub fn trace_timeout(self, trace_timeout: Duration) -> Barrier<'a> {
-        Barrier { trace_timeout, ..self }
+    setters! {
+        /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
+        rank: Option<u64>;
+        /// Sets how long to wait; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours
+        /// say so when they arrive.
+        trace_timeout: Duration;
     }
 }
 
@@ -204,12 +209,12 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
 
 /// A time-out on the ranks' keys, as the ranks; as it is, if not all of them are known: who is named must be missing, and
 /// who is missing be named.
-fn name_ranks(error: StoreError, prefix: &str, world_size: u64) -> StoreError {
+fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error {
-        StoreError::Timeout { waited, awaited: Awaited::Keys(keys), .. } if keys.is_known() => {
+        StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.is_known() => {
             let missing =
                 (0..).zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
-            ranks_missing(prefix, world_size, missing, waited)
+            ranks_missing(prefix, world_size, missing, deadline.waited(now()))
         }
         other => other,
     }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange};
 use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
 use crate::deadline::now;
 use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
-use crate::store::{DEFAULT_TIMEOUT, Exchange, Store};
+use crate::store::{DEFAULT_TIMEOUT, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
 #[derive(Clone)]

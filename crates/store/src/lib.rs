@@ -108,6 +108,7 @@ mod error;
 mod file;
 mod gather;
 mod hash;
+mod options;
 mod port;
 mod prefix;
 mod server;
@@ -127,7 +128,9 @@ pub use hash::HashStore;
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
-pub use rallypoint_core::client::{Cancellation, ConnectionFault, OnReset, PeerProtocol, Violation};
+pub use rallypoint_core::client::{
+    Cancellation, ConnectionFault, Exchange, OnReset, PeerProtocol, Violation,
+};
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
-pub use store::{DEFAULT_TIMEOUT, Exchange, Store};
+pub use store::{DEFAULT_TIMEOUT, Store};
 pub use tcp::{TcpStore, TcpStoreOptions};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::client::Cancellation;
+use rallypoint_core::client::{Cancellation, Exchange};
 
 use crate::error::{Result, StoreKind};
-use crate::store::{Exchange, Store};
+use crate::store::Store;
 
 /// A store whose keys live under `prefix/` in another. Prefixes may be nested.
 ///

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange};
 use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
@@ -49,7 +49,7 @@ pub trait Store: Send + Sync {
     /// Torch's servers answer only with a value, so with them [`Exchange::Stored`] may also mean that `desired` was held
     /// already: give each caller a `desired` of its own there. Our stores and servers tell the two apart.
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        Exchange::read(self, key, expected, desired)
+        exchange_of(self, key, expected, desired)
     }
 
     /// Removes `key`; whether it was there (a [`FileStore`](crate::FileStore) always says yes, as torch's does).
@@ -165,37 +165,24 @@ pub trait Store: Send + Sync {
     fn kind(&self) -> StoreKind;
 }
 
-/// What became of a compare-and-set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exchange {
-    /// The desired value was stored.
-    Stored,
-    /// Another value is held, and was left alone.
-    Held(Vec<u8>),
-    /// The key is absent although a value was expected; nothing was stored.
-    Absent,
-}
-
-impl Exchange {
-    /// What `compare_set`'s answer means, as far as it can be told.
-    pub(crate) fn read<S: Store + ?Sized>(
-        store: &S,
-        key: &str,
-        expected: &[u8],
-        desired: &[u8],
-    ) -> Result<Exchange> {
-        let held = store.compare_set(key, expected, desired)?;
-        Ok(if expected == desired && held == desired && !expected.is_empty() {
-            // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
-            if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
-        } else if held == desired {
-            Exchange::Stored
-        } else if held == expected && !expected.is_empty() {
-            Exchange::Absent
-        } else {
-            Exchange::Held(held)
-        })
-    }
+/// What the answer of [`Store::compare_set`] means, as far as it can be told.
+pub(crate) fn exchange_of<S: Store + ?Sized>(
+    store: &S,
+    key: &str,
+    expected: &[u8],
+    desired: &[u8],
+) -> Result<Exchange> {
+    let held = store.compare_set(key, expected, desired)?;
+    Ok(if expected == desired && held == desired && !expected.is_empty() {
+        // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
+        if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
+    } else if held == desired {
+        Exchange::Stored
+    } else if held == expected && !expected.is_empty() {
+        Exchange::Absent
+    } else {
+        Exchange::Held(held)
+    })
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {

@@ -18,6 +18,7 @@ use rallypoint_core::{Limits, printable};
 use crate::deadline::now;
 use crate::endpoint::Endpoint;
 use crate::error::{Awaited, Context, Oversize, Result, StoreError, StoreKind};
+use crate::options::setters;
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
 use crate::store::DEFAULT_TIMEOUT;
 use sockets::Sockets;
@@ -55,58 +56,25 @@ impl TcpStoreOptions {
         }
     }
 
-    /// Sets how many workers use the store, if known.
-    pub fn world_size(mut self, world_size: impl Into<Option<u64>>) -> Self {
-        self.world_size = world_size.into();
-        self
-    }
-
-    /// Sets whether to start the server, in this process, at the endpoint. With port 0 the server takes any free port.
-    pub fn is_master(mut self, is_master: bool) -> Self {
-        self.is_master = is_master;
-        self
-    }
-
-    /// Sets how long operations wait, connecting included; `None` for without end.
-    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
-        self.timeout = timeout.into();
-        self
-    }
-
-    /// Sets whether the master waits until all workers have connected.
-    pub fn wait_for_workers(mut self, wait_for_workers: bool) -> Self {
-        self.wait_for_workers = wait_for_workers;
-        self
-    }
-
-    /// Sets whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
-    pub fn multi_tenant(mut self, multi_tenant: bool) -> Self {
-        self.multi_tenant = multi_tenant;
-        self
-    }
-
-    /// Sets a socket for the server to listen on instead of opening one.
-    pub fn listen(mut self, listen: impl Into<Option<Listen>>) -> Self {
-        self.listen = listen.into();
-        self
-    }
-
-    /// Sets what the client accepts, and the server if it is started.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets what the client does when its server was restarted and has lost its contents.
-    pub fn on_reset(mut self, on_reset: OnReset) -> Self {
-        self.on_reset = on_reset;
-        self
-    }
-
-    /// Sets what ends calls early, from opening the store on.
-    pub fn cancellation(mut self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> Self {
-        self.cancellation = cancellation.into();
-        self
+    setters! {
+        /// Sets how many workers use the store, if known.
+        world_size: Option<u64>;
+        /// Sets whether to start the server, in this process, at the endpoint. With port 0 the server takes any free port.
+        is_master: bool;
+        /// Sets how long operations wait, connecting included; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets whether the master waits until all workers have connected.
+        wait_for_workers: bool;
+        /// Sets whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
+        multi_tenant: bool;
+        /// Sets a socket for the server to listen on instead of opening one.
+        listen: Option<Listen>;
+        /// Sets what the client accepts, and the server if it is started.
+        limits: Limits;
+        /// Sets what the client does when its server was restarted and has lost its contents.
+        on_reset: OnReset;
+        /// Sets what ends calls early, from opening the store on.
+        cancellation: Option<Arc<dyn Cancellation>>;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The end of a run: the others hear of it, the rendezvous is closed or left, and what came of it is told.
+//! The end of a run: closes or leaves the rendezvous, and reports the outcome.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,15 +15,15 @@ use crate::events::OfWorker;
 use crate::outcome::{End, Outcome};
 use crate::report::{self, Exit, Failure};
 
-/// How long the rendezvous may take to be closed or left. What the store can't do by then, it can't do.
-const PART: Duration = Duration::from_secs(6);
-/// How long the host of the store stays when it has closed the rendezvous and others stand by: they look once a second.
-const LINGER: Duration = Duration::from_millis(1500);
+/// How long closing or leaving the rendezvous may take.
+const PART_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long the host of the store stays after the rendezvous was closed while other nodes wait, which poll once a second.
+const LINGER_GRACE: Duration = Duration::from_millis(1500);
 
-/// How long whoever reads the agent's output may take none of it before the rest is given up.
-const SHOW: Duration = Duration::from_secs(300);
-/// How long where somebody wants it to end.
-const SHOW_IN_HASTE: Duration = Duration::from_secs(5);
+/// How long the reader of the agent's output may read nothing before the rest is given up.
+const SHOW_TIMEOUT: Duration = Duration::from_secs(300);
+/// The same after a signal.
+const SIGNALLED_SHOW_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
@@ -67,14 +67,14 @@ impl Agent {
         }
     }
 
-    /// Waits until all that the workers wrote is shown: a slow reader loses nothing. Who was told to end, or is told now, is
-    /// not held up by one that reads nothing.
+    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. A signal, before or now, shortens the
+    /// wait for a reader that reads nothing.
     fn show_the_rest(&mut self, verdict: Verdict) {
         let patience = match verdict {
-            Verdict::Signalled { .. } => SHOW_IN_HASTE,
-            // It may have come when all was over already.
-            _ if self.signalled => SHOW_IN_HASTE,
-            _ => SHOW,
+            Verdict::Signalled { .. } => SIGNALLED_SHOW_TIMEOUT,
+            // The signal may have come when the job was over already.
+            _ if self.signalled => SIGNALLED_SHOW_TIMEOUT,
+            _ => SHOW_TIMEOUT,
         };
         let (mut told, mut all_shown) = (false, self.all_shown);
         let retired = std::mem::take(&mut self.retired);
@@ -91,7 +91,7 @@ impl Agent {
         }
     }
 
-    /// Who closed the rendezvous may have said why.
+    /// Returns the failure that the node that closed the rendezvous has announced, if it has.
     fn look_elsewhere(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
         announcements::final_failure(&*watching.board)
@@ -143,16 +143,16 @@ impl Agent {
         let board = self.watching.as_ref().map(|watching| Arc::clone(&watching.board));
         self.watching = None;
         let is_alone = round.as_ref().is_none_or(|round| round.world_size == 1);
-        // Its store goes with it, and nobody else has ever known where it is.
+        // The store ends with this node, and no other node has ever known its port.
         let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
-        // The last to finish has closed it; the host, who goes last, makes sure.
+        // The last node to finish has closed it. The host of the store, which ends last, closes it again to be sure.
         let closed = verdict == Verdict::Succeeded && !is_alone && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match parting {
                 Parting::Close if !unseen && !closed => match handler.set_closed() {
                     Ok(()) if handler.hosts_store() && has_nodes_standing_by(&*handler) => {
-                        std::thread::sleep(LINGER);
+                        std::thread::sleep(LINGER_GRACE);
                     }
                     Ok(()) => {}
                     Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
@@ -164,7 +164,7 @@ impl Agent {
                 }
                 // The nodes that wait look once a second whether the job has ended.
                 Parting::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
-                    std::thread::sleep(LINGER);
+                    std::thread::sleep(LINGER_GRACE);
                 }
                 _ => {}
             }
@@ -176,7 +176,7 @@ impl Agent {
             drop(handler);
             drop(done);
         });
-        let _ = is_done.recv_timeout(PART);
+        let _ = is_done.recv_timeout(PART_TIMEOUT);
     }
 
     fn tell_events(&mut self, end: &End) {

@@ -18,8 +18,8 @@ use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long a start waits until what the last one wrote is shown, if nobody takes it.
-const SHOW: Duration = Duration::from_millis(500);
+/// How long the next join waits for a reader that reads nothing of the last start's output.
+const SHOW_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
@@ -43,14 +43,14 @@ pub(super) fn host_name() -> Arc<OnceLock<String>> {
 }
 
 impl Agent {
-    /// Begins to join, after what came of the last start has been passed on.
+    /// Begins to join, after the output of the last start has been shown.
     pub(super) fn join(&mut self, reason: Reason) {
         if let Some(attempt) = self.attempt.take() {
-            // If whoever reads is slow, the rest is shown along with what comes.
-            attempt.finish(SHOW, || false);
+            // If the reader is slow, the rest is shown along with the output of the next start.
+            attempt.finish(SHOW_TIMEOUT, || false);
             self.retired.push(attempt);
             for done in self.retired.extract_if(.., |attempt| attempt.is_done()) {
-                self.all_shown &= done.finish(SHOW, || true);
+                self.all_shown &= done.finish(SHOW_TIMEOUT, || true);
             }
         }
         if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
@@ -67,7 +67,7 @@ impl Agent {
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
-            // The others are to hear that it starts over, and why, before they see that it does.
+            // The other nodes read the announcement before they see that this node waits for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
             if let Some(last) = &failed_in {
                 joiner.wait_for_torch(last);

@@ -1,10 +1,10 @@
-//! Who is below a process: its children, theirs, and so on, as `/proc` tells it.
+//! The descendants of a process, read from `/proc`.
 
 use std::collections::HashMap;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A process, told from any other that may come to have its number.
+/// A process, identified by more than its id, which may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
@@ -12,12 +12,12 @@ pub(crate) struct Process {
     start: u64,
 }
 
-/// All that is below this process, parents before children. What has ended and was not yet buried is left out.
+/// Returns all descendants of a process, parents before children, without processes that have ended and were not reaped yet.
 pub(crate) fn descendants(root: Pid) -> Vec<Process> {
     descendants_but(root, &[])
 }
 
-/// The same without these children of it, and without what is below them.
+/// Returns the same without these children and their descendants.
 pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -25,7 +25,7 @@ pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
         let of_parent = children.entry(stat.parent).or_default();
-        // One that has ended has no children left: they were handed on before.
+        // A process that has ended has no children left: they have another parent by then.
         if !stat.has_ended {
             of_parent.push(stat.process);
         }
@@ -40,7 +40,7 @@ pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
     found
 }
 
-/// Sends a signal to this process and to nobody who has its number now.
+/// Sends a signal to this process, and to no other process that has its id now.
 pub(crate) fn send(process: &Process, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     if Stat::read(process.pid).is_some_and(|stat| stat.process == *process) {

@@ -100,11 +100,9 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an address that is not the last has if the call has no deadline.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that closes the connection on a request this often refuses it.
-const MAX_CLOSES: u32 = 3;
-/// The same for a request that waits. Only connections that are closed within [`EARLY_CLOSE_TIMEOUT`] count: a firewall
-/// or a relay may close later ones because nothing passes over them.
-const MAX_CLOSES_OF_WAIT: u32 = 10;
+/// A server that closes the connection on a request this often refuses it. Only connections that are closed within
+/// [`EARLY_CLOSE_TIMEOUT`] count: a firewall or a relay may close later ones because nothing passes over them.
+const MAX_CLOSES: u32 = 5;
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether a request of this kind may be sent again when its answer was lost.
@@ -221,10 +219,10 @@ impl<I: Io> Client<I> {
             if fault != ConnectionFault::Closed {
                 // The other connections to that server are likely as dead, which only closed ones show.
                 self.idle().clear();
-            } else if !waits || now() - started < EARLY_CLOSE_TIMEOUT {
+            } else if now() - started < EARLY_CLOSE_TIMEOUT {
                 closes += 1;
             }
-            if closes == if waits { MAX_CLOSES_OF_WAIT } else { MAX_CLOSES } {
+            if closes == MAX_CLOSES {
                 return Err(Failure::Refused);
             }
             if deadline.has_passed(now()) {

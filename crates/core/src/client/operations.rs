@@ -21,15 +21,13 @@ const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What became of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CompareExchange {
+pub enum Exchange {
     /// The desired value was stored.
     Stored,
-    /// Another value is held.
-    Held(Value),
-    /// The key is absent although a value was expected.
+    /// Another value is held, and was left alone.
+    Held(Vec<u8>),
+    /// The key is absent although a value was expected; nothing was stored.
     Absent,
-    /// The server can't tell, and was not asked.
-    Unknown,
 }
 
 impl<I: Io> Client<I> {
@@ -171,17 +169,18 @@ impl<I: Io> Client<I> {
         Ok(held)
     }
 
-    /// Stores a value if the key holds the expected one, and tells the outcomes apart.
+    /// Stores a value if the key holds the expected one, and tells the outcomes apart. If the server can't, returns `None` and
+    /// stores nothing.
     pub async fn compare_exchange(
         &self,
         key: &[u8],
         expected: &[u8],
         desired: &[u8],
         deadline: &Deadline,
-    ) -> Result<CompareExchange, Failure> {
+    ) -> Result<Option<Exchange>, Failure> {
         self.identify(Op::CompareSet, deadline).await?;
         if !self.server().is_capable_of("stored") {
-            return Ok(CompareExchange::Unknown);
+            return Ok(None);
         }
         let request = Request::CompareSet { key, expected, desired: desired.into() };
         let (held, stored) = self
@@ -193,12 +192,12 @@ impl<I: Io> Client<I> {
                 Ok((value(held), connection.receive(ReplyKind::Checked, deadline).await?))
             })
             .await?;
-        Ok(match held {
-            _ if stored == Reply::Checked(true) => CompareExchange::Stored,
+        Ok(Some(match held {
+            _ if stored == Reply::Checked(true) => Exchange::Stored,
             // The one answer that is not what is held: an equal value that was held would have been replaced.
-            held if *held == *expected => CompareExchange::Absent,
-            held => CompareExchange::Held(held),
-        })
+            held if *held == *expected => Exchange::Absent,
+            held => Exchange::Held(held.to_vec()),
+        }))
     }
 
     /// Deletes a key; whether it was there.

@@ -68,7 +68,7 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::at;
+    use super::super::fixtures::at;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(600);

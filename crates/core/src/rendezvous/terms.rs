@@ -115,7 +115,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{node, open};
+    use super::super::fixtures::{node, open};
     use super::*;
 
     fn settings(min: u64, max: u64, launch: Option<Launch>) -> Settings {

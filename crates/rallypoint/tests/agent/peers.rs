@@ -228,25 +228,6 @@ fn a_node_that_was_dropped_does_not_count_itself_among_those_who_wait() {
     kill_at_once(&[agent]);
 }
 
-/// Their machine has the endpoint's address, so one of them hosts the store from then on.
-#[test]
-fn nodes_that_only_wait_survive_the_loss_of_the_stores_host() {
-    let port = Port::held();
-    let script = format!("{TELL} true");
-    let host = node(&port, "3", &[], &script);
-    has_host(&port);
-    let waiting = node(&port, "3", &[], &script);
-    eventually("it waits", || waiting.err().contains("2 of at least 3 nodes are here"));
-    kill_at_once(&[host.pid(), host.inner().unwrap()]);
-    eventually("it hosts the store", || waiting.err().contains("hosts it now"));
-    let others = [node(&port, "3", &[], &script), node(&port, "3", &[], &script)];
-    for node in others.into_iter().chain([waiting]) {
-        let ended = node.ended();
-        assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
-        assert!(ended.out.contains("/3 "), "{}", ended.out);
-    }
-}
-
 #[test]
 fn a_spare_survives_the_loss_of_the_stores_host_and_takes_its_place() {
     let port = Port::held();

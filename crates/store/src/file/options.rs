@@ -9,6 +9,7 @@ use rallypoint_core::client::Cancellation;
 
 use super::FileStore;
 use crate::error::Result;
+use crate::options::setters;
 use crate::store::DEFAULT_TIMEOUT;
 
 /// What a [`FileStore`] may be told before it is opened.
@@ -47,23 +48,18 @@ impl FileStoreOptions {
         }
     }
 
-    /// How many must have closed the file before the last one out removes it. All who share the file should say the same.
-    pub fn num_workers(mut self, num_workers: impl Into<Option<u64>>) -> FileStoreOptions {
-        self.num_workers = num_workers.into();
-        self
-    }
-
-    /// How long opening and every later operation may take; `None` for without end.
-    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> FileStoreOptions {
-        self.timeout = timeout.into();
-        self
-    }
-
-    /// Whether to use a file that belongs to another user or that others may write to. Whoever can write to it decides
-    /// what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
-    pub fn shared(mut self, shared: bool) -> FileStoreOptions {
-        self.shared = shared;
-        self
+    setters! {
+        /// How many must have closed the file before the last one out removes it. All who share the file should say the same.
+        num_workers: Option<u64>;
+        /// How long opening and every later operation may take; `None` for without end.
+        timeout: Option<Duration>;
+        /// Whether to use a file that belongs to another user or that others may write to. Whoever can write to it decides
+        /// what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
+        shared: bool;
+        /// The longest key and value that are taken for such.
+        limits: Limits;
+        /// Sets what ends calls early, from opening the store on.
+        cancellation: Option<Arc<dyn Cancellation>>;
     }
 
     /// Refuses a file that an earlier run left behind.
@@ -73,21 +69,6 @@ impl FileStoreOptions {
     /// neither write nor check the name, so in a job that mixes both one of ours must come first.
     pub fn run_id(mut self, run_id: impl Into<String>) -> FileStoreOptions {
         self.run_id = Some(run_id.into());
-        self
-    }
-
-    /// The longest key and value that are taken for such.
-    pub fn limits(mut self, limits: Limits) -> FileStoreOptions {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets what ends calls early, from opening the store on.
-    pub fn cancellation(
-        mut self,
-        cancellation: impl Into<Option<Arc<dyn Cancellation>>>,
-    ) -> FileStoreOptions {
-        self.cancellation = cancellation.into();
         self
     }
 

@@ -3,37 +3,31 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, CompareExchange, Deadline, Failure, ready, user_key};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure, ready, user_key};
 use rallypoint_core::printable;
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
-use super::sockets::Sockets;
-use super::{Client, TcpStore};
+use super::TcpStore;
 use crate::error::{Oversize, Result, StoreError, StoreKind};
-use crate::store::{Exchange, Store};
+use crate::store::{Store, exchange_of};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        let key = self.wire_key(key)?;
-        let deadline = self.deadline();
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
         self.check_values(Op::Set, &[&key], &[(&key, value)], &deadline)?;
-        self.call(Op::Set, &[&key], &deadline, |client, deadline| {
-            ready(client.acknowledged(Some(&key), Request::Set { key: &key, value: value.into() }, deadline))
-        })
+        let request = Request::Set { key: &key, value: value.into() };
+        self.run(Op::Set, &[&key], &deadline, self.client.acknowledged(Some(&key), request, &deadline))
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
-        let key = self.wire_key(key)?;
-        self.call(Op::Get, &[&key], &self.deadline(), |client, deadline| {
-            ready(client.get(&key, deadline)).map(|value| value.to_vec())
-        })
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
+        let value = self.run(Op::Get, &[&key], &deadline, self.client.get(&key, &deadline))?;
+        Ok(value.to_vec())
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        let key = self.wire_key(key)?;
-        self.call(Op::Add, &[&key], &self.deadline(), |client, deadline| {
-            ready(client.add(&key, delta, deadline))
-        })
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
+        self.run(Op::Add, &[&key], &deadline, self.client.add(&key, delta, &deadline))
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
@@ -44,42 +38,32 @@ impl Store for TcpStore {
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
-        let keys = self.wire_keys(keys)?;
+        let (keys, deadline) = (self.wire_keys(keys)?, self.deadline_after(timeout));
         let keys = as_slices(&keys);
-        self.call(Op::Wait, &keys, &self.deadline_after(timeout), |client, deadline| {
-            ready(client.wait_then(Op::Wait, &keys, None, deadline)).map(drop)
-        })
+        let wait = self.client.wait_then(Op::Wait, &keys, None, &deadline);
+        self.run(Op::Wait, &keys, &deadline, wait).map(drop)
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        let key = self.wire_key(key)?;
-        let deadline = self.deadline();
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
         self.check_values(Op::CompareSet, &[&key], &[(&key, expected), (&key, desired)], &deadline)?;
-        self.call(Op::CompareSet, &[&key], &deadline, |client, deadline| {
-            ready(client.compare_set(&key, expected, desired, deadline)).map(|held| held.to_vec())
-        })
+        let held = self.client.compare_set(&key, expected, desired, &deadline);
+        Ok(self.run(Op::CompareSet, &[&key], &deadline, held)?.to_vec())
     }
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        let wire = self.wire_key(key)?;
-        let deadline = self.deadline();
+        let (wire, deadline) = (self.wire_key(key)?, self.deadline());
         self.check_values(Op::CompareSet, &[&wire], &[(&wire, expected), (&wire, desired)], &deadline)?;
-        let outcome = self.call(Op::CompareSet, &[&wire], &deadline, |client, deadline| {
-            ready(client.compare_exchange(&wire, expected, desired, deadline))
-        })?;
-        match outcome {
-            CompareExchange::Stored => Ok(Exchange::Stored),
-            CompareExchange::Held(held) => Ok(Exchange::Held(held.to_vec())),
-            CompareExchange::Absent => Ok(Exchange::Absent),
-            CompareExchange::Unknown => Exchange::read(self, key, expected, desired),
+        let outcome = self.client.compare_exchange(&wire, expected, desired, &deadline);
+        match self.run(Op::CompareSet, &[&wire], &deadline, outcome)? {
+            Some(outcome) => Ok(outcome),
+            None => exchange_of(self, key, expected, desired),
         }
     }
 
     fn delete_key(&self, key: &str) -> Result<bool> {
-        let key = self.wire_key(key)?;
-        self.call(Op::DeleteKey, &[&key], &self.deadline(), |client, deadline| {
-            ready(client.delete_key(&key, deadline))
-        })
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
+        self.run(Op::DeleteKey, &[&key], &deadline, self.client.delete_key(&key, &deadline))
     }
 
     fn num_keys(&self) -> Result<u64> {
@@ -87,20 +71,15 @@ impl Store for TcpStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        let key = self.wire_key(key)?;
-        let deadline = self.deadline();
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
         self.check_values(Op::Append, &[&key], &[(&key, value)], &deadline)?;
-        self.call(Op::Append, &[&key], &deadline, |client, deadline| {
-            ready(client.append(&key, value, deadline))
-        })
+        self.run(Op::Append, &[&key], &deadline, self.client.append(&key, value, &deadline))
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
-        let keys = self.wire_keys(keys)?;
+        let (keys, deadline) = (self.wire_keys(keys)?, self.deadline());
         let keys = as_slices(&keys);
-        let values = self.call(Op::MultiGet, &keys, &self.deadline(), |client, deadline| {
-            ready(client.multi_get(&keys, deadline))
-        })?;
+        let values = self.run(Op::MultiGet, &keys, &deadline, self.client.multi_get(&keys, &deadline))?;
         Ok(values.iter().map(|value| value.to_vec()).collect())
     }
 
@@ -110,29 +89,23 @@ impl Store for TcpStore {
         let wire: Vec<_> = keys.iter().copied().zip(pairs.iter().map(|(_, value)| *value)).collect();
         let deadline = self.deadline();
         self.check_values(Op::MultiSet, &keys, &wire, &deadline)?;
-        let pairs_len: usize = wire.iter().map(|(key, value)| 16 + key.len() + value.len()).sum();
-        self.check_request(9 + pairs_len)?;
-        self.call(Op::MultiSet, &keys, &deadline, |client, deadline| {
-            let request = Request::MultiSet { pairs: PairList::new(&wire) };
-            ready(client.acknowledged(keys.first().copied(), request, deadline))
-        })
+        self.check_request(9 + wire.iter().map(|(key, value)| 16 + key.len() + value.len()).sum::<usize>())?;
+        let request = Request::MultiSet { pairs: PairList::new(&wire) };
+        let acknowledged = self.client.acknowledged(keys.first().copied(), request, &deadline);
+        self.run(Op::MultiSet, &keys, &deadline, acknowledged)
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
-        let key = self.wire_key(key)?;
-        let deadline = self.deadline();
+        let (key, deadline) = (self.wire_key(key)?, self.deadline());
         self.check_values(Op::QueuePush, &[&key], &[(&key, value)], &deadline)?;
-        self.call(Op::QueuePush, &[&key], &deadline, |client, deadline| {
-            let request = Request::QueuePush { key: &key, value: value.into() };
-            ready(client.acknowledged(None, request, deadline))
-        })
+        let request = Request::QueuePush { key: &key, value: value.into() };
+        self.run(Op::QueuePush, &[&key], &deadline, self.client.acknowledged(None, request, &deadline))
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let wire = self.wire_key(key)?;
-        let item = self.call(Op::QueuePop, &[&wire], &self.deadline(), |client, deadline| {
-            ready(client.wait_then_pop(&wire, deadline))
-        })?;
+        let (wire, deadline) = (self.wire_key(key)?, self.deadline());
+        let item = self.client.wait_then_pop(&wire, &deadline);
+        let item = self.run(Op::QueuePop, &[&wire], &deadline, item)?;
         item.ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
@@ -157,14 +130,10 @@ impl Store for TcpStore {
     }
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
-        let size = i64::try_from(world_size)
-            .ok()
-            .filter(|&size| size > 0)
-            .ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
-        let key = self.wire_key(key)?;
-        self.call(Op::Barrier, &[&key], &self.deadline_after(timeout), |client, deadline| {
-            ready(client.barrier(&key, size, deadline))
-        })
+        let size = i64::try_from(world_size).ok().filter(|&size| size > 0);
+        let size = size.ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
+        let (key, deadline) = (self.wire_key(key)?, self.deadline_after(timeout));
+        self.run(Op::Barrier, &[&key], &deadline, self.client.barrier(&key, size, &deadline))
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -201,21 +170,21 @@ impl Store for TcpStore {
 }
 
 impl TcpStore {
-    fn call<T>(
+    /// Drives a call to its end.
+    fn run<T>(
         &self,
         op: Op,
         keys: &[&[u8]],
         deadline: &Deadline,
-        call: impl FnOnce(&Client<Sockets>, &Deadline) -> Result<T, Failure>,
+        call: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T> {
-        call(&self.client, deadline).map_err(|failure| self.error(Some(op), keys, failure, deadline))
+        ready(call).map_err(|failure| self.error(Some(op), keys, failure, deadline))
     }
 
     /// One request and its reply.
     fn exchange(&self, keys: &[&[u8]], request: Request<'_>) -> Result<Reply> {
-        self.call(request.op(), keys, &self.deadline(), |client, deadline| {
-            ready(client.exchange(request, deadline))
-        })
+        let deadline = self.deadline();
+        self.run(request.op(), keys, &deadline, self.client.exchange(request, &deadline))
     }
 
     fn count(&self, keys: &[&[u8]], request: Request<'_>) -> Result<u64> {
@@ -261,7 +230,7 @@ impl TcpStore {
         pairs: &[(&[u8], &[u8])],
         deadline: &Deadline,
     ) -> Result<()> {
-        self.call(op, keys, deadline, |client, deadline| ready(client.identify(op, deadline)))?;
+        self.run(op, keys, deadline, self.client.identify(op, deadline))?;
         let limit = self.client.server().value_len().unwrap_or(self.client.limits().value_len);
         match pairs.iter().find(|(_, value)| value.len() > limit) {
             Some((key, value)) => {

@@ -89,6 +89,10 @@ impl Io for Sockets {
     ) -> Result<usize, IoFault> {
         let start = now();
         let mut spin = stream.is_fast.then(Spin::start).flatten();
+        if spin.is_none() {
+            // The answer to a request that was just sent is hardly there yet.
+            wait_until(&stream.socket, PollFlags::IN, deadline)?;
+        }
         loop {
             match recv(&stream.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(IoFault::Lost(ConnectionFault::Closed)),

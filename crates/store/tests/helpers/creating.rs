@@ -88,7 +88,7 @@ fn a_port_that_is_taken_is_tried_again_and_then_named() {
 fn a_port_that_becomes_free_in_time_is_had() {
     let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let options = options(Some(port), 1).retries(1000);
+    let options = options(Some(port), 1).retries(1000u32);
     std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(0, &options).unwrap());
         goes_on_for(Duration::from_millis(100), &creating);

@@ -1,10 +1,10 @@
 //! What each change makes of a state.
 
-use super::super::scene::{Scene, complete, node, nodes, open, wall};
+use super::super::fixtures::{Fixture, complete, node, nodes, open, wall};
 use super::*;
 
 fn applied(change: Change, state: &State) -> State {
-    apply(change, state, &Scene::new().view(), &[], &[])
+    apply(change, state, &Fixture::new().view(), &[], &[])
 }
 
 fn ranks(state: &State) -> Vec<(String, i64)> {
@@ -21,8 +21,8 @@ fn the_last_call_starts_with_the_node_that_makes_it_enough() {
 #[test]
 fn the_last_call_is_not_extended_by_whoever_comes_later() {
     let settings = super::super::settings::Settings::new("job", 2, 9);
-    let scene = Scene { settings, ..Scene::new() };
-    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &scene.view(), &[], &[]);
+    let fixture = Fixture { settings, ..Fixture::new() };
+    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &fixture.view(), &[], &[]);
     assert_eq!(later.deadline, Some(wall(30)));
 }
 
@@ -31,7 +31,7 @@ fn the_last_call_ends_when_there_are_too_few() {
     let fewer = applied(Change::Withdraw, &open(&["a", "b"]).called());
     assert_eq!(fewer.deadline, None);
     let dead =
-        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Scene::new().view(), &nodes(["a"]), &[]);
+        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Fixture::new().view(), &nodes(["a"]), &[]);
     assert_eq!(dead.deadline, None);
 }
 
@@ -47,7 +47,7 @@ fn the_node_that_makes_it_full_completes_it_and_ranks_are_in_the_order_of_the_no
 #[test]
 fn those_who_asked_are_let_in_along_up_to_max() {
     let asked = nodes(["d", "c", "e", "f"]);
-    let state = apply(Change::AddToParticipants, &State::default(), &Scene::new().view(), &[], &asked);
+    let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &[], &asked);
     assert_eq!(ranks(&state), [("b".into(), 0), ("c".into(), 1), ("d".into(), 2)]);
     assert!(state.complete);
 }
@@ -56,8 +56,8 @@ fn those_who_asked_are_let_in_along_up_to_max() {
 fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_heartbeat() {
     let state = open(&["a"]).waiting("b").waiting("c");
     let settings = super::super::settings::Settings::new("job", 2, 9);
-    let scene = Scene { settings, ..Scene::new() };
-    let next = apply(Change::AddToParticipants, &state.spare("d"), &scene.view(), &[], &nodes(["c", "d"]));
+    let fixture = Fixture { settings, ..Fixture::new() };
+    let next = apply(Change::AddToParticipants, &state.spare("d"), &fixture.view(), &[], &nodes(["c", "d"]));
     assert_eq!(next.participants.len(), 4);
     assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
     assert_eq!(next.last_heartbeats[&node("c")], wall(60));
@@ -67,7 +67,7 @@ fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_hear
 #[test]
 fn the_dead_are_not_let_in_even_if_they_asked() {
     let dead = nodes(["c"]);
-    let next = apply(Change::AddToParticipants, &open(&["a"]), &Scene::new().view(), &dead, &dead);
+    let next = apply(Change::AddToParticipants, &open(&["a"]), &Fixture::new().view(), &dead, &dead);
     assert_eq!(ranks(&next), [("a".into(), 0), ("b".into(), 0)]);
 }
 
@@ -107,7 +107,7 @@ fn a_heartbeat_is_after_all_that_were_ever_there_and_never_the_same() {
     let gone = applied(Change::Withdraw, &beaten);
     let back = applied(Change::AddToParticipants, &gone);
     assert!(back.last_heartbeats[&node("b")] > ahead, "nobody may take it for what it was before");
-    let alone = apply(Change::KeepAlive, &back, &Scene::new().view(), &nodes(["a"]), &[]);
+    let alone = apply(Change::KeepAlive, &back, &Fixture::new().view(), &nodes(["a"]), &[]);
     assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
 }
 
@@ -138,8 +138,8 @@ fn a_node_is_in_one_list_at_a_time() {
 fn a_restored_round_is_as_it_was_and_the_others_wait_for_the_next() {
     let mut round = complete(&["a", "b"]).spare("s");
     round.round = 4;
-    let scene = Scene::new();
-    let view = View { round: Some(&round), ..scene.view() };
+    let fixture = Fixture::new();
+    let view = View { round: Some(&round), ..fixture.view() };
     let restored = apply(Change::Restore, &open(&["new", "s"]), &view, &[], &[]);
     assert_eq!((restored.round, restored.complete, restored.deadline), (4, true, None));
     assert_eq!(restored.participants, round.participants);

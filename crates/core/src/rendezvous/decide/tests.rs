@@ -1,18 +1,18 @@
 //! What a node decides, case by case. The rows are those of torch's join operation, first match first; where we differ,
 //! the test says so in its name.
 
-use super::super::scene::{Scene, complete, node, nodes, open};
+use super::super::fixtures::{Fixture, complete, node, nodes, open};
 use super::*;
 
-fn join(scene: &Scene, state: &State) -> Decision {
-    decide(Goal::Join, state, &scene.view()).0
+fn join(fixture: &Fixture, state: &State) -> Decision {
+    decide(Goal::Join, state, &fixture.view()).0
 }
 
 #[test]
 fn a_node_joins_by_torchs_rows() {
     use Change::*;
     use Decision::{EndGracefully, FailClosed, FailTimeout, Finish, Wait, Write};
-    let now = Scene::new;
+    let now = Fixture::new;
     let full = || complete(&["a", "c", "d"]);
     let rows = [
         ("1", now(), full().spare("b").closed(), EndGracefully),
@@ -41,8 +41,8 @@ fn a_node_joins_by_torchs_rows() {
         ("15, on the wait list", now(), complete(&["a", "c"]).waiting("b"), Wait),
         ("15, in a last call", now(), open(&["a", "b"]).called(), Wait),
     ];
-    for (row, scene, state, decision) in rows {
-        assert_eq!(join(&scene, &state), decision, "row {row}");
+    for (row, fixture, state, decision) in rows {
+        assert_eq!(join(&fixture, &state), decision, "row {row}");
     }
 }
 
@@ -50,16 +50,16 @@ fn a_node_joins_by_torchs_rows() {
 #[test]
 fn a_spare_that_is_needed_goes_straight_to_where_it_is_needed() {
     let under_way = complete(&["a", "c"]).spare("b");
-    assert_eq!(join(&Scene::new(), &under_way), Decision::Write(Change::AddToWaitList));
+    assert_eq!(join(&Fixture::new(), &under_way), Decision::Write(Change::AddToWaitList));
     let starting = open(&["a"]).spare("b");
-    assert_eq!(join(&Scene::new(), &starting), Decision::Write(Change::AddToParticipants));
+    assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
 /// Torch returns (row 6) with another world than those who were quicker.
 #[test]
 fn a_round_that_somebody_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
-    let (decision, reason) = decide(Goal::Join, &broken, &Scene::new().view());
+    let (decision, reason) = decide(Goal::Join, &broken, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
 }
@@ -70,8 +70,8 @@ fn a_round_that_somebody_has_left_is_not_entered() {
 fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
-    let scene = Scene { settings: Settings::new("job", 3, 3), ..Scene::new() };
-    let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &scene.view());
+    let fixture = Fixture { settings: Settings::new("job", 3, 3), ..Fixture::new() };
+    let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
 }
@@ -79,57 +79,57 @@ fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
 /// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
 #[test]
 fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
-    let scene = Scene { settings: Settings::new("job", 2, 4), ..Scene::new() };
+    let fixture = Fixture { settings: Settings::new("job", 2, 4), ..Fixture::new() };
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
     let left = round.without(&nodes(["c"]), 2).waiting("c");
-    let (decision, _) = decide(Goal::Join, &left, &scene.view());
+    let (decision, _) = decide(Goal::Join, &left, &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     // Nobody waits; or it is full, so that nobody has left; or it is written down.
-    assert_eq!(join(&scene, &round.without(&nodes(["c"]), 2)), Decision::Finish);
+    assert_eq!(join(&fixture, &round.without(&nodes(["c"]), 2)), Decision::Finish);
     let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
     full.extra.clear();
-    assert_eq!(join(&scene, &full), Decision::Finish);
-    assert_eq!(join(&scene, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
+    assert_eq!(join(&fixture, &full), Decision::Finish);
+    assert_eq!(join(&fixture, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
 }
 
 /// Torch has no announcements.
 #[test]
 fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
-    let scene = Scene::new().late_by(1);
-    assert_eq!(join(&scene, &open(&["a"])), Decision::FailTimeout);
-    assert_eq!(join(&scene.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
+    let fixture = Fixture::new().late_by(1);
+    assert_eq!(join(&fixture, &open(&["a"])), Decision::FailTimeout);
+    assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
 /// Torch stays on the wait list (row 11 is for those in no list) and so makes the full round start over.
 #[test]
 fn who_waits_for_a_round_that_is_full_becomes_a_spare() {
     let full = complete(&["a", "c", "d"]).waiting("b");
-    assert_eq!(join(&Scene::new(), &full), Decision::Write(Change::AddToRedundancyList));
+    assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
 /// Torch compares the deadline, which is somebody else's clock, with its own (row 12).
 #[test]
 fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clocks_say() {
     let state = open(&["a", "b"]).called();
-    for wall in [super::super::scene::wall(-3_600), super::super::scene::wall(3_600)] {
-        let scene = Scene { wall, ..Scene::new() };
-        assert_eq!(join(&scene, &state), Decision::Wait, "just begun");
+    for wall in [super::super::fixtures::wall(-3_600), super::super::fixtures::wall(3_600)] {
+        let fixture = Fixture { wall, ..Fixture::new() };
+        assert_eq!(join(&fixture, &state), Decision::Wait, "just begun");
         // Nobody is dead after 29 s: `a` is seen to live on.
         let mut watch = Watch::default();
         for second in 0..30 {
             let mut seen = state.clone();
-            seen.last_heartbeats.insert(node("a"), super::super::scene::wall(second));
+            seen.last_heartbeats.insert(node("a"), super::super::fixtures::wall(second));
             watch.observe(
                 &std::sync::Arc::new(seen),
-                super::super::scene::at(second as u64),
-                &scene.settings,
+                super::super::fixtures::at(second as u64),
+                &fixture.settings,
             );
         }
-        let most = Scene { watch: watch.clone(), ..scene.clone() };
+        let most = Fixture { watch: watch.clone(), ..fixture.clone() };
         assert_eq!(join(&most, &state), Decision::Wait, "29 s of 30");
-        watch.observe(&std::sync::Arc::new(state.clone()), super::super::scene::at(30), &scene.settings);
-        let all = Scene { watch, ..scene };
+        watch.observe(&std::sync::Arc::new(state.clone()), super::super::fixtures::at(30), &fixture.settings);
+        let all = Fixture { watch, ..fixture };
         assert_eq!(join(&all, &state), Decision::Write(Change::MarkComplete), "30 s of 30");
     }
 }
@@ -137,13 +137,13 @@ fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clo
 /// Torch joins without a look at how many there are (row 13), and then the round is never completed.
 #[test]
 fn an_open_round_that_is_full_by_ones_own_settings_is_not_joined() {
-    assert_eq!(join(&Scene::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
+    assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
 }
 
 /// Torch completes a round only when the count is met exactly.
 #[test]
 fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
-    let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Scene::new().view());
+    let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Fixture::new().view());
     assert_eq!((decision, reason), (Decision::Write(Change::MarkComplete), Reason::Full { have: 4 }));
 }
 
@@ -151,55 +151,55 @@ fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
 #[test]
 fn who_waits_puts_the_dead_out_at_once() {
     let state = open(&["a", "b"]);
-    let scene = Scene::new().having_seen(&state, 15);
-    let (decision, reason) = decide(Goal::Join, &open(&["b"]), &scene.view());
+    let fixture = Fixture::new().having_seen(&state, 15);
+    let (decision, reason) = decide(Goal::Join, &open(&["b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::KeepAlive));
     assert_eq!(reason, Reason::Dead { nodes: nodes(["a"]) });
 }
 
 #[test]
 fn leaving_a_round_is_done_when_it_is_left() {
-    let exit = |scene: &Scene, state: &State| decide(Goal::Exit, state, &scene.view()).0;
-    assert_eq!(exit(&Scene::new(), &open(&["a"])), Decision::Finish);
-    assert_eq!(exit(&Scene::new().late_by(1), &open(&["a"])), Decision::Finish);
-    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
-    assert_eq!(exit(&Scene::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
-    assert_eq!(exit(&Scene::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
-    assert_eq!(exit(&Scene::new().late_by(1), &complete(&["a", "b"])), Decision::FailTimeout);
+    let exit = |fixture: &Fixture, state: &State| decide(Goal::Exit, state, &fixture.view()).0;
+    assert_eq!(exit(&Fixture::new(), &open(&["a"])), Decision::Finish);
+    assert_eq!(exit(&Fixture::new().late_by(1), &open(&["a"])), Decision::Finish);
+    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
+    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
+    assert_eq!(exit(&Fixture::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
+    assert_eq!(exit(&Fixture::new().late_by(1), &complete(&["a", "b"])), Decision::FailTimeout);
 }
 
 #[test]
 fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
-    let leave = |scene: &Scene, state: &State| decide(Goal::Leave, state, &scene.view()).0;
-    assert_eq!(leave(&Scene::new(), &open(&["a"])), Decision::Finish);
-    assert_eq!(leave(&Scene::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
-    assert_eq!(leave(&Scene::new(), &open(&["a"]).waiting("b")), Decision::Write(Change::Withdraw));
-    assert_eq!(leave(&Scene::new().announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
-    assert_eq!(leave(&Scene::new().late_by(1), &open(&["b"])), Decision::FailTimeout);
+    let leave = |fixture: &Fixture, state: &State| decide(Goal::Leave, state, &fixture.view()).0;
+    assert_eq!(leave(&Fixture::new(), &open(&["a"])), Decision::Finish);
+    assert_eq!(leave(&Fixture::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Fixture::new(), &open(&["a"]).waiting("b")), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Fixture::new().announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
+    assert_eq!(leave(&Fixture::new().late_by(1), &open(&["b"])), Decision::FailTimeout);
 }
 
 #[test]
 fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
-    let beat = |scene: &Scene, state: &State| decide(Goal::KeepAlive, state, &scene.view());
+    let beat = |fixture: &Fixture, state: &State| decide(Goal::KeepAlive, state, &fixture.view());
     let round = complete(&["a", "b"]);
-    assert_eq!(beat(&Scene::new(), &round).0, Decision::Finish);
-    let due = beat(&Scene::new().heartbeat_due(), &round);
+    assert_eq!(beat(&Fixture::new(), &round).0, Decision::Finish);
+    let due = beat(&Fixture::new().heartbeat_due(), &round);
     assert_eq!(due, (Decision::Write(Change::KeepAlive), Reason::HeartbeatDue));
-    assert_eq!(beat(&Scene::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
-    assert!(matches!(beat(&Scene::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
+    assert_eq!(beat(&Fixture::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
+    assert!(matches!(beat(&Fixture::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
 }
 
 #[test]
 fn closing_is_done_when_it_is_closed_by_whomever() {
-    let close = |scene: &Scene, state: &State| decide(Goal::Close, state, &scene.view()).0;
-    assert_eq!(close(&Scene::new(), &open(&["a"]).closed()), Decision::Finish);
-    assert_eq!(close(&Scene::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
-    assert_eq!(close(&Scene::new().late_by(1), &open(&["a"])), Decision::FailTimeout);
+    let close = |fixture: &Fixture, state: &State| decide(Goal::Close, state, &fixture.view()).0;
+    assert_eq!(close(&Fixture::new(), &open(&["a"]).closed()), Decision::Finish);
+    assert_eq!(close(&Fixture::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
+    assert_eq!(close(&Fixture::new().late_by(1), &open(&["a"])), Decision::FailTimeout);
 }
 
 #[test]
 fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
-    let (_, reason) = decide(Goal::Join, &open(&["a"]), &Scene::new().late_by(1).view());
+    let (_, reason) = decide(Goal::Join, &open(&["a"]), &Fixture::new().late_by(1).view());
     let waited = Duration::from_secs(601);
     assert_eq!(reason, Reason::JoinTimeout { here: nodes(["a"]), need: 2, waited });
     assert!(
@@ -210,7 +210,7 @@ fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
 #[test]
 fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
     let state = complete(&["a", "c"]).waiting("b");
-    let (_, reason) = decide(Goal::Join, &state, &Scene::new().late_by(1).view());
+    let (_, reason) = decide(Goal::Join, &state, &Fixture::new().late_by(1).view());
     let told = reason.to_string();
     assert!(
         told.starts_with("round 0 is under way with 2 nodes, and no node started over within 601 s"),
@@ -223,7 +223,7 @@ fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
     // The highest rank may have been in it, and wait for the next one now.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
-    let (decision, reason) = decide(Goal::Join, &state, &Scene::new().view());
+    let (decision, reason) = decide(Goal::Join, &state, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
 
@@ -232,14 +232,14 @@ fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
 fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
     let mut job = open(&["a"]);
     job.publish_terms(&State::default(), &node("a"), &Settings::new("job", 2, 3));
-    let other = Scene { settings: Settings::new("job", 2, 4), ..Scene::new() };
+    let other = Fixture { settings: Settings::new("job", 2, 4), ..Fixture::new() };
     let (decision, reason) = decide(Goal::Join, &job, &other.view());
     assert_eq!(decision, Decision::Refuse);
     assert_eq!(
         reason.to_string(),
         "node b (pid 1) was started with --nnodes 2:4, but the job of node a (pid 1) with --nnodes 2:3"
     );
-    assert_eq!(join(&Scene::new(), &job), Decision::Write(Change::AddToParticipants));
+    assert_eq!(join(&Fixture::new(), &job), Decision::Write(Change::AddToParticipants));
     // Other nodes have let it in before it could look.
     job.participants.insert(node("b"), 0);
     assert_eq!(join(&other, &job), Decision::Write(Change::Withdraw));
@@ -250,21 +250,21 @@ fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
 
 #[test]
 fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_refused() {
-    let scene = Scene { settings: Settings::new("job", 3, 4), ..Scene::new() };
-    let (decision, reason) = decide(Goal::Join, &complete(&["a", "b"]), &scene.view());
+    let fixture = Fixture { settings: Settings::new("job", 3, 4), ..Fixture::new() };
+    let (decision, reason) = decide(Goal::Join, &complete(&["a", "b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     assert_eq!(reason, Reason::TooFewNodes { round: 0, have: 2, need: 3 });
 }
 
 #[test]
 fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
-    let settings = Settings { max_nodes: 5, ..Scene::new().settings };
+    let settings = Settings { max_nodes: 5, ..Fixture::new().settings };
     let mut next = open(&["a", "b"]).called();
     next.round = 1;
     next.extra = complete(&["a", "b", "c"]).extra;
     let after = |seconds, state: &State| {
-        let scene = Scene { settings: settings.clone(), ..Scene::new() }.having_seen(state, seconds);
-        join(&scene, state)
+        let fixture = Fixture { settings: settings.clone(), ..Fixture::new() }.having_seen(state, seconds);
+        join(&fixture, state)
     };
     assert_eq!(after(2, &next), Decision::Wait);
     assert_eq!(after(3, &next), Decision::Write(Change::MarkComplete));
@@ -281,9 +281,9 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
 fn a_node_restores_its_round_when_the_store_has_lost_it() {
     let mut round = complete(&["a", "b"]);
     round.round = 4;
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let keep_alive =
-        |state: &State| decide(Goal::KeepAlive, state, &View { round: Some(&round), ..scene.view() });
+        |state: &State| decide(Goal::KeepAlive, state, &View { round: Some(&round), ..fixture.view() });
     for lost in [State::default(), open(&["new"])] {
         assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
     }

@@ -1,4 +1,4 @@
-use super::super::scene::{complete, node, nodes};
+use super::super::fixtures::{complete, node, nodes};
 use super::*;
 
 fn seen(state: &State) -> Membership {

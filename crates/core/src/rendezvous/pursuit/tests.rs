@@ -1,6 +1,6 @@
 //! The operations of a node, one by one, and what it does when the store fails.
 
-use super::super::scene::{at, complete, node, nodes, open, wall};
+use super::super::fixtures::{at, complete, node, nodes, open, wall};
 use super::super::settings::Settings;
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::scene::{at, complete, node, nodes, open, wall};
+use super::super::fixtures::{at, complete, node, nodes, open, wall};
 use super::super::settings::Settings;
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Who is dead and when a last call is over, by what was seen.
 
-use super::super::scene::{at, node, nodes, open, wall};
+use super::super::fixtures::{at, node, nodes, open, wall};
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(15);

@@ -72,7 +72,7 @@ impl State {
 
 /// Node `b` of a job of two to three nodes, a minute after it started; it has just shown itself.
 #[derive(Debug, Clone)]
-pub(super) struct Scene {
+pub(super) struct Fixture {
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) watch: Watch,
@@ -83,9 +83,9 @@ pub(super) struct Scene {
     pub(super) announced: bool,
 }
 
-impl Scene {
-    pub(super) fn new() -> Scene {
-        Scene {
+impl Fixture {
+    pub(super) fn new() -> Fixture {
+        Fixture {
             me: node("b"),
             settings: Settings::new("job", 2, 3),
             watch: Watch::default(),
@@ -97,20 +97,20 @@ impl Scene {
         }
     }
 
-    pub(super) fn heartbeat_due(self) -> Scene {
-        Scene { beat: Some(at(55)), ..self }
+    pub(super) fn heartbeat_due(self) -> Fixture {
+        Fixture { beat: Some(at(55)), ..self }
     }
 
-    pub(super) fn late_by(self, seconds: u64) -> Scene {
-        Scene { now: at(600 + seconds), beat: Some(at(600 + seconds)), ..self }
+    pub(super) fn late_by(self, seconds: u64) -> Fixture {
+        Fixture { now: at(600 + seconds), beat: Some(at(600 + seconds)), ..self }
     }
 
-    pub(super) fn announced(self) -> Scene {
-        Scene { announced: true, ..self }
+    pub(super) fn announced(self) -> Fixture {
+        Fixture { announced: true, ..self }
     }
 
     /// It has been looking at this state, and nothing else, for so long.
-    pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Scene {
+    pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Fixture {
         let state = Arc::new(state.clone());
         for second in 0..=seconds {
             self.watch.observe(&state, at(100 + second), &self.settings);
