@@ -105,11 +105,6 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CLOSES: u32 = 5;
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether a request of this kind may be sent again when its answer was lost.
-fn is_repeatable(op: Op) -> bool {
-    !matches!(op, Op::Add | Op::Append | Op::CompareSet | Op::QueuePush | Op::QueuePop | Op::Barrier)
-}
-
 impl<I: Io> Client<I> {
     /// Makes a first connection, waiting for the server to appear. The client sends what torch's client sends at connect and
     /// nothing more. The first operation identifies the server.
@@ -147,7 +142,7 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         attempt: impl AsyncFnMut(&mut Connection<I>, &Deadline) -> Result<T, Broken>,
     ) -> Result<T, Failure> {
-        self.call_repeatable(op, is_repeatable(op), deadline, attempt).await
+        self.call_repeatable(op, op.is_repeatable(), deadline, attempt).await
     }
 
     /// As [`Client::call`], for steps of an operation that may be repeated although the operation may not.
