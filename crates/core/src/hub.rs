@@ -27,9 +27,9 @@ pub use outbox::MAX_SLICES;
 pub use stats::ServerStats;
 
 use crate::limits::Limits;
-use crate::store::{ClientId, EffectLog, Engine, EngineOptions, Output, Snapshot};
+use crate::store::{Answer, ClientId, EffectLog, Engine, EngineOptions, Snapshot};
 use crate::value::Value;
-use crate::wire::Request;
+use crate::wire::{Reply, Request};
 use connection::Connection;
 use jobs::Jobs;
 use offences::Offences;
@@ -486,30 +486,31 @@ impl<L: EffectLog> Hub<L> {
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_request(index, &request, now);
         }
-        self.connections[index].blocked = self.engine.handle_request(ClientId::new(index as u32), request);
-        self.deliver(Some(index), now);
+        let answer = self.engine.handle_request(ClientId::new(index as u32), request);
+        let connection = &mut self.connections[index];
+        connection.blocked = false;
+        match answer {
+            Answer::Nothing => {}
+            Answer::Reply(reply) => connection.outbox.push(reply),
+            Answer::Blocked => connection.blocked = true,
+            Answer::Refused(reason) => self.punish(index, reason.into(), now),
+        }
+        self.wake_clients();
     }
 
-    /// Hands the engine's outputs to their connections. `current` is the connection whose turn it is.
+    /// Answers the clients whose waits are over.
     #[inline]
-    fn deliver(&mut self, current: Option<usize>, now: Duration) {
-        while let Some(output) = self.engine.poll_output() {
-            match output {
-                Output::Reply { client, reply } => {
-                    let connection = &mut self.connections[client.index()];
-                    connection.outbox.push(reply);
-                    if current != Some(client.index()) {
-                        connection.blocked = false;
-                        self.wake(client.index());
-                    }
-                }
-                Output::Close { client, reason } => self.punish(client.index(), reason.into(), now),
-            }
+    fn wake_clients(&mut self) {
+        while let Some(client) = self.engine.poll_woken() {
+            self.wake(client.index());
         }
     }
 
-    /// Lets a connection continue whose blocked request was answered in the turn of another.
+    /// Answers the blocked request of a connection, and lets the connection continue.
     fn wake(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        connection.blocked = false;
+        connection.outbox.push(Reply::Stop);
         self.queue_send(index);
         if self.connections[index].session.has_deferred() {
             self.queue_read(index);
@@ -634,7 +635,7 @@ impl<L: EffectLog> Hub<L> {
             jobs.handle_disconnect(index, now);
         }
         self.engine.handle_disconnect(ClientId::new(index as u32));
-        self.deliver(None, now);
+        self.wake_clients();
         self.admit_uploads();
     }
 }

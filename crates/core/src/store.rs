@@ -10,6 +10,6 @@ mod waiters;
 
 pub use effect::{Content, Effect, EffectLog};
 pub use engine::{
-    CheckWrite, ClientId, Engine, EngineOptions, Output, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
+    Answer, CheckWrite, ClientId, Engine, EngineOptions, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
 };
 pub use snapshot::Snapshot;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use loopback::Loopback;
 use rallypoint_core::Limits;
 use rallypoint_core::hub::HubOptions;
-use rallypoint_core::store::{ClientId, Engine, EngineOptions};
-use rallypoint_core::wire::{KeyList, MAGIC, PairList, Request, RequestDecoder};
+use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
+use rallypoint_core::wire::{KeyList, MAGIC, PairList, Reply, Request, RequestDecoder};
 use rustix::time::{ClockId, clock_gettime};
 
 /// As many keys as one request may have.
@@ -101,7 +101,7 @@ fn engine() -> Engine {
 }
 
 fn drain(engine: &mut Engine) -> usize {
-    std::iter::from_fn(|| engine.poll_output()).count()
+    std::iter::from_fn(|| engine.poll_woken()).count()
 }
 
 #[test]
@@ -137,8 +137,7 @@ fn registering_and_cancelling_cost_what_is_waited_for() {
         let mut engine = engine();
         let start = Start::now();
         engine.handle_request(client(0), Request::Wait { keys: KeyList::new(&keys) });
-        engine.handle_request(client(0), Request::CancelWait);
-        assert_eq!(drain(&mut engine), 1);
+        assert_eq!(engine.handle_request(client(0), Request::CancelWait), Answer::Reply(Reply::Canceled));
         start.elapsed()
     });
 }
@@ -210,7 +209,7 @@ fn a_barrier_costs_as_many_as_it_is_for() {
         for at in 0..n {
             engine.handle_request(client(at), Request::Barrier { key: b"/b", world_size: n as i64 });
         }
-        assert_eq!(drain(&mut engine), n);
+        assert_eq!(drain(&mut engine), n - 1);
         start.elapsed()
     });
 }
@@ -229,7 +228,7 @@ fn reading_what_a_wait_has_latched_costs_what_is_read() {
         let start = Start::now();
         engine.handle_request(client(1), Request::MultiGet { keys: KeyList::new(&keys) });
         let took = start.elapsed();
-        assert_eq!(drain(&mut engine), n + 2);
+        assert_eq!(drain(&mut engine), 1);
         took
     });
 }

@@ -1,11 +1,11 @@
 //! The store within one process: the same engine as the server's, with threads in the place of connections.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rallypoint_core::client::{Cancellation, Deadline, Exchange};
-use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
+use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use rallypoint_core::{Limits, Refusal, printable};
 
@@ -32,8 +32,8 @@ struct State {
     /// Slots for calls under way, to be used again.
     free: Vec<u32>,
     slots: u32,
-    /// Answers to calls that wait.
-    answers: HashMap<ClientId, Result<Reply, Refusal>>,
+    /// Calls that wait and whose request was answered.
+    woken: HashSet<ClientId>,
 }
 
 impl HashStore {
@@ -51,7 +51,7 @@ impl HashStore {
         let options =
             EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
         let state =
-            State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, answers: HashMap::new() };
+            State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, woken: HashSet::new() };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
         HashStore {
             shared: Arc::new(shared),
@@ -78,18 +78,19 @@ impl HashStore {
         self.ask(&mut self.state(), request)
     }
 
-    /// Carries out a request that doesn't block. Nothing comes in between those asked under one lock.
+    /// Carries out a request that doesn't block. Requests under one lock are one step for other threads.
     fn ask(&self, state: &mut State, request: Request<'_>) -> Result<Option<Reply>> {
         let client = state.enter();
-        state.engine.handle_request(client, request);
-        self.deliver(state);
-        let answer = state.answers.remove(&client).transpose();
-        state.leave(client);
-        self.deliver(state);
-        answer.map_err(|refusal| refused(&request, refusal))
+        let answer = state.engine.handle_request(client, request);
+        self.leave(state, client);
+        match answer {
+            Answer::Reply(reply) => Ok(Some(reply)),
+            Answer::Refused(refusal) => Err(refused(&request, refusal)),
+            Answer::Nothing | Answer::Blocked => Ok(None),
+        }
     }
 
-    /// Carries out a request that may block, and `then` at the moment it ends. `None` when the time is up.
+    /// Carries out a request that may block, and `then` at the moment it ends. Returns `None` when the time is up.
     fn block(
         &self,
         request: Request<'_>,
@@ -98,15 +99,16 @@ impl HashStore {
     ) -> Result<Option<Reply>> {
         let mut state = self.state();
         let client = state.enter();
-        state.engine.handle_request(client, request);
-        let mut answer = loop {
-            self.deliver(&mut state);
-            if let Some(answer) = state.answers.remove(&client) {
-                break Some(answer);
+        let mut answer = state.engine.handle_request(client, request);
+        self.wake(&mut state);
+        while answer == Answer::Blocked {
+            if state.woken.remove(&client) {
+                answer = Answer::Reply(Reply::Stop);
+                break;
             }
             let changed = &self.shared.changed;
             state = match deadline.slice(now()) {
-                Some(Duration::ZERO) => break None,
+                Some(Duration::ZERO) => break,
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(slice) => {
                     let (woken, timeout) =
@@ -120,31 +122,35 @@ impl HashStore {
                     }
                 }
             };
-        };
-        if let (Some(Ok(_)), Some(then)) = (&answer, then) {
-            state.engine.handle_request(client, then);
-            self.deliver(&mut state);
-            answer = state.answers.remove(&client);
         }
-        state.leave(client);
-        self.deliver(&mut state);
-        answer.transpose().map_err(|refusal| refused(&request, refusal))
+        if let (Answer::Reply(_), Some(then)) = (&answer, then) {
+            answer = state.engine.handle_request(client, then);
+        }
+        self.leave(&mut state, client);
+        match answer {
+            Answer::Reply(reply) => Ok(Some(reply)),
+            Answer::Refused(refusal) => Err(refused(&request, refusal)),
+            Answer::Nothing | Answer::Blocked => Ok(None),
+        }
     }
 
-    /// Hands out what the engine has answered. Whether there was anything.
-    fn deliver(&self, state: &mut State) -> bool {
-        let mut any = false;
-        while let Some(output) = state.engine.poll_output() {
-            any = true;
-            match output {
-                Output::Reply { client, reply } => state.answers.insert(client, Ok(reply)),
-                Output::Close { client, reason } => state.answers.insert(client, Err(reason)),
-            };
+    /// Ends a call.
+    fn leave(&self, state: &mut State, client: ClientId) {
+        state.engine.handle_disconnect(client);
+        state.free.push(client.index() as u32);
+        self.wake(state);
+        state.woken.remove(&client);
+    }
+
+    /// Wakes the threads whose calls the engine has answered.
+    fn wake(&self, state: &mut State) {
+        let before = state.woken.len();
+        while let Some(client) = state.engine.poll_woken() {
+            state.woken.insert(client);
         }
-        if any {
+        if state.woken.len() > before {
             self.shared.changed.notify_all();
         }
-        any
     }
 
     fn number(&self, request: Request<'_>) -> Result<i64> {
@@ -204,12 +210,6 @@ impl State {
             self.slots - 1
         });
         ClientId::new(slot)
-    }
-
-    fn leave(&mut self, client: ClientId) {
-        self.engine.handle_disconnect(client);
-        self.answers.remove(&client);
-        self.free.push(client.index() as u32);
     }
 }
 

@@ -17,7 +17,6 @@ impl<L: EffectLog> Hub<L> {
         self.offences.forget_old(now);
         if let Some(jobs) = &mut self.jobs {
             self.events.extend(jobs.expire(&mut self.engine, now).into_iter().map(Event::Expired));
-            self.deliver(None, now);
         }
     }
 

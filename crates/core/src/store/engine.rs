@@ -54,23 +54,17 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// What the caller has to do.
+/// What comes of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Send this reply.
-    Reply {
-        /// The receiver.
-        client: ClientId,
-        /// The reply.
-        reply: Reply,
-    },
-    /// Close this client's connection: its request was refused and changed nothing.
-    Close {
-        /// The client.
-        client: ClientId,
-        /// Why the request was refused.
-        reason: Refusal,
-    },
+pub enum Answer {
+    /// The request has no reply.
+    Nothing,
+    /// The client gets this reply.
+    Reply(Reply),
+    /// The client is blocked. [`Engine::poll_woken`] returns it when its request is answered.
+    Blocked,
+    /// The request was refused and changed nothing. The client's connection is to be closed.
+    Refused(Refusal),
 }
 
 /// A check of the values written under keys with a prefix, beyond the limits that hold for all keys.
@@ -140,7 +134,7 @@ pub struct Engine<L = ()> {
     blocked: usize,
     /// What all latches together count as.
     latched: usize,
-    outputs: VecDeque<Output>,
+    woken: VecDeque<ClientId>,
     log: L,
     empty: Value,
 }
@@ -164,38 +158,36 @@ impl<L: EffectLog> Engine<L> {
             clients: Vec::new(),
             blocked: 0,
             latched: 0,
-            outputs: VecDeque::new(),
+            woken: VecDeque::new(),
             log,
             empty: Value::default(),
         }
     }
 
-    /// Carries out a request. [`Engine::poll_output`] returns its replies. Returns whether the client is blocked now: then it
-    /// gets its reply later, and only CANCEL_WAIT is accepted from it.
-    #[inline]
-    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> bool {
+    /// Carries out a request. While a client is blocked, only CANCEL_WAIT is accepted from it.
+    #[inline(always)]
+    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Answer {
         if client.index() >= self.clients.len() {
             self.clients.resize_with(client.index() + 1, Client::default);
         }
         let known = &mut self.clients[client.index()];
         if !matches!(known.state, State::Free) && request != Request::CancelWait {
-            self.outputs.push_back(Output::Close { client, reason: Refusal::Blocked { op: request.op() } });
-            return true;
+            return Answer::Refused(Refusal::Blocked { op: request.op() });
         }
         // This request ends what the one before left open.
-        let latch = known.latch.take();
-        let seen = latch.as_deref().map_or(&[][..], |latch| &latch.values);
-        let answer = self.answer(client, request, seen);
-        let is_blocked = matches!(answer, Ok(Answer::Blocked));
-        match answer {
-            Ok(Answer::Nothing | Answer::Blocked) => {}
-            Ok(Answer::Reply(reply)) => self.outputs.push_back(Output::Reply { client, reply }),
-            Err(reason) => self.outputs.push_back(Output::Close { client, reason }),
+        match known.latch.take() {
+            None => self.answer(client, request, &[]).unwrap_or_else(Answer::Refused),
+            Some(latch) => {
+                let answer = self.answer_with_latch(client, request, &latch.values);
+                self.end_latch(*latch);
+                answer
+            }
         }
-        if let Some(latch) = latch {
-            self.end_latch(*latch);
-        }
-        is_blocked
+    }
+
+    #[inline(never)]
+    fn answer_with_latch(&mut self, client: ClientId, request: Request<'_>, seen: &[(Key, Value)]) -> Answer {
+        self.answer(client, request, seen).unwrap_or_else(Answer::Refused)
     }
 
     /// Forgets a client that has disconnected, with whatever it waited for.
@@ -210,10 +202,10 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Returns the next thing to do, until `None`.
+    /// Returns the next client whose blocked request is answered, with [`Reply::Stop`].
     #[inline]
-    pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+    pub fn poll_woken(&mut self) -> Option<ClientId> {
+        self.woken.pop_front()
     }
 
     /// Records an effect, changes what is stored, and answers the clients that waited for it.
@@ -288,7 +280,7 @@ impl<L: EffectLog> Engine<L> {
         self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer(
         &mut self,
         client: ClientId,
@@ -360,14 +352,6 @@ impl<L: EffectLog> Engine<L> {
         }
         Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
     }
-}
-
-/// What comes of a request that was not refused.
-enum Answer {
-    Nothing,
-    /// The reply follows when the wait is over.
-    Blocked,
-    Reply(Reply),
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
+use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::Reply;
 
 use crate::operation::{Operation, Text};
@@ -31,25 +31,21 @@ pub(crate) fn of(turns: &[Turn]) -> Vec<Step> {
                 continue;
             }
             let client = ClientId::new(slot as u32);
+            let mut answers = Vec::new();
+            blocked[slot] = false;
             match asked {
                 Some(operation) => {
-                    let is_blocked = operation.with_request(|request| engine.handle_request(client, request));
-                    blocked[slot] = is_blocked.expect("it is not garbage");
-                }
-                None => {
-                    blocked[slot] = false;
-                    engine.handle_disconnect(client);
-                }
-            }
-            let mut answers = Vec::new();
-            while let Some(output) = engine.poll_output() {
-                match output {
-                    Output::Reply { client, reply } => {
-                        blocked[client.index()] &= client.index() == slot;
-                        answers.push((client.index(), reply));
+                    match operation.with_request(|request| engine.handle_request(client, request)) {
+                        Some(Answer::Reply(reply)) => answers.push((slot, reply)),
+                        Some(Answer::Blocked) => blocked[slot] = true,
+                        _ => {}
                     }
-                    Output::Close { client, reason } => assert_eq!(client.index(), slot, "{reason}"),
                 }
+                None => engine.handle_disconnect(client),
+            }
+            while let Some(client) = engine.poll_woken() {
+                blocked[client.index()] = false;
+                answers.push((client.index(), Reply::Stop));
             }
             engine.check_invariants();
             history.push(Step { slot, asked: asked.cloned(), answers });

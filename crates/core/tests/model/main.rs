@@ -30,7 +30,7 @@ mod simple;
 use proptest::prelude::*;
 use rallypoint_core::Limits;
 use rallypoint_core::hub::HubOptions;
-use rallypoint_core::store::{ClientId, Engine, EngineOptions, Output};
+use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{ReplyDecoder, RequestDecoder};
 
 use loopback::Loopback;
@@ -220,16 +220,13 @@ proptest! {
                 }
                 let client = ClientId::new(turn.slot as u32);
                 let [first, second] = engines.each_mut().map(|engine| {
-                    let is_blocked = operation.with_request(|request| engine.handle_request(client, request));
-                    let outputs: Vec<Output> = std::iter::from_fn(|| engine.poll_output()).collect();
-                    (is_blocked, outputs)
+                    let answer = operation.with_request(|request| engine.handle_request(client, request));
+                    let woken: Vec<ClientId> = std::iter::from_fn(|| engine.poll_woken()).collect();
+                    (answer, woken)
                 });
                 assert_eq!(first, second);
-                blocked[turn.slot] = first.0 == Some(true);
-                for output in &first.1 {
-                    let (Output::Reply { client, .. } | Output::Close { client, .. }) = output;
-                    blocked[client.index()] = false;
-                }
+                blocked[turn.slot] = first.0 == Some(Answer::Blocked);
+                first.1.iter().for_each(|client| blocked[client.index()] = false);
                 // One engine's replies are dropped, those of the other are kept or dropped at random times.
                 held.push(second);
                 if *holds.next().expect("a cycle") {

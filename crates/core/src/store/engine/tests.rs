@@ -13,6 +13,13 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::wire::PairList;
 
+/// What a client gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Output {
+    Reply { client: ClientId, reply: Reply },
+    Close { client: ClientId, reason: Refusal },
+}
+
 /// A store, asked by clients with small numbers, that checks itself after each step.
 struct Store(Engine, BTreeSet<u32>);
 
@@ -36,13 +43,25 @@ impl Store {
         )
     }
 
-    /// What comes of one request.
+    /// What comes of one request: its own answer, and the clients it wakes.
     fn ask(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
-        match self.0.handle_request(id(client), request) {
-            true => self.1.insert(client),
-            false => self.1.remove(&client),
+        let answer = self.0.handle_request(id(client), request);
+        let was_blocked = self.1.remove(&client);
+        let own = match answer {
+            Answer::Nothing => None,
+            Answer::Reply(reply) => Some(Output::Reply { client: id(client), reply }),
+            Answer::Blocked => {
+                self.1.insert(client);
+                None
+            }
+            Answer::Refused(reason) => {
+                if was_blocked {
+                    self.1.insert(client);
+                }
+                Some(Output::Close { client: id(client), reason })
+            }
         };
-        self.outputs()
+        own.into_iter().chain(self.outputs()).collect()
     }
 
     /// What comes of a client's going away.
@@ -54,14 +73,12 @@ impl Store {
 
     fn outputs(&mut self) -> Vec<Output> {
         self.0.check_invariants();
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.0.poll_output()).collect();
-        for output in &outputs {
-            if let Output::Reply { client, .. } = output {
-                self.1.remove(&(client.index() as u32));
-            }
-        }
+        let woken: Vec<ClientId> = std::iter::from_fn(|| self.0.poll_woken()).collect();
+        woken
+            .iter()
+            .for_each(|client| assert!(self.1.remove(&(client.index() as u32)), "{client} was not blocked"));
         assert_eq!(self.1.len(), self.0.snapshot().blocked);
-        outputs
+        woken.into_iter().map(|client| Output::Reply { client, reply: Reply::Stop }).collect()
     }
 
     /// A request that must not be answered nor wake anybody.

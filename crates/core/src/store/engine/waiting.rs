@@ -3,7 +3,6 @@
 use super::{Answer, ClientId, Engine, Latch, State};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
-use crate::store::Output;
 use crate::store::barriers::barrier_cost;
 use crate::store::effect::EffectLog;
 use crate::store::waiters::{Registrations, Seen, WAIT_OVERHEAD, Waiters};
@@ -135,7 +134,7 @@ impl<L: EffectLog> Engine<L> {
     fn release(&mut self, client: ClientId) {
         self.clients[client.index()].state = State::Free;
         self.blocked -= 1;
-        self.outputs.push_back(Output::Reply { client, reply: Reply::Stop });
+        self.woken.push_back(client);
     }
 
     /// Ends a blocked request without a reply.

@@ -50,7 +50,7 @@ fn a_compare_set_that_makes_the_awaited_key_wakes() {
     let mut store = Store::new();
     store.tell(1, wait(&[b"k"]));
     let made = Output::Reply { client: id(0), reply: value(b"v") };
-    assert_eq!(store.ask(0, cas(b"k", b"", b"v")), [stop(1), made]);
+    assert_eq!(store.ask(0, cas(b"k", b"", b"v")), [made, stop(1)]);
 }
 
 #[test]
