@@ -473,7 +473,7 @@ impl<L: EffectLog> Hub<L> {
                 continue;
             }
             match connection.session.next(&mut input, &self.limits, hold) {
-                Ok(Some(decoded)) => self.handle_request(index, decoded.request(), now),
+                Ok(Some(decoded)) => self.handle_held_request(index, decoded.request(), now),
                 Ok(None) => break,
                 Err(error) => return self.punish(index, error.into(), now),
             }
@@ -481,7 +481,14 @@ impl<L: EffectLog> Hub<L> {
         self.count_input(index, now);
     }
 
-    #[inline]
+    /// Handles a request that arrived in pieces or was held back.
+    #[inline(never)]
+    fn handle_held_request(&mut self, index: usize, request: Request<'_>, now: Duration) {
+        self.handle_request(index, request, now);
+    }
+
+    /// Always inline, so that a request is handled where it is parsed and does not go through memory.
+    #[inline(always)]
     fn handle_request(&mut self, index: usize, request: Request<'_>, now: Duration) {
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_request(index, &request, now);

@@ -42,6 +42,9 @@ pub(super) struct Outbox {
 /// A list of values longer than this is printed as it is sent.
 const PRINT_AT_ONCE: usize = 64 * 1024;
 
+/// Room for the replies to about 32 small requests, so that they are printed without a second allocation.
+const FIRST_CAPACITY: usize = 512;
+
 /// The most slices that one transmission consists of.
 pub const MAX_SLICES: usize = 16;
 
@@ -83,6 +86,9 @@ impl Outbox {
 
     #[inline]
     fn print(&mut self, reply: &Reply) {
+        if self.tail.capacity() == 0 {
+            self.tail.reserve_exact(FIRST_CAPACITY);
+        }
         let before = self.tail.len();
         reply.encode(&mut self.tail);
         self.unsent += self.tail.len() - before;
@@ -107,8 +113,12 @@ impl Outbox {
 
     /// Returns the next slices to send, in order.
     pub(super) fn slices(&mut self) -> ([&[u8]; MAX_SLICES], usize) {
-        self.print_ahead();
         let mut slices = [&[][..]; MAX_SLICES];
+        if self.segments.is_empty() {
+            slices[0] = &self.tail[self.sent..];
+            return (slices, 1);
+        }
+        self.print_ahead();
         let printed = self.segments.iter().map_while(Segment::bytes);
         let all_printed = printed.clone().count() == self.segments.len();
         let tail = Some(&self.tail[..]).filter(|_| all_printed);

@@ -337,12 +337,15 @@ impl<L: EffectLog> Engine<L> {
     }
 
     fn values(&self, keys: KeyList<'_>, seen: &[(Key, Value)]) -> Vec<Value> {
+        let mut values = Vec::with_capacity(keys.len());
         if seen.len() <= LATCH_SCAN {
-            return keys.iter().map(|key| self.value(key, seen)).collect();
+            values.extend(keys.iter().map(|key| self.value(key, seen)));
+            return values;
         }
         let latched: BTreeMap<&[u8], &Value> = seen.iter().map(|(key, value)| (&**key, value)).collect();
         let value = |key| self.map.get(key).or_else(|| self.reserved(key)).or(latched.get(key).copied());
-        keys.iter().map(|key| value(key).unwrap_or(&self.empty).clone()).collect()
+        values.extend(keys.iter().map(|key| value(key).unwrap_or(&self.empty).clone()));
+        values
     }
 
     fn list_keys(&self) -> Result<Vec<Key>, Refusal> {

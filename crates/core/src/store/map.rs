@@ -4,7 +4,6 @@ use std::collections::TryReserveError;
 
 use ahash::RandomState;
 use hashbrown::HashTable;
-use hashbrown::hash_table;
 
 use super::effect::Content;
 use crate::key::Key;
@@ -87,10 +86,8 @@ impl Map {
     pub(super) fn put(&mut self, key: &[u8], content: Content<'_>) -> &Value {
         let (shard, hash) = self.hash(key);
         let len = content.bytes().len();
-        let hasher = &self.hasher;
-        match self.shards[shard].entry(hash, |entry| entry.key.is(key), |entry| hasher.hash_one(&*entry.key))
-        {
-            hash_table::Entry::Occupied(slot) => {
+        match self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) {
+            Ok(slot) => {
                 let held = &mut slot.into_mut().value;
                 self.bytes = self.bytes + len - held.len();
                 match content {
@@ -100,7 +97,7 @@ impl Map {
                 }
                 held
             }
-            hash_table::Entry::Vacant(slot) => {
+            Err(slot) => {
                 let value = match content {
                     Content::Bytes(bytes) => Value::copied(bytes),
                     Content::Shared(value) => value,
@@ -108,7 +105,9 @@ impl Map {
                 self.len += 1;
                 self.key_bytes += key.len();
                 self.bytes += cost(key.len(), len);
-                &slot.insert(Entry { key: Key::from(key), value }).into_mut().value
+                let (entry, hasher) = (Entry { key: Key::from(key), value }, &self.hasher);
+                let slot = slot.into_table().insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
+                &slot.into_mut().value
             }
         }
     }

@@ -82,7 +82,7 @@ impl Partial {
                     if taken.is_empty() {
                         return Ok(false);
                     }
-                    reserve(&mut self.bytes, taken.len(), self.end.unwrap_or(self.scan.most()))?;
+                    reserve(&mut self.bytes, taken.len(), self.end, self.scan.most())?;
                     self.bytes.extend_from_slice(taken);
                 }
             }
@@ -90,16 +90,23 @@ impl Partial {
     }
 }
 
-/// Reserves room for `more` bytes. The capacity doubles up to `most`, so that each byte is moved about once.
-fn reserve(bytes: &mut Vec<u8>, more: usize, most: usize) -> Result<(), WireError> {
+/// Reserves room for `more` bytes of a message. The capacity doubles, so that each byte is moved about once. Once a mebibyte
+/// has arrived, a message of known length gets all of its room: moving a large buffer costs more than unused capacity.
+fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, most: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return Ok(());
     }
-    let doubled = (bytes.capacity() * 2).min(most).max(needed);
-    // If the doubled capacity cannot be allocated, what has arrived may still fit.
-    let reserved = [doubled, needed].iter().any(|len| bytes.try_reserve_exact(len - bytes.len()).is_ok());
-    if reserved { Ok(()) } else { Err(WireError::OutOfMemory { len: needed as u64 }) }
+    let grown = match end {
+        Some(end) if needed >= 1 << 20 => end,
+        _ => (bytes.capacity() * 2).min(end.unwrap_or(most)),
+    };
+    // If the larger capacity cannot be allocated, what has arrived may still fit.
+    let mut rooms = [grown.max(needed), needed].into_iter();
+    match rooms.any(|room| bytes.try_reserve_exact(room - bytes.len()).is_ok()) {
+        true => Ok(()),
+        false => Err(WireError::OutOfMemory { len: needed as u64 }),
+    }
 }
 
 /// A request taken off a stream.

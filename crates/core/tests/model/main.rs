@@ -179,7 +179,7 @@ proptest! {
         pause in 0..100usize,
     ) {
         let mut limits = Limits::default();
-        (limits.output_pause, limits.deferred_bytes) = (pause, 200);
+        limits.output_pause = pause;
         let received = [&windows[..], &[usize::MAX]].map(|windows| {
             let options = HubOptions { limits: limits.clone(), ..HubOptions::default() };
             let mut net = Loopback::new(options, ());

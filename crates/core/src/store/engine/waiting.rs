@@ -12,12 +12,14 @@ use crate::wire::{KeyList, Op, Reply};
 impl<L: EffectLog> Engine<L> {
     pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Answer, Refusal> {
         let mut latch = Box::<Latch>::default();
+        let room = self.limits.latched_bytes - self.latched;
+        latch.values.reserve_exact(keys.len().min(room / size_of::<(Key, Value)>()));
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
                 Some((key, value)) => {
                     let cost = latch_cost(key, value);
-                    if self.latched + latch.bytes + cost <= self.limits.latched_bytes {
+                    if latch.bytes + cost <= room {
                         latch.bytes += cost;
                         latch.values.push((key.clone(), value.clone()));
                     }
@@ -28,6 +30,9 @@ impl<L: EffectLog> Engine<L> {
         }
         self.permit_wait(&absent)?;
         self.latched += latch.bytes;
+        if latch.values.len() < latch.values.capacity() / 2 {
+            latch.values.shrink_to_fit();
+        }
         let known = &mut self.clients[client.index()];
         known.latch = (!latch.values.is_empty()).then_some(latch);
         if absent.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, ClientId, Engine, RESERVED_PREFIX};
+use super::{Answer, ClientId, Engine, RESERVED_PREFIX, WriteGuard};
 use crate::error::{Refusal, printable};
 use crate::number::{Decimal, parse_prefix};
 use crate::store::effect::{Content, Effect, EffectLog};
@@ -83,7 +83,7 @@ impl<L: EffectLog> Engine<L> {
         if len > limit {
             return Err(Refusal::ValueTooLong { key: printable(key), len, limit });
         }
-        if self.is_guarded(key) {
+        if self.guard_of(key).is_some() {
             let appended = [held.unwrap_or_default(), value.bytes()].concat();
             self.permit_value(Op::Append, key, &appended)?;
         }
@@ -167,8 +167,11 @@ impl<L: EffectLog> Engine<L> {
 
     // ---- what is refused ----
 
-    fn is_guarded(&self, key: &[u8]) -> bool {
-        self.guard.is_some_and(|guard| key.starts_with(guard.prefix))
+    #[inline]
+    fn guard_of(&self, key: &[u8]) -> Option<WriteGuard> {
+        // Comparing one byte first spares nearly every key a call that compares slices.
+        let last = |key: &[u8], guard: &WriteGuard| key.get(guard.prefix.len() - 1) == guard.prefix.last();
+        self.guard.filter(|guard| last(key, guard) && key.starts_with(guard.prefix))
     }
 
     /// Refuses a write to a reserved name.
@@ -184,10 +187,13 @@ impl<L: EffectLog> Engine<L> {
     #[inline]
     fn permit_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         self.permit_name(op, key)?;
-        match self.guard {
-            Some(guard) if key.starts_with(guard.prefix) => (guard.check)(key, value, &self.limits)
-                .map_err(|why| Refusal::Guarded { op, key: printable(key), why }),
-            _ => Ok(()),
+        match self.guard_of(key) {
+            Some(guard) => (guard.check)(key, value, &self.limits).map_err(|why| Refusal::Guarded {
+                op,
+                key: printable(key),
+                why,
+            }),
+            None => Ok(()),
         }
     }
 
