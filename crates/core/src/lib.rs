@@ -6,6 +6,7 @@
 //! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
 //! - [`store`]: requests → effects and replies, in one total order
 //! - [`hub`]: a whole store server without IO: sessions, fair turns, limits and deadlines around the store
+//! - [`client`]: one call on its way: what to send, retry, failover, server identity
 //! - [`rendezvous`]: the state that the nodes of a rendezvous share, and its bytes
 //! - [`supervise`]: what happens to workers → what is done about it
 //! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others share
