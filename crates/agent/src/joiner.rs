@@ -81,7 +81,7 @@ impl Joiner {
         }
     }
 
-    /// Joins a round; this node has counted so many restarts. Calls `in_round` when this node is in a round and only the ranks of
+    /// Joins a round; this node has counted `restarts` restarts. Calls `in_round` when this node is in a round and only the ranks of
     /// its workers are missing.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// with `Connection` or `Outage` if the store can't be used.
     fn next_rendezvous(&self) -> Result<RendezvousInfo>;
 
-    /// Returns the nodes around this one: who is in its round, waits for the next one, or is lost. At most one second old.
+    /// Returns the other nodes: those in this node's round, those that wait for the next one, and those that are lost. At most one second old.
     ///
     /// # Errors
     ///

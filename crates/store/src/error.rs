@@ -307,7 +307,7 @@ impl Context {
 pub enum Awaited {
     /// Keys, and which of them were there.
     Keys(Box<KeyStates>),
-    /// Arrivals at a barrier: so many.
+    /// The number of arrivals at a barrier.
     Arrivals(u64),
     /// Workers that use the store.
     Workers {

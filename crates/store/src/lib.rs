@@ -83,7 +83,7 @@
 //!             .timeout(timeout),
 //!     )?;
 //!     let own = format!("node{rank}:{}", 5000 + rank);
-//!     // Rank 0 returns last, so the server outlives every read. A time-out would say which ranks are missing.
+//!     // Rank 0 returns last, so the server outlives every read. A timeout would name the missing ranks.
 //!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
 //!     let all: Vec<_> = all.iter().map(|address| String::from_utf8_lossy(address)).collect();
 //!     assert_eq!(all, ["node0:5000", "node1:5001", "node2:5002"]);

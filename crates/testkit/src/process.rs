@@ -175,7 +175,7 @@ pub struct ServeProcess {
 }
 
 impl ServeProcess {
-    /// Starts `BINARY serve` on a free port of the loopback address, with further arguments. Nobody reads its log.
+    /// Starts `BINARY serve` on a free port of the loopback address, with further arguments. Its log is discarded.
     pub fn start(binary: &str, arguments: &[&str]) -> ServeProcess {
         let mut command = Command::new(binary);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);

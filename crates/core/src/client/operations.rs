@@ -232,7 +232,7 @@ impl<I: Io> Client<I> {
         Ok(parse_prefix(&value(reply)).unwrap_or(0))
     }
 
-    /// Waits until so many workers have joined, of which this many have.
+    /// Waits until `world_size` workers have joined, of which `joined` have so far.
     pub async fn wait_for_workers(
         &self,
         mut joined: i64,

@@ -155,7 +155,7 @@ impl State {
         self.last_heartbeats.values().copied().max().max(left)
     }
 
-    /// Keeps the newest heartbeat of before, if whoever had it is no longer here.
+    /// Keeps the newest earlier heartbeat if the node that wrote it has left.
     pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
         let here = self.last_heartbeats.values().copied().max();
         match before {

@@ -54,7 +54,7 @@ impl Outage {
         self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Whether the outage has lasted so long that the host of the store seems to be gone.
+    /// Returns whether the outage has lasted long enough to take the host of the store for dead.
     pub fn is_host_gone(&self, now: MonoTime) -> bool {
         self.lasted(now) >= HOST_GRACE
     }

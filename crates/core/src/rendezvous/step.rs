@@ -29,7 +29,7 @@ pub(super) enum Step {
         /// The round.
         round: u64,
     },
-    /// Write the state if nobody else has: [`super::run::Run::handle_written`].
+    /// Write the state if no other node has written it since: [`super::run::Run::handle_written`].
     Write {
         /// What must be there.
         token: Bytes,
@@ -39,7 +39,7 @@ pub(super) enum Step {
         /// state that this write replaces, and can't act on them any more.
         retract: Option<(u64, Vec<NodeDesc>)>,
     },
-    /// Do nothing for so long at most, or until the phase is over; then [`super::run::Run::handle_pause`].
+    /// Pause for at most this time, or until the phase is over; then [`super::run::Run::handle_pause`].
     Pause {
         /// How long.
         most: Duration,

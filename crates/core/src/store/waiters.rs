@@ -265,7 +265,7 @@ mod tests {
         let (seen, key) = waiters.take_oldest(b"a").unwrap();
         assert_eq!(*key, b"a"[..]);
         Waiters::strike(&mut registrations, &seen);
-        // The position in the index is somebody else's now.
+        // The position in the index now belongs to another client.
         register(&mut waiters, 2, &[b"c"]);
         waiters.cancel(&mut registrations);
         assert_eq!(waiters.len(), 1);

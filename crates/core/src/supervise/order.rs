@@ -22,7 +22,7 @@ pub enum Order {
     Tell(News),
     /// Report which nodes of the round are lost, and why.
     ReportLost,
-    /// Report that so many nodes wait for the next round and that this node goes on.
+    /// Report how many nodes wait for the next round, and that this node goes on.
     ReportWaiting(u64),
     /// Tell the other nodes that they need not wait for this node's work, which has failed.
     ReportFailed,

@@ -21,9 +21,9 @@ pub(crate) enum Act {
     Say(Vec<u8>),
     /// Sends the reply, and 3 ms later the same again.
     Twice,
-    /// Sends so many bytes of the reply and closes the connection.
+    /// Sends this many bytes of the reply and closes the connection.
     Cut(usize),
-    /// Sends the reply a byte at a time, with so long a pause before each.
+    /// Sends the reply a byte at a time, with this pause before each.
     Drip(Duration),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Model {
     pub(crate) traps: Vec<(Op, Act)>,
     /// What to do with all requests of these kinds.
     pub(crate) always: Vec<(Op, Act)>,
-    /// Answers only so many further CHECKs.
+    /// Answers only this many further CHECKs.
     pub(crate) checks_left: Option<usize>,
 }
 

@@ -1,5 +1,5 @@
 //! What `rallypoint run` is told: torchrun's flags under torchrun's names, and some of our own. Texts as they were typed;
-//! what they mean is found out in `launch.rs`, where the `PET_…` variables and the defaults come in.
+//! what they mean is decided in `plan.rs`, where the `PET_…` variables and the defaults come in.
 
 use std::ffi::OsString;
 

@@ -126,7 +126,7 @@ fn every_operation_returns_when_the_cable_is_pulled_and_works_when_it_is_back() 
     }
 }
 
-/// A cut that is so long that TCP by itself would try again much later: 12.6 s and 25.4 s after the first loss.
+/// A cut after which TCP by itself would try again much later: 12.6 s and 25.4 s after the first loss.
 #[test]
 fn calls_under_way_go_on_within_5_s_after_the_cable_was_out_for_17_s() {
     let Some((machine, server)) = other_machine() else { return };

@@ -30,7 +30,7 @@ fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore> {
     TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).timeout(timeout))
 }
 
-/// A call in another thread goes on for at least so long.
+/// The time for which a call in another thread goes on at least.
 #[track_caller]
 fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
     let deadline = Instant::now() + time;

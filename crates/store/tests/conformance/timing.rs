@@ -26,7 +26,7 @@ pub(crate) fn fails_in_time<T: Debug>(
     error
 }
 
-/// A call in another thread goes on for at least so long.
+/// The time for which a call in another thread goes on at least.
 #[track_caller]
 pub(crate) fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
     let deadline = Instant::now() + time;

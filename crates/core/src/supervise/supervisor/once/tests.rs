@@ -16,7 +16,7 @@ fn node(number: i64) -> NodeDesc {
     NodeDesc::new("host", number, 0)
 }
 
-/// A node of a round of three, with so many workers.
+/// A node of a round of three, with this many workers.
 fn running(workers: u32) -> Supervisor {
     let mut supervisor = Supervisor::new(Policy {
         workers,
