@@ -17,9 +17,6 @@ pub(crate) fn finish(
     round: &RendezvousInfo,
     is_wanted: impl Fn() -> bool,
 ) -> RoundEnd {
-    if let Err(error) = say_that_it_ended(&*round.store, round.rank) {
-        tracing::debug!("could not report that this node has finished: {error}");
-    }
     let most = EXIT_BARRIER_TIMEOUT;
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".into()));
     // Workers outlive an outage of the store, so their node outlives it, too.

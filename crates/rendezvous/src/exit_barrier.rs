@@ -104,8 +104,9 @@ impl ExitBarrier {
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> RoundEnd {
         let start = Instant::now();
+        let mut reported_to = None;
         let end = loop {
-            match self.come(handler) {
+            match self.come(handler, &mut reported_to) {
                 Ok(true) => break Ok(None),
                 Ok(false) => break self.wait(most.saturating_sub(start.elapsed()), &mut give_up),
                 Err(error) if is_unsent(&error) && start.elapsed() < self.outage_timeout => {}
@@ -135,9 +136,15 @@ impl ExitBarrier {
         }
     }
 
-    /// Whether it is the last to come.
-    fn come(&self, handler: &dyn RendezvousHandler) -> Result<bool> {
-        if !self.count()? {
+    /// Reports and counts that this node has ended. Returns whether it is the last node. `reported_to` is the generation of
+    /// the store that has the report.
+    fn come(&self, handler: &dyn RendezvousHandler, reported_to: &mut Option<u64>) -> Result<bool> {
+        self.report_to(reported_to);
+        let is_last = self.count()?;
+        // The store may have been replaced by an empty one in between. Without the report, the other nodes would take the
+        // count for that of a node of torch's.
+        self.report_to(reported_to);
+        if !is_last {
             return Ok(false);
         }
         // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
@@ -149,6 +156,17 @@ impl ExitBarrier {
         // A host that wakes up may be gone before this is answered; that all have come is known here without it.
         let _ = self.with_timeout(CALL_TIMEOUT).open();
         Ok(true)
+    }
+
+    /// Reports under the name of this node that it has ended, unless this generation of the store has the report.
+    fn report_to(&self, generation: &mut Option<u64>) {
+        if *generation == Some(self.store.generation()) {
+            return;
+        }
+        match say_that_it_ended(&*self.store, self.rank) {
+            Ok(()) => *generation = Some(self.store.generation()),
+            Err(error) => tracing::debug!("could not report that this node has finished: {error}"),
+        }
     }
 
     /// Counts this node; whether it is the last.
@@ -249,4 +267,112 @@ pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
     // In this order: who has none is counted as such first.
     let finished = count(FINISHED)?;
     Ok(finished - count(IDLE)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use rallypoint_store::{HashStore, StoreKind};
+
+    use super::*;
+    use crate::error::Result as RendezvousResult;
+    use crate::{Membership, RendezvousStoreInfo};
+
+    /// A store that is replaced by an empty one just before the first count arrives.
+    struct Replaced(Mutex<(HashStore, u64)>);
+
+    impl Replaced {
+        fn store(&self) -> HashStore {
+            self.0.lock().unwrap().0.clone()
+        }
+    }
+
+    impl Store for Replaced {
+        fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+            self.store().set(key, value)
+        }
+        fn get(&self, key: &str) -> Result<Vec<u8>> {
+            self.store().get(key)
+        }
+        fn add(&self, key: &str, delta: i64) -> Result<i64> {
+            let mut inner = self.0.lock().unwrap();
+            if key == FINISHED && inner.1 == 0 {
+                *inner = (HashStore::new(), 1);
+            }
+            inner.0.add(key, delta)
+        }
+        fn check(&self, keys: &[&str]) -> Result<bool> {
+            self.store().check(keys)
+        }
+        fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
+            self.store().wait_for(keys, timeout)
+        }
+        fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+            self.store().compare_set(key, expected, desired)
+        }
+        fn delete_key(&self, key: &str) -> Result<bool> {
+            self.store().delete_key(key)
+        }
+        fn num_keys(&self) -> Result<u64> {
+            self.store().num_keys()
+        }
+        fn timeout(&self) -> Option<Duration> {
+            self.store().timeout()
+        }
+        fn set_timeout(&self, timeout: Option<Duration>) {
+            self.store().set_timeout(timeout);
+        }
+        fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
+            self.store().with_timeout(timeout)
+        }
+        fn clone_store(&self) -> Result<Box<dyn Store>> {
+            self.store().clone_store()
+        }
+        fn generation(&self) -> u64 {
+            self.0.lock().unwrap().1
+        }
+        fn kind(&self) -> StoreKind {
+            StoreKind::Hash
+        }
+    }
+
+    struct Handler;
+
+    impl RendezvousHandler for Handler {
+        fn backend(&self) -> &str {
+            "test"
+        }
+        fn run_id(&self) -> &str {
+            "job"
+        }
+        fn next_rendezvous(&self) -> RendezvousResult<RendezvousInfo> {
+            unreachable!("the node has finished")
+        }
+        fn set_closed(&self) -> RendezvousResult<()> {
+            Ok(())
+        }
+        fn membership(&self) -> RendezvousResult<Membership> {
+            Ok(Membership::default())
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_counted_by_a_new_store_has_reported_to_it_too() {
+        let store = Arc::new(Replaced(Mutex::new((HashStore::new(), 0))));
+        let round = RendezvousInfo {
+            store: Arc::clone(&store) as _,
+            rank: 1,
+            world_size: 2,
+            bootstrap_store_info: RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 },
+            use_agent_store: true,
+            round: 0,
+            participants: Vec::new(),
+        };
+        let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
+        assert_eq!(end, RoundEnd::Incomplete);
+        let store = store.store();
+        assert_eq!((store.add(FINISHED, 0).unwrap(), ours_that_ended(&store).unwrap()), (1, 1));
+        assert!(has_said_that_it_ended(&store, 1).unwrap());
+    }
 }
