@@ -16,9 +16,8 @@ mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use call::Failure;
 pub use deadline::{Backoff, Cancellation, Deadline};
-pub use fault::{ConnectionFault, PeerProtocol, Violation};
+pub use fault::{Awaited, ConnectionFault, Failure, Oversized, PeerProtocol, Retry, Violation};
 pub use io::{Io, IoFault, ready};
 pub use operations::Exchange;
 pub use server::{OnReset, Server};

@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Awaited, StoreError, StoreKind};
+use rallypoint_store::{Awaited, Failure, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
 
@@ -18,14 +18,17 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
             Err(error) => raise(py, "DistStoreError", error.to_string()),
         },
         StoreError::QueueEmpty { .. } => raise(py, "QueueEmptyError", text),
-        StoreError::NoAnswer { .. }
-        | StoreError::Unreachable { .. }
-        | StoreError::ConnectionLost { .. }
-        | StoreError::Indeterminate { .. }
-        | StoreError::Listen { .. }
-        | StoreError::Protocol { .. } => raise(py, "DistNetworkError", text),
-        StoreError::NotANumber { .. } => raise(py, "NotANumberError", text),
-        StoreError::Unsupported { .. } => PyNotImplementedError::new_err(text),
+        StoreError::Listen { .. } | StoreError::ServedOtherwise { .. } => raise(py, "DistNetworkError", text),
+        StoreError::Call { failure, .. } => match failure {
+            Failure::NoAnswer
+            | Failure::Unreachable(_)
+            | Failure::ConnectionLost(_)
+            | Failure::Indeterminate(_)
+            | Failure::Protocol(..) => raise(py, "DistNetworkError", text),
+            Failure::NotANumber { .. } => raise(py, "NotANumberError", text),
+            Failure::Unsupported(_) => PyNotImplementedError::new_err(text),
+            _ => raise(py, "DistStoreError", text),
+        },
         StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         _ => raise(py, "DistStoreError", text),
     }
@@ -44,17 +47,19 @@ const SOME_KEYS: usize = 64;
 
 /// The exception for an error of a wait: a time-out is told as torch tells it.
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
-    let StoreError::Timeout { context, awaited, .. } = &error else { return to_python(py, error) };
+    let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
+        return to_python(py, error);
+    };
     let told = match (awaited, context.store, context.op) {
         // Torch's stores each have words of their own.
-        (Awaited::Keys(keys), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
-            let key = keys.missing().first().copied().unwrap_or_default().to_owned();
+        (Awaited::Keys(_), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
+            let key = error.missing_keys().first().copied().unwrap_or_default().to_owned();
             format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
         }
-        (Awaited::Keys(keys), store, _) => {
+        (Awaited::Keys(_), store, _) => {
             let wait = if store == StoreKind::Tcp { "wait" } else { "Wait" };
-            let named = keys.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
-            let more = if keys.keys.len() > SOME_KEYS { ", ..." } else { "" };
+            let named = context.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
+            let more = if context.keys.len() > SOME_KEYS { ", ..." } else { "" };
             format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
         }
         (Awaited::Arrivals(_), store, _) => {

@@ -153,7 +153,7 @@ fn complain(error: &AgentError) -> u8 {
 /// Returns what the user can check if the store of a rendezvous can't be used.
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
     match (error, error.connection_fault()) {
-        (StoreError::File { .. }, _) => {
+        (StoreError::File { .. } | StoreError::FileTimeout { .. }, _) => {
             "check that all nodes name the same file, and can read, write and lock it"
         }
         (_, Some(fault)) => fault.hint(),

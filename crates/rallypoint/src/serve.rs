@@ -9,7 +9,7 @@ use clap::Args;
 use rallypoint_core::Quantity;
 use rallypoint_http::{HealthServer, parse_address};
 use rallypoint_rendezvous::is_loopback;
-use rallypoint_store::{Endpoint, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
+use rallypoint_store::{Endpoint, Failure, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -118,7 +118,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         Err(error) => {
             output::complain(&format!("rallypoint serve: {error}"));
             output::complain(match error {
-                StoreError::Unreachable { .. } => {
+                StoreError::Call { failure: Failure::Unreachable(_), .. } => {
                     "hint: check the spelling, or use an IP address of this machine"
                 }
                 _ => "hint: choose another address with --listen HOST:PORT; port 0 picks a free one",

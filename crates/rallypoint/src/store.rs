@@ -242,7 +242,7 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             match store.get(&key) {
                 Ok(value) => Answer::Value { value, key, raw },
                 // It went between the two questions.
-                Err(StoreError::Timeout { .. }) if !wait => Answer::Absent { key },
+                Err(error) if error.awaited().is_some() && !wait => Answer::Absent { key },
                 Err(error) => return Err(error),
             }
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{NodeDesc, Phase, Signal, cell, keys, pickle};
-use rallypoint_store::{Exchange, Store, StoreError};
+use rallypoint_store::{Exchange, Failure, Store, StoreError};
 
 use crate::backend::{RendezvousBackend, Token, Written};
 use crate::error::{RendezvousError, Result};
@@ -122,7 +122,7 @@ impl C10dBackend {
     /// Our server lets nothing but states be written there, and ends the connection of who tries: it is there, these bytes
     /// are no state, and they are not there.
     fn refused(&self, state: &[u8], source: &StoreError) -> Option<RendezvousError> {
-        let StoreError::Indeterminate { .. } = source else { return None };
+        let Some(Failure::Indeterminate(_)) = source.failure() else { return None };
         let source = pickle::decode(state, &self.limits).err()?;
         let held = self.state().ok()?;
         let is_there = held.is_some_and(|(held, _)| held == state);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::CALL_TIMEOUT;
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_store::{Failure, Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::patience::PatientWait;
@@ -229,7 +229,7 @@ impl ExitBarrier {
 
 /// Whether a call surely had no effect because there was no connection, so that even a count may be sent again.
 fn is_unsent(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unreachable { .. })
+    matches!(error.failure(), Some(Failure::Unreachable(_)))
 }
 
 /// This node, one of ours, has ended and is about to be counted as such.

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use rallypoint_core::counted;
 use rallypoint_core::rendezvous::{Membership, NodeDesc, Settings};
 use rallypoint_store::{
-    Cancellation, Endpoint, Exchange, ListenFault, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
-    sleep,
+    Cancellation, Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, sleep,
 };
 
 use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
@@ -194,9 +193,7 @@ impl StaticRendezvousHandler {
         }
         let store = match self.open(start) {
             Ok(store) => store,
-            Err(StoreError::Listen { fault: ListenFault::InUse, .. }) if self.rank == 0 => {
-                self.open_beside()?
-            }
+            Err(error) if error.is_address_in_use() && self.rank == 0 => self.open_beside()?,
             Err(source) => return Err(self.failed(source)),
         };
         let addr = self.local_addr.clone().or_else(|| {
@@ -295,7 +292,7 @@ impl StaticRendezvousHandler {
             Ok(store) => Ok(store),
             _ => Err(self.failed(StoreError::Listen {
                 address: self.endpoint.to_string(),
-                fault: ListenFault::InUse,
+                error: std::io::ErrorKind::AddrInUse.into(),
             })),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::CALL_TIMEOUT;
-use rallypoint_store::{Result, Store, StoreError};
+use rallypoint_store::{Result, Store};
 
 /// The longest slice of a wait.
 const MAX_SLICE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ impl<'a> PatientWait<'a> {
         match self.store.wait_for(self.keys, Some(self.slice.min(most))) {
             Ok(()) => return Ok(true),
             Err(error) if error.is_outage() => {}
-            Err(StoreError::Timeout { .. }) => return Ok(false),
+            Err(error) if error.awaited().is_some() => return Ok(false),
             Err(error) => return Err(error),
         }
         let asked = Instant::now();

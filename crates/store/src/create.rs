@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::client::{Backoff, Cancellation, Deadline, Failure};
+use rallypoint_core::client::{Awaited, Backoff, Cancellation, Deadline, Failure};
 
 use crate::deadline::{now, pause};
 use crate::endpoint::{Endpoint, is_loopback};
-use crate::error::{ListenFault, Result, StoreError};
+use crate::error::{Result, StoreError};
 use crate::gather::arrive;
 use crate::options::setters;
 use crate::server::Listen;
@@ -101,8 +101,8 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
             .listen(listen)
             .cancellation(options.cancellation.clone());
         match TcpStore::open(opening) {
-            Err(StoreError::Listen { fault: ListenFault::InUse, .. })
-                if tries < options.retries && !deadline.has_passed(now()) =>
+            Err(error)
+                if error.is_address_in_use() && tries < options.retries && !deadline.has_passed(now()) =>
             {
                 tries += 1;
                 pause(&mut backoff, deadline);
@@ -116,15 +116,15 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
     let last = arrive(store, options.world_size, MEETING, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
-        Err(error @ StoreError::Timeout { .. }) => error,
+        Err(error) if error.awaited().is_some() => error,
         other => return other,
     };
     let counter = format!("{MEETING}/num_members");
     // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
     match store.with_timeout(deadline.grace(now()).left(now())).add(&counter, 0) {
         Ok(joined) => {
-            let missing = Failure::WorkersMissing { joined, expected: options.world_size };
-            Err(store.error(None, &[], missing, deadline))
+            let awaited = Awaited::Workers { joined, expected: options.world_size };
+            Err(store.error(None, &[], Failure::Timeout(awaited), deadline))
         }
         Err(_) => Err(error),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline};
+use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline, Failure};
 
 use crate::deadline::{now, pause};
 use crate::error::{Context, Result, StoreError, StoreKind};
@@ -47,7 +47,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::Unreachable`] if the name does not resolve before the deadline.
+    /// Fails with [`Failure::Unreachable`] if the name does not resolve before the deadline.
     pub fn await_name(
         &self,
         timeout: impl Into<Option<Duration>>,
@@ -118,8 +118,8 @@ impl Endpoint {
     }
 
     fn unresolvable(&self, fault: ConnectionFault) -> StoreError {
-        let context = Context::new(StoreKind::Tcp, self.to_string()).into();
-        StoreError::Unreachable { context, waited: Duration::ZERO, tried: vec![(String::new(), fault)] }
+        let context = Context::new(StoreKind::Tcp, self.to_string());
+        context.failed(Failure::Unreachable(vec![(String::new(), fault)]))
     }
 }
 

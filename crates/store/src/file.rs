@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline, Exchange};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure, Oversized};
 use rallypoint_core::record::{Record, user_key};
 use rallypoint_core::wire::Op;
 use rallypoint_core::{Value, printable};
@@ -24,7 +24,7 @@ pub use self::options::FileStoreOptions;
 use self::place::Place;
 use self::view::View;
 use crate::deadline::now;
-use crate::error::{FileFault, Oversize, Result, StoreError, StoreKind};
+use crate::error::{Context, FileFault, Result, StoreError, StoreKind};
 use crate::store::Store;
 
 /// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's time-out instead.
@@ -74,7 +74,7 @@ impl FileStore {
         let call = store.begin(Op::Add, &["refcount/"], store.timeout());
         store.change(&call, |replay| match replay.join() {
             Ok(record) => Ok((vec![record], ())),
-            Err(held) => Err(not_a_number("refcount/", 1, &held)),
+            Err(held) => Err(store.refused("refcount/", Failure::NotANumber { delta: 1, held })),
         })?;
         store.view().joined = true;
         Ok(store)
@@ -116,13 +116,18 @@ impl FileStore {
         // The slash before it, and the mark of deletion that may come before that.
         let limit = self.options.limits.record_key_len.saturating_sub(2);
         match key.len() > limit {
-            true => Err(StoreError::TooLarge(Oversize::Key {
-                key: printable(key.as_bytes()),
-                len: key.len(),
-                limit,
-            })),
+            true => {
+                let (what, len) = (Oversized::Key, key.len() as u64);
+                Err(self.refused(&printable(key.as_bytes()), Failure::TooLarge { what, len, limit }))
+            }
             false => Ok(user_key(key)),
         }
+    }
+
+    /// The error for what can't be done to this key.
+    fn refused(&self, key: &str, failure: Failure) -> StoreError {
+        let path = self.place.path().display().to_string();
+        Context::new(StoreKind::File, path).during(None, vec![key.to_owned()]).failed(failure)
     }
 
     fn keys(&self, keys: &[&str]) -> Result<Vec<Box<[u8]>>> {
@@ -133,7 +138,8 @@ impl FileStore {
         let limit = self.options.limits.record_value_len;
         match value.len() > limit {
             true => {
-                Err(StoreError::TooLarge(Oversize::Value { key: key.to_owned(), len: value.len(), limit }))
+                let (what, len) = (Oversized::Value, value.len() as u64);
+                Err(self.refused(key, Failure::TooLarge { what, len, limit }))
             }
             false => Ok(Record::set(self.key(key)?, Value::copied(value))),
         }
@@ -156,7 +162,8 @@ impl Store for FileStore {
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         let name = self.key(key)?;
         self.change(&self.begin(Op::Add, &[key], self.timeout()), |replay| {
-            let sum = replay.sum(&name, delta).map_err(|held| not_a_number(key, delta, &held))?;
+            let sum = replay.sum(&name, delta);
+            let sum = sum.map_err(|held| self.refused(key, Failure::NotANumber { delta, held }))?;
             Ok((vec![Record::number(name, sum)], sum))
         })
     }
@@ -281,8 +288,4 @@ impl fmt::Debug for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileStore").field("path", &self.options.path).finish_non_exhaustive()
     }
-}
-
-fn not_a_number(key: &str, delta: i64, held: &[u8]) -> StoreError {
-    StoreError::NotANumber { key: key.to_owned(), delta, held: printable(held) }
 }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use rallypoint_core::client::{Backoff, Deadline};
+use rallypoint_core::client::{Awaited, Backoff, Deadline, Failure};
 
 use crate::deadline::{now, pause};
-use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
+use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::options::setters;
 use crate::store::Store;
 
@@ -109,7 +109,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     }
     let last = arrive(store, world_size, prefix, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
-        Err(error @ StoreError::Timeout { .. }) if rank.is_some() => error,
+        Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
     };
     let waited = deadline.waited(now());
@@ -156,15 +156,15 @@ fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Dea
         let marks: Vec<_> = marks.iter().map(String::as_str).collect();
         match store.wait_for(&marks, Some(Duration::from_millis(1))) {
             Ok(()) => continue,
-            // A wait in vain says which are there, of thousands as soon as of one.
-            Err(StoreError::Timeout { awaited: Awaited::Keys(keys), .. }) if keys.is_known() => {
-                without.extend(
-                    ranks.iter().zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank),
-                );
-                continue;
+            // A wait in vain says which are there, of thousands as soon as of one. If it could not, or if the store doesn't
+            // say it, each mark is checked.
+            Err(error) => {
+                if let Some(Awaited::Keys(Some(present))) = error.awaited() {
+                    let absent = ranks.iter().zip(present).filter(|(_, there)| !**there);
+                    without.extend(absent.map(|(rank, _)| *rank));
+                    continue;
+                }
             }
-            // It could not, or is a store that doesn't say it: one by one, then.
-            Err(_) => {}
         }
         for (rank, mark) in ranks.iter().zip(marks) {
             if !store.with_timeout(deadline.grace(now()).left(now())).check(&[mark])? {
@@ -210,23 +210,18 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
 /// A time-out on the ranks' keys, as the ranks; as it is, if not all of them are known: who is named must be missing, and
 /// who is missing be named.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
-    match error {
-        StoreError::Timeout { awaited: Awaited::Keys(keys), .. } if keys.is_known() => {
-            let missing =
-                (0..).zip(keys.states()).filter(|(_, there)| !there).map(|(rank, _)| rank).collect();
+    match error.awaited() {
+        Some(Awaited::Keys(Some(present))) => {
+            let missing = (0..).zip(present).filter(|(_, there)| !**there).map(|(rank, _)| rank).collect();
             ranks_missing(prefix, world_size, missing, deadline.waited(now()))
         }
-        other => other,
+        _ => error,
     }
 }
 
 fn ranks_missing(prefix: &str, world_size: u64, missing: Vec<u64>, waited: Duration) -> StoreError {
-    let context = Context::new(StoreKind::Prefix, prefix).into();
-    StoreError::Timeout {
-        context,
-        waited,
-        awaited: Awaited::Ranks { prefix: prefix.into(), world_size, missing },
-    }
+    let context = Context::new(StoreKind::Prefix, prefix).after(waited);
+    context.failed(Failure::Timeout(Awaited::Ranks { world_size, missing }))
 }
 
 #[cfg(test)]
@@ -258,7 +253,7 @@ mod tests {
         store.set("k2", b"x").unwrap();
         let error = synchronize(&store, b"y", 1, 4, "k", Duration::from_millis(20)).unwrap_err();
         assert!(
-            matches!(&error, StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[0, 3]),
+            matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[0, 3]),
             "{error}"
         );
         assert!(error.to_string().contains("2 of 4 ranks came, missing: 0, 3"), "{error}");
@@ -275,7 +270,7 @@ mod tests {
                     let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
-                        matches!(&error, StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[1, 3]),
+                        matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[1, 3]),
                         "{error}"
                     );
                 });

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline, Exchange};
+use rallypoint_core::client::{Awaited, Cancellation, Deadline, Exchange, Failure};
 use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
-use rallypoint_core::{Limits, Refusal, printable};
+use rallypoint_core::{Limits, Refusal, Value, printable};
 
 use crate::deadline::now;
-use crate::error::{Awaited, Context, Result, StoreError, StoreKind};
+use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::store::{DEFAULT_TIMEOUT, Store};
 
 /// A store shared by the threads of one process. Clones share its contents.
@@ -170,12 +170,8 @@ impl HashStore {
             })
             .collect();
         let keys: Vec<_> = keys.iter().map(|key| printable(key)).collect();
-        let context = context(op, keys.clone());
-        StoreError::Timeout {
-            context,
-            waited: deadline.waited(now()),
-            awaited: Awaited::keys(keys, Some(present)),
-        }
+        let context = context(op, keys).after(deadline.waited(now()));
+        context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
     }
 
     fn wait_then(
@@ -228,12 +224,12 @@ impl Store for HashStore {
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         self.number(Request::Add { key: key.as_bytes(), delta }).map_err(|error| match error {
-            StoreError::NotANumber { key: name, .. } => {
+            StoreError::Call { context, failure: Failure::NotANumber { .. } } => {
                 let held = match self.call(Request::Get { key: key.as_bytes() }) {
-                    Ok(Some(Reply::Value(value))) => printable(&value),
-                    _ => "what is not a number".into(),
+                    Ok(Some(Reply::Value(value))) => value,
+                    _ => Value::copied(b"what is not a number"),
                 };
-                StoreError::NotANumber { key: name, delta, held }
+                context.failed(Failure::NotANumber { delta, held })
             }
             other => other,
         })
@@ -347,11 +343,10 @@ impl Store for HashStore {
         };
         match self.block(request, None, &deadline)? {
             Some(_) => Ok(()),
-            None => Err(StoreError::Timeout {
-                context: context(Op::Barrier, vec![key.into()]),
-                waited: deadline.waited(now()),
-                awaited: Awaited::Arrivals(world_size),
-            }),
+            None => {
+                let context = context(Op::Barrier, vec![key.into()]).after(deadline.waited(now()));
+                Err(context.failed(Failure::Timeout(Awaited::Arrivals(world_size))))
+            }
         }
     }
 
@@ -386,10 +381,10 @@ impl Store for HashStore {
 
 /// What the engine refuses, as a store says it.
 fn refused(request: &Request<'_>, refusal: Refusal) -> StoreError {
+    let context = context(request.op(), names(request));
     match refusal {
-        Refusal::NotANumber { key } => StoreError::NotANumber { key, delta: 0, held: String::new() },
-        Refusal::Overflow { key, held, delta } => {
-            StoreError::NotANumber { key, delta, held: held.to_string() }
+        Refusal::NotANumber { .. } | Refusal::Overflow { .. } => {
+            context.failed(Failure::NotANumber { delta: 0, held: Value::copied(b"") })
         }
         Refusal::BadWorldSize { key, world_size } => {
             StoreError::bad_world_size(&format!("barrier {key}"), world_size)
@@ -401,12 +396,12 @@ fn refused(request: &Request<'_>, refusal: Refusal) -> StoreError {
                 }
                 other => other.to_string(),
             };
-            StoreError::Refused { context: context(request.op(), names(request)), reason }
+            context.failed(Failure::Refused(reason))
         }
     }
 }
 
-fn context(op: Op, keys: Vec<String>) -> Box<Context> {
+fn context(op: Op, keys: Vec<String>) -> Context {
     Context::new(StoreKind::Hash, "").during(op, keys)
 }
 

@@ -118,10 +118,7 @@ mod tcp;
 pub use create::{C10dStoreOptions, create_c10d_store};
 pub use deadline::sleep;
 pub use endpoint::{Endpoint, is_loopback};
-pub use error::{
-    Awaited, Context, FileFault, FileObstacle, KeyStates, LimitMismatch, ListenFault, Oversize, Result,
-    Retry, ServerMismatch, StoreError, StoreKind,
-};
+pub use error::{Context, FileFault, FileObstacle, Result, StoreError, StoreKind};
 pub use file::{FileStore, FileStoreOptions};
 pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
@@ -129,7 +126,8 @@ pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use rallypoint_core::client::{
-    Cancellation, ConnectionFault, Exchange, OnReset, PeerProtocol, Violation,
+    Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, PeerProtocol, Retry,
+    Violation,
 };
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
 pub use store::{DEFAULT_TIMEOUT, Store};

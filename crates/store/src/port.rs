@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::error::{ListenFault, Result, StoreError};
+use crate::error::{Result, StoreError};
 
 /// A port held by a bound socket. Hand it over to a server ([`Listen::from`](crate::Listen)) and nobody can take the
 /// port in between.
@@ -34,10 +34,7 @@ impl ReservedPort {
             self.socket.set_reuse_address(true)
         };
         let address = || format!("port {}", self.port);
-        listen().map_err(|source| StoreError::Listen {
-            address: address(),
-            fault: ListenFault::System(source),
-        })?;
+        listen().map_err(|error| StoreError::Listen { address: address(), error })?;
         Ok(self.socket.into())
     }
 }
@@ -52,8 +49,7 @@ pub fn reserve_port() -> Result<ReservedPort> {
         Ok(socket) => Ok(socket),
         Err(_) => bind_wildcard(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()),
     };
-    let failed =
-        |source| StoreError::Listen { address: "any free port".into(), fault: ListenFault::System(source) };
+    let failed = |error| StoreError::Listen { address: "any free port".into(), error };
     let socket = socket.map_err(failed)?;
     let port = socket.local_addr().map_err(failed)?.as_socket().map_or(0, |address| address.port());
     Ok(ReservedPort { socket, port })

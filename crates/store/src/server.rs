@@ -22,7 +22,7 @@ pub use rallypoint_core::hub::ServerStats;
 pub use sharing::SharedServers;
 
 use crate::endpoint::Endpoint;
-use crate::error::{ListenFault, Result, StoreError};
+use crate::error::{Result, StoreError};
 use event_loop::EventLoop;
 use shared::Shared;
 
@@ -66,8 +66,7 @@ impl TcpStoreServer {
             limits.value_len
         );
         let shared = Arc::<Shared>::default();
-        let wrong =
-            |source| StoreError::Listen { address: "event loop".into(), fault: ListenFault::System(source) };
+        let wrong = |error| StoreError::Listen { address: "event loop".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
         let hub = HubOptions {
             limits,
@@ -98,7 +97,7 @@ impl TcpStoreServer {
     /// As in torch, the port alone says which server it is. But one that was started for another host or with other limits
     /// is given only where that makes no difference: if it listens on an address of `host` as well (who connects to a name
     /// tries all of its addresses) and has the limits asked for, `None` being any. Else it is
-    /// [`ServedOtherwise`](ListenFault::ServedOtherwise), which says what is running and what was asked for: a second server
+    /// [`StoreError::ServedOtherwise`], which says what is running and what was asked for: a second server
     /// beside it would be another store under the same port.
     pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
         sharing::find_or_start(&Endpoint::new(host, port), limits)

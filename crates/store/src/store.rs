@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline, Exchange};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure};
 use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
@@ -186,5 +186,5 @@ pub(crate) fn exchange_of<S: Store + ?Sized>(
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {
-    StoreError::Unsupported { context: Context::new(store, "").during(op, Vec::new()), since: None }
+    Context::new(store, "").during(op, Vec::new()).failed(Failure::Unsupported(None))
 }

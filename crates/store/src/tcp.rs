@@ -6,21 +6,21 @@ mod sockets;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rallypoint_core::Limits;
 use rallypoint_core::client::{
     Cancellation, Client, ConnectionFault, Deadline, Failure, OnReset, ready, user_key,
 };
 use rallypoint_core::wire::Op;
-use rallypoint_core::{Limits, printable};
 
 use crate::deadline::now;
 use crate::endpoint::Endpoint;
-use crate::error::{Awaited, Context, Oversize, Result, StoreError, StoreKind};
+use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::options::setters;
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
-use crate::store::DEFAULT_TIMEOUT;
+use crate::store::{DEFAULT_TIMEOUT, Store};
 use sockets::Sockets;
 
 /// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
@@ -93,7 +93,7 @@ impl Clone for TcpStore {
     fn clone(&self) -> TcpStore {
         TcpStore {
             client: Arc::clone(&self.client),
-            timeout: Mutex::new(self.load_timeout()),
+            timeout: Mutex::new(self.timeout()),
             cancellation: self.cancellation.clone(),
             server: self.server.clone(),
         }
@@ -177,15 +177,12 @@ impl TcpStore {
     /// Counts this process among the workers that have joined, as torch's clients do when they are made with a world size;
     /// how many have.
     pub fn count_worker(&self) -> Result<i64> {
-        let deadline = self.deadline();
-        ready(self.client.count_worker(&deadline))
-            .map_err(|failure| self.error(None, &[], failure, &deadline))
+        self.call(Op::Add, &[], &[], async |client, _, deadline| client.count_worker(deadline).await)
     }
 
     /// How many workers have joined.
     pub fn workers(&self) -> Result<i64> {
-        let deadline = self.deadline();
-        ready(self.client.workers(&deadline)).map_err(|failure| self.error(None, &[], failure, &deadline))
+        self.call(Op::Get, &[], &[], async |client, _, deadline| client.workers(deadline).await)
     }
 
     /// A clone whose server was just reached.
@@ -244,28 +241,22 @@ impl TcpStore {
 
     /// Asks the server for a sign of life; how long it took.
     pub fn ping(&self) -> Result<Duration> {
-        let deadline = self.deadline();
-        ready(self.client.ping(&deadline))
-            .map_err(|failure| self.error(Some(Op::Ping), &[], failure, &deadline))
+        self.call(Op::Ping, &[], &[], async |client, _, deadline| client.ping(deadline).await)
     }
 
     fn endpoint(&self) -> &Endpoint {
         &self.client.io().endpoint
     }
 
-    fn load_timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn deadline(&self) -> Deadline {
-        self.deadline_after(self.load_timeout())
+        self.deadline_after(self.timeout())
     }
 
     fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {
         Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
     }
 
-    /// The error for a call that failed. `op` is `None` if the store was being made.
+    /// The error for a call that failed. `op` is `None` if the store was being opened.
     pub(crate) fn error(
         &self,
         op: Option<Op>,
@@ -273,44 +264,8 @@ impl TcpStore {
         failure: Failure,
         deadline: &Deadline,
     ) -> StoreError {
-        let keys: Vec<_> = keys.iter().map(|key| user_key(key)).collect();
-        let key = keys.first().cloned().unwrap_or_default();
-        let waited = deadline.waited(now());
-        let mut context = Box::new(Context::new(StoreKind::Tcp, self.endpoint().to_string()));
-        (context.op, context.keys) = (op, keys.clone());
-        match failure {
-            Failure::Timeout(present) => {
-                StoreError::Timeout { context, waited, awaited: Awaited::keys(keys, present) }
-            }
-            Failure::BarrierTimeout(size) => {
-                StoreError::Timeout { context, waited, awaited: Awaited::Arrivals(size) }
-            }
-            Failure::WorkersMissing { joined, expected } => {
-                StoreError::Timeout { context, waited, awaited: Awaited::Workers { joined, expected } }
-            }
-            Failure::NoAnswer => StoreError::NoAnswer { context, waited },
-            Failure::Unreachable(tried) => StoreError::Unreachable { context, waited, tried },
-            Failure::ConnectionLost(reason) => StoreError::ConnectionLost { context, reason },
-            Failure::Indeterminate(reason) => StoreError::Indeterminate { context, reason },
-            Failure::Reset(evidence) => StoreError::StoreReset { context, evidence },
-            Failure::Protocol(peer, violation) => {
-                context.peer = peer.unwrap_or(context.peer);
-                StoreError::Protocol { context, violation }
-            }
-            Failure::ReplyTooLarge { len, limit } => {
-                StoreError::TooLarge(Oversize::Reply { context, len, limit })
-            }
-            Failure::Unsupported(since) => StoreError::Unsupported { context, since: Some(since) },
-            Failure::NotANumber { delta, held } => {
-                StoreError::NotANumber { key, delta, held: printable(&held) }
-            }
-            Failure::AppendTooLarge { len, held, limit } => {
-                StoreError::TooLarge(Oversize::Append { key, len, held, limit })
-            }
-            _ => {
-                let reason = "the server is there but closes the connection on this request each time; its log says why";
-                StoreError::Refused { context, reason: reason.into() }
-            }
-        }
+        let context = Context::new(StoreKind::Tcp, self.endpoint().to_string());
+        let keys = keys.iter().map(|key| user_key(key)).collect();
+        context.during(op, keys).after(deadline.waited(now())).failed(failure)
     }
 }

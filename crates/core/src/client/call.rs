@@ -4,69 +4,11 @@ use std::time::Duration;
 
 use super::connection::{Ack, Broken, Connection};
 use super::deadline::{Backoff, Deadline};
-use super::fault::{ConnectionFault, Violation};
+use super::fault::{ConnectionFault, Failure, Oversized, Violation};
 use super::io::Io;
 use super::{Client, operations};
 use crate::error::WireError;
-use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
-
-/// Why a call failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Failure {
-    /// The awaited keys were not all there in time. Whether each was there: of all keys, or of the first ones; `None` if
-    /// the server did not say.
-    Timeout(Option<Vec<bool>>),
-    /// Fewer clients than this arrived at the barrier in time.
-    BarrierTimeout(u64),
-    /// Too few workers joined in time.
-    WorkersMissing {
-        /// How many joined.
-        joined: i64,
-        /// How many must join.
-        expected: u64,
-    },
-    /// The server did not answer in time. The call may be repeated.
-    NoAnswer,
-    /// There was no connection. The last fault of each address.
-    Unreachable(Vec<(String, ConnectionFault)>),
-    /// The connection broke and could not be made again. The text says how.
-    ConnectionLost(String),
-    /// No answer came to a request that must not be repeated. The text says how it was lost.
-    Indeterminate(String),
-    /// The server was replaced by an empty one. The text says how the client noticed.
-    Reset(String),
-    /// The peer does not speak the protocol. Its address, if it is not the server that was known.
-    Protocol(Option<String>, Violation),
-    /// The reply is longer than this client takes.
-    ReplyTooLarge {
-        /// How long it is at least.
-        len: u64,
-        /// The limit.
-        limit: usize,
-    },
-    /// The server closes the connection each time the request is sent.
-    Refused,
-    /// The server is one of torch's that gained the operation in this release.
-    Unsupported(&'static str),
-    /// ADD to a value that is not a number, or whose sum does not fit.
-    NotANumber {
-        /// What was to be added.
-        delta: i64,
-        /// What is held.
-        held: Value,
-    },
-    /// APPEND to a value that would become too long.
-    AppendTooLarge {
-        /// How many bytes were to be appended.
-        len: usize,
-        /// How many bytes are held.
-        held: usize,
-        /// The server's limit.
-        limit: usize,
-    },
-}
 
 /// Called with the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(ConnectionFault);
@@ -196,7 +138,7 @@ impl<I: Io> Client<I> {
                 (operations::torch_release_with(op), &broken)
                 && self.is_unknown(op, deadline).await
             {
-                return Err(Failure::Unsupported(since));
+                return Err(Failure::Unsupported(Some(since)));
             }
             let fault = match broken {
                 Broken::Violation(violation) => return Err(violated(None, violation)),
@@ -218,7 +160,8 @@ impl<I: Io> Client<I> {
                 closes += 1;
             }
             if closes == MAX_CLOSES {
-                return Err(Failure::Refused);
+                let reason = "the server is there but closes the connection on this request each time; its log says why";
+                return Err(Failure::Refused(reason.into()));
             }
             if deadline.has_passed(now()) {
                 return Err(Failure::ConnectionLost(fault.to_string()));
@@ -271,7 +214,7 @@ impl<I: Io> Client<I> {
                 return Err(missed.failure);
             }
             if !deadline.has_passed(self.io.now()) {
-                if let Some(fault) = most_telling(&missed.failure) {
+                if let Some(fault) = missed.failure.connection_fault() {
                     report(fault);
                 }
                 self.pause(&mut backoff, deadline).await;
@@ -401,16 +344,7 @@ fn violated(peer: Option<String>, violation: Violation) -> Failure {
             WireError::ValueTooLong { len, limit, .. }
             | WireError::KeyTooLong { len, limit }
             | WireError::FrameTooLong { len, limit },
-        ) if peer.is_none() => Failure::ReplyTooLarge { len, limit },
+        ) if peer.is_none() => Failure::TooLarge { what: Oversized::Reply, len, limit },
         violation => Failure::Protocol(peer, violation),
-    }
-}
-
-/// The fault that says most about why there is no connection.
-fn most_telling(failure: &Failure) -> Option<ConnectionFault> {
-    match failure {
-        Failure::Unreachable(tried) => tried.iter().map(|(_, fault)| fault).max().cloned(),
-        Failure::Protocol(_, violation) => violation.peer_protocol().map(ConnectionFault::NotAStore),
-        _ => None,
     }
 }

@@ -1,9 +1,143 @@
-//! Why a connection to a store server could not be made, or how it broke. Every reason has a hint.
+//! Why a call to a store failed, and why a connection to a store server could not be made or broke.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 
 use crate::error::WireError;
+use crate::value::Value;
+
+/// Why a call to a store failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    // ---- the world failed ----
+    /// What the caller waited for did not happen in time.
+    Timeout(Awaited),
+    /// The server did not answer in time, although the operation needs no waiting. The call may be repeated; if it writes,
+    /// the server may still carry it out.
+    NoAnswer,
+    /// There was no connection. The last fault of each address.
+    Unreachable(Vec<(String, ConnectionFault)>),
+    /// The connection broke and could not be made again, during an operation that may be repeated. The text says how.
+    ConnectionLost(String),
+    /// No answer came to a request that was sent and must not be repeated: it may or may not have been applied. The text
+    /// says how the answer was lost.
+    Indeterminate(String),
+    /// The server was replaced by one that doesn't have what this client had seen. The text says how the client noticed.
+    Reset(String),
+
+    // ---- the peer is malformed ----
+    /// The peer does not speak the protocol. Its address, if it is not the server that was known.
+    Protocol(Option<String>, Violation),
+
+    // ---- the caller is wrong ----
+    /// A key, value, request or reply is larger than the store or this client takes.
+    TooLarge {
+        /// What it is.
+        what: Oversized,
+        /// How large it is.
+        len: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// The store is full, or another limit of it was reached. The text says which.
+    Refused(String),
+    /// The store doesn't have the operation, and nothing was changed. The first release of torch whose server has it, if the
+    /// server is an older one.
+    Unsupported(Option<&'static str>),
+    /// ADD to a value that is not a number, or whose sum does not fit.
+    NotANumber {
+        /// What was to be added.
+        delta: i64,
+        /// What is held.
+        held: Value,
+    },
+}
+
+/// What a call waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// The keys of the call. Of each, whether it was there; `None` if the server did not say.
+    Keys(Option<Vec<bool>>),
+    /// This many arrivals at a barrier.
+    Arrivals(u64),
+    /// Workers that use the store.
+    Workers {
+        /// How many joined.
+        joined: i64,
+        /// How many must join.
+        expected: u64,
+    },
+    /// The ranks of an exchange or of a barrier.
+    Ranks {
+        /// How many ranks there are.
+        world_size: u64,
+        /// The ranks that did not arrive.
+        missing: Vec<u64>,
+    },
+}
+
+/// What is larger than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Oversized {
+    /// A key.
+    Key,
+    /// A value.
+    Value,
+    /// What was to be appended to a value.
+    Append {
+        /// How many bytes the value has.
+        held: usize,
+    },
+    /// The number of keys in one call.
+    Keys,
+    /// A whole request.
+    Request,
+    /// A reply, which has at least this length. The client did not read it and closed that connection. What was asked for has
+    /// been carried out.
+    Reply,
+}
+
+/// Whether a call that failed may be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retry {
+    /// The same call would fail again, or has to be decided by the caller.
+    Never,
+    /// The call may be repeated as it is. It can succeed once the server answers.
+    WhenReachable,
+    /// The call may have been applied. The caller must find out before it repeats the call.
+    Indeterminate,
+}
+
+impl Failure {
+    /// Whether the call may be repeated.
+    pub fn retry(&self) -> Retry {
+        match self {
+            // A server that answers in time says which keys are there.
+            Failure::Unreachable(_)
+            | Failure::ConnectionLost(_)
+            | Failure::NoAnswer
+            | Failure::Timeout(Awaited::Keys(None)) => Retry::WhenReachable,
+            Failure::Indeterminate(_) => Retry::Indeterminate,
+            _ => Retry::Never,
+        }
+    }
+
+    /// Returns why there was no connection, if that is the failure. If several addresses failed, returns the most telling
+    /// fault.
+    pub fn connection_fault(&self) -> Option<ConnectionFault> {
+        match self {
+            Failure::Unreachable(tried) => tried.iter().map(|(_, fault)| fault).max().cloned(),
+            Failure::Protocol(Some(_), violation) => {
+                violation.peer_protocol().map(ConnectionFault::NotAStore)
+            }
+            _ => None,
+        }
+    }
+}
 
 /// Why a connection to a store server could not be made, or how it broke.
 ///

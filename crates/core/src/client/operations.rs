@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Client;
-use super::call::Failure;
 use super::connection::{Broken, Connection};
 use super::deadline::{Backoff, Deadline};
+use super::fault::{Awaited, Failure, Oversized};
 use super::io::Io;
 use crate::number::parse_prefix;
 use crate::store::STORED_KEY;
@@ -37,6 +37,11 @@ impl<I: Io> Client<I> {
             connection.exchange(&request, deadline).await
         })
         .await
+    }
+
+    /// One request whose reply is a number.
+    pub async fn number(&self, request: Request<'_>, deadline: &Deadline) -> Result<i64, Failure> {
+        self.exchange(request, deadline).await.map(number)
     }
 
     /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key.
@@ -133,7 +138,10 @@ impl<I: Io> Client<I> {
         let held = held.map_or(0, |held| held.len());
         // A server that holds more than its limit has another one.
         match held <= limit && held.saturating_add(value.len()) > limit {
-            true => Err(Failure::AppendTooLarge { len: value.len(), held, limit }),
+            true => {
+                let what = Oversized::Append { held };
+                Err(Failure::TooLarge { what, len: value.len() as u64, limit })
+            }
             false => Err(failure),
         }
     }
@@ -242,7 +250,7 @@ impl<I: Io> Client<I> {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         while joined < world_size as i64 {
             if deadline.has_passed(self.io.now()) {
-                return Err(Failure::WorkersMissing { joined, expected: world_size });
+                return Err(Failure::Timeout(Awaited::Workers { joined, expected: world_size }));
             }
             self.pause(&mut backoff, deadline).await;
             joined = match self.workers(&deadline.grace(self.io.now())).await {

@@ -1,9 +1,9 @@
 //! Requests that wait on the server: sent, waited for, and cancelled when the time is up.
 
 use super::Client;
-use super::call::Failure;
 use super::connection::{Broken, Connection, bad_reply};
 use super::deadline::Deadline;
+use super::fault::{Awaited, Failure};
 use super::io::Io;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
@@ -24,11 +24,6 @@ enum Popped {
     Key,
 }
 
-/// Keys whose states are asked for together after a timeout. What is known when no time is left is whole pieces.
-const KEYS_PER_PIECE: usize = 8 * 1024;
-/// Keys of which the server is first asked whether all are there.
-const KEYS_PER_GROUP: usize = 256;
-
 impl<I: Io> Client<I> {
     /// Waits for keys, then asks for what they hold. On a server that answers in order both requests travel together.
     pub async fn wait_then(
@@ -46,7 +41,7 @@ impl<I: Io> Client<I> {
             .await?;
         match waited {
             Waited::Came(reply) => Ok(reply),
-            Waited::TimedOut(present) => Err(Failure::Timeout(present)),
+            Waited::TimedOut(present) => Err(Failure::Timeout(Awaited::Keys(present))),
         }
     }
 
@@ -63,10 +58,10 @@ impl<I: Io> Client<I> {
                 Waited::Came(Popped::Item(item)) => return Ok(Some(item)),
                 Waited::Came(Popped::Key) => return Ok(None),
                 Waited::Came(Popped::Stolen) if deadline.has_passed(self.io.now()) => {
-                    return Err(Failure::Timeout(Some(vec![false])));
+                    return Err(Failure::Timeout(Awaited::Keys(Some(vec![false]))));
                 }
                 Waited::Came(Popped::Stolen) => {}
-                Waited::TimedOut(present) => return Err(Failure::Timeout(present)),
+                Waited::TimedOut(present) => return Err(Failure::Timeout(Awaited::Keys(present))),
             }
         }
     }
@@ -89,7 +84,7 @@ impl<I: Io> Client<I> {
                 }
             })
             .await?;
-        if came { Ok(()) } else { Err(Failure::BarrierTimeout(world_size as u64)) }
+        if came { Ok(()) } else { Err(Failure::Timeout(Awaited::Arrivals(world_size as u64))) }
     }
 }
 
@@ -180,58 +175,30 @@ async fn is_key<I: Io>(
     Ok([before, after] == [Reply::Number(0), Reply::Number(0)] && present == Reply::Checked(true))
 }
 
-/// Which of the keys are there now: of all, or of as many as could be asked for in time.
+/// Which of the keys are there now; `None` if the server does not say in time.
 async fn states<I: Io>(
     connection: &mut Connection<I>,
     keys: &[&[u8]],
     deadline: &Deadline,
 ) -> Option<Vec<bool>> {
-    let mut states = Vec::with_capacity(keys.len());
-    for piece in keys.chunks(KEYS_PER_PIECE) {
-        match states_of_piece(connection, piece, deadline).await {
-            Ok(piece) => states.extend(piece),
-            Err(_) => {
-                connection.is_spoiled = true;
-                break;
-            }
-        }
-    }
-    (!states.is_empty()).then_some(states)
+    let states = check_each(connection, keys, deadline).await;
+    connection.is_spoiled |= states.is_err();
+    states.ok()
 }
 
-/// A client that waits for many keys usually lacks few of them. So groups of keys are checked first, and single keys only
-/// where not all of a group are there.
-async fn states_of_piece<I: Io>(
+/// Of each key, whether it is there.
+pub(super) async fn check_each<I: Io>(
     connection: &mut Connection<I>,
-    keys: &[&[u8]],
+    keys: &[impl AsRef<[u8]>],
     deadline: &Deadline,
 ) -> Result<Vec<bool>, Broken> {
-    let groups: Vec<_> = keys.chunks(KEYS_PER_GROUP).collect();
-    let whole = match groups.len() {
-        1 => vec![false],
-        _ => check_each(connection, &groups, deadline).await?,
-    };
-    let of_groups = || groups.iter().zip(&whole);
-    let single: Vec<_> =
-        of_groups().filter(|(_, whole)| !**whole).flat_map(|(group, _)| group.chunks(1)).collect();
-    let mut single = check_each(connection, &single, deadline).await?.into_iter();
-    let states = of_groups().flat_map(|(group, whole)| group.iter().map(move |_| *whole));
-    Ok(states.map(|whole| whole || single.next() == Some(true)).collect())
-}
-
-/// Of each of these lists, whether all its keys are there.
-async fn check_each<I: Io>(
-    connection: &mut Connection<I>,
-    lists: &[&[&[u8]]],
-    deadline: &Deadline,
-) -> Result<Vec<bool>, Broken> {
-    for keys in lists {
-        connection.queue(&Request::Check { keys: KeyList::new(keys) });
+    for key in keys {
+        connection.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
     }
     connection.send(deadline).await?;
-    let mut all = Vec::with_capacity(lists.len());
-    for _ in lists {
-        all.push(connection.receive(ReplyKind::Checked, deadline).await? == Reply::Checked(true));
+    let mut states = Vec::with_capacity(keys.len());
+    for _ in keys {
+        states.push(connection.receive(ReplyKind::Checked, deadline).await? == Reply::Checked(true));
     }
-    Ok(all)
+    Ok(states)
 }

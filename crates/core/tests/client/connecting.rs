@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rallypoint_core::client::{ConnectionFault, Failure, PeerProtocol, Violation, ready};
+use rallypoint_core::client::{Awaited, ConnectionFault, Failure, PeerProtocol, Violation, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::net::{Host, Net};
@@ -126,7 +126,7 @@ fn an_operation_that_the_server_lacks_is_named_and_the_client_goes_on() {
         let lacking = [Op::QueuePush, Op::QueuePop, Op::QueueLen, Op::ListKeys, Op::Barrier];
         net.model(|model| model.always.extend(lacking.map(|op| (op, Act::Refuse))));
         let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
-        assert_eq!(operation.run(&client, TIMEOUT), Err(Failure::Unsupported(since)), "{op:?}");
+        assert_eq!(operation.run(&client, TIMEOUT), Err(Failure::Unsupported(Some(since))), "{op:?}");
         ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
     }
 }
@@ -140,5 +140,5 @@ fn workers_are_waited_for_and_counted() {
     net.after(Duration::from_secs(1), |world| world.set("init/", "3"));
     assert_eq!(ready(client.wait_for_workers(joined, 3, &deadline)), Ok(()));
     let failure = ready(client.wait_for_workers(3, 4, &deadline)).unwrap_err();
-    assert_eq!(failure, Failure::WorkersMissing { joined: 3, expected: 4 });
+    assert_eq!(failure, Failure::Timeout(Awaited::Workers { joined: 3, expected: 4 }));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_core::WireError;
-use rallypoint_core::client::{Failure, Violation, ready};
+use rallypoint_core::client::{Failure, Oversized, Violation, ready};
 use rallypoint_core::wire::{Op, Reply};
 
 use crate::operations::{all, connected, waiting};
@@ -20,7 +20,7 @@ fn a_reply_that_announces_too_much_is_refused_before_it_is_read() {
             let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
             let failure = operation.run(&client, TIMEOUT).unwrap_err();
             assert!(
-                matches!(failure, Failure::ReplyTooLarge { limit, .. } if limit == 64 << 20),
+                matches!(failure, Failure::TooLarge { what: Oversized::Reply, limit, .. } if limit == 64 << 20),
                 "{failure:?}"
             );
             assert!(net.change(|world| world.is_dropped(0)), "the connection is closed");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rallypoint_core::client::{Failure, ready};
+use rallypoint_core::client::{Awaited, Failure, Oversized, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::operations::{all, connected, waiting};
@@ -76,7 +76,11 @@ fn a_wait_whose_connection_is_closed_goes_on_over_another() {
             net.after(Duration::from_secs(seconds), |world| world.close_all());
         }
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
-        assert!(matches!(failure, Failure::Timeout(Some(_))), "{:?}: {failure:?}", operation.op);
+        assert!(
+            matches!(failure, Failure::Timeout(Awaited::Keys(Some(_)))),
+            "{:?}: {failure:?}",
+            operation.op
+        );
     }
 }
 
@@ -102,7 +106,7 @@ fn a_request_on_which_the_server_closes_each_time_is_refused_before_the_time_is_
     net.model(|model| model.always.push((Op::NumKeys, Act::Refuse)));
     let start = net.now();
     let failure = ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap_err();
-    assert_eq!(failure, Failure::Refused);
+    assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
     assert!(net.now() - start < Duration::from_secs(1));
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
 }
@@ -118,5 +122,6 @@ fn an_addition_to_something_else_than_a_number_is_explained() {
 fn an_append_that_the_server_refuses_is_explained() {
     let (net, client) = connected(Model::ours("a"));
     let failure = ready(client.append(b"/list", &[0; 100], &net.deadline(TIMEOUT))).unwrap_err();
-    assert_eq!(failure, Failure::AppendTooLarge { len: 100, held: 1, limit: 100 });
+    let what = Oversized::Append { held: 1 };
+    assert_eq!(failure, Failure::TooLarge { what, len: 100, limit: 100 });
 }

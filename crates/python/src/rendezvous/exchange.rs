@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::RendezvousStoreInfo;
-use rallypoint_store::{Awaited, Barrier, Result, Store, StoreError};
+use rallypoint_store::{Awaited, Barrier, Failure, Result, Store, StoreError};
 
 use crate::arguments::Value;
 use crate::calls::run;
@@ -89,7 +89,9 @@ pub(super) fn barrier(
             Barrier::new(&key_prefix, world_size).rank(rank).timeout(timeout).trace_timeout(trace_timeout);
         match rallypoint_store::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),
-            Err(StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. }) => Ok(missing),
+            Err(StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), .. }) => {
+                Ok(missing)
+            }
             Err(error) => Err(error),
         }
     })

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use rallypoint_rendezvous::{
     Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint, unknown_c10d_options,
 };
-use rallypoint_store::{C10dStoreOptions, ListenFault, StoreError};
+use rallypoint_store::C10dStoreOptions;
 
 use super::exceptions::raised;
 use crate::calls::{detached, signals};
@@ -77,7 +77,7 @@ pub(super) fn create_c10d_store<'py>(
         .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
     match detached(py, || rallypoint_store::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
-        Err(StoreError::Listen { fault: ListenFault::InUse, .. }) => {
+        Err(error) if error.is_address_in_use() => {
             let port = server_port.unwrap_or_default();
             Err(error::raise(
                 py,

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{
-    Awaited, DEFAULT_TIMEOUT, Endpoint, Listen, ListenFault, Store, StoreError, TcpStore, TcpStoreOptions,
+    Awaited, DEFAULT_TIMEOUT, Endpoint, Failure, Listen, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
 use super::listener::take_over;
@@ -178,12 +178,12 @@ impl Plan {
         let left = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, left)) {
             // The agent that started this process serves already.
-            Err(StoreError::Listen { fault: ListenFault::InUse, .. }) if self.is_agents() => {
+            Err(error) if error.is_address_in_use() && self.is_agents() => {
                 TcpStore::open(self.options(&self.host, false, None, left))
             }
             // A name or address that leads here by way of another: torch listens on all, and so do we then.
-            Err(StoreError::Listen { fault: ListenFault::System(source), .. })
-                if self.is_master && source.kind() == std::io::ErrorKind::AddrNotAvailable =>
+            Err(StoreError::Listen { error, .. })
+                if self.is_master && error.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
                 TcpStore::open(self.options("", true, None, left))
             }
@@ -219,25 +219,25 @@ impl Plan {
     fn explain(&self, py: Python<'_>, error: StoreError) -> PyErr {
         let (host, port) = (&self.host, self.port);
         let (class, told) = match &error {
-            StoreError::Listen { fault: ListenFault::InUse, .. } => (
+            error if error.is_address_in_use() => (
                 "DistNetworkError",
                 format!(
                     "The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, \
                      code: -98, name: EADDRINUSE, message: address already in use"
                 ),
             ),
-            StoreError::Listen { .. } => (
+            StoreError::Listen { .. } | StoreError::ServedOtherwise { .. } => (
                 "DistNetworkError",
                 format!("The server socket has failed to listen on any local network address. port: {port}"),
             ),
-            StoreError::Unreachable { .. } => (
+            StoreError::Call { failure: Failure::Unreachable(_), .. } => (
                 "DistNetworkError",
                 format!(
                     "The client socket has timed out after {}ms while trying to connect to ({host}, {port})",
                     self.timeout.millis()
                 ),
             ),
-            StoreError::Timeout { awaited: Awaited::Workers { joined, expected }, .. } => (
+            StoreError::Call { failure: Failure::Timeout(Awaited::Workers { joined, expected }), .. } => (
                 "DistStoreError",
                 format!(
                     "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",

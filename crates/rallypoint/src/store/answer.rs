@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Awaited, ConnectionFault, Endpoint, Oversize, StoreError};
+use rallypoint_store::{Awaited, ConnectionFault, Endpoint, Failure, Oversized, StoreError};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -160,37 +160,42 @@ fn with_value(mut object: Value, value: &[u8]) -> Value {
 /// Prints a failure with what to do about it; its exit code.
 pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool) -> ExitCode {
     let fault = error.connection_fault();
-    let (code, kind, hint) = match error {
-        StoreError::Timeout { awaited: Awaited::Keys(_), .. } => {
+    let op = error.context().and_then(|context| context.op);
+    let (code, kind, hint) = match error.failure() {
+        Some(Failure::Timeout(Awaited::Keys(_))) => {
             (TIMED_OUT, "timeout", "give it longer with --timeout, or look with `list`")
         }
-        StoreError::Timeout { .. } => (TIMED_OUT, "timeout", "give it longer with --timeout"),
-        StoreError::NoAnswer { .. } => (
+        Some(Failure::Timeout(_)) => (TIMED_OUT, "timeout", "give it longer with --timeout"),
+        Some(Failure::NoAnswer) => (
             TIMED_OUT,
             "timeout",
             "the process there is stopped or overloaded, or the network drops its answers",
         ),
-        StoreError::Unreachable { .. } => {
+        Some(Failure::Unreachable(_)) => {
             (UNREACHABLE, "unreachable", fault.as_ref().map_or("", ConnectionFault::hint))
         }
-        StoreError::ConnectionLost { .. } | StoreError::StoreReset { .. } => {
+        Some(Failure::ConnectionLost(_) | Failure::Reset(_)) => {
             (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
         }
-        StoreError::Indeterminate { context, .. } if context.op == Some(Op::Barrier) => {
+        Some(Failure::Indeterminate(_)) if op == Some(Op::Barrier) => {
             (UNREACHABLE, "indeterminate", "the others may have passed; meet again at another key")
         }
-        StoreError::Indeterminate { .. } => {
+        Some(Failure::Indeterminate(_)) => {
             (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
         }
-        StoreError::Protocol { .. } => {
+        Some(Failure::Protocol(..)) => {
             (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
-        StoreError::Unsupported { .. } => (1, "unsupported", ""),
-        StoreError::TooLarge(Oversize::Reply { .. }) => {
+        Some(Failure::Unsupported(_)) => (1, "unsupported", ""),
+        Some(Failure::TooLarge { what: Oversized::Reply, .. }) => {
             (1, "failed", "this command takes no longer replies; ask for less at a time")
         }
-        StoreError::TooLarge(_) => (2, "usage", "store it in parts, or keep it in a file and store its path"),
-        StoreError::InvalidArgument(_) => (2, "usage", "see `rallypoint store --help`"),
+        Some(Failure::TooLarge { .. }) => {
+            (2, "usage", "store it in parts, or keep it in a file and store its path")
+        }
+        None if matches!(error, StoreError::InvalidArgument(_)) => {
+            (2, "usage", "see `rallypoint store --help`")
+        }
         _ => (1, "failed", ""),
     };
     if as_json {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Cancellation, Endpoint, FileStoreOptions, Limits, OnReset, Store, StoreError, TcpStore, TcpStoreOptions,
-    TcpStoreServer,
+    Cancellation, Endpoint, Failure, FileStoreOptions, Limits, OnReset, Store, StoreError, TcpStore,
+    TcpStoreOptions, TcpStoreServer,
 };
 
 use crate::endpoint::parse_rendezvous_endpoint;
@@ -120,11 +120,11 @@ pub fn create_tcp_store(
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
             // An attempt that ends before `most` was interrupted, and is not repeated.
-            Err(StoreError::Unreachable { .. }) if opening.elapsed() >= most && start.elapsed() < timeout => {
-            }
+            Err(StoreError::Call { failure: Failure::Unreachable(_), .. })
+                if opening.elapsed() >= most && start.elapsed() < timeout => {}
             Err(mut source) => {
-                if let StoreError::Unreachable { waited, .. } = &mut source {
-                    *waited = start.elapsed();
+                if let StoreError::Call { context, .. } = &mut source {
+                    context.waited = start.elapsed();
                 }
                 return Err(failed(source));
             }

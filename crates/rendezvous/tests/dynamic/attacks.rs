@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::cell;
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
-use rallypoint_store::{HashStore, Limits, Store, StoreError};
+use rallypoint_store::{Failure, HashStore, Limits, Store};
 
 use crate::nodes::{Job, assert_agree, eventually, join, join_all};
 
@@ -90,10 +90,8 @@ fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
         ] {
             assert!(
                 matches!(
-                    refused,
-                    StoreError::Refused { .. }
-                        | StoreError::Indeterminate { .. }
-                        | StoreError::ConnectionLost { .. }
+                    refused.failure(),
+                    Some(Failure::Refused(_) | Failure::Indeterminate(_) | Failure::ConnectionLost(_))
                 ),
                 "{refused:?}"
             );

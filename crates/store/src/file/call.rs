@@ -8,7 +8,7 @@ use rallypoint_core::client::{Backoff, Deadline};
 use rallypoint_core::wire::Op;
 
 use crate::deadline::{now, pause};
-use crate::error::{Context, FileFault, FileObstacle, StoreError, StoreKind};
+use crate::error::{Context, FileObstacle, StoreError, StoreKind};
 
 /// An operation under way.
 #[derive(Debug)]
@@ -23,25 +23,18 @@ impl<'a> Call<'a> {
         Call { op, keys, deadline }
     }
 
-    pub(super) fn waited(&self) -> Duration {
-        self.deadline.waited(now())
-    }
-
-    pub(super) fn key_names(&self) -> Vec<String> {
-        self.keys.iter().map(|key| key.to_string()).collect()
-    }
-
     pub(super) fn is_over(&self) -> bool {
         self.deadline.has_passed(now())
     }
 
     pub(super) fn gave_up(&self, path: &Path, obstacle: FileObstacle) -> StoreError {
-        let (context, waited) = (self.context(path), self.waited());
-        StoreError::File { path: path.to_owned(), fault: FileFault::Timeout { context, waited, obstacle } }
+        StoreError::FileTimeout { context: Box::new(self.context(path)), obstacle }
     }
 
-    pub(super) fn context(&self, path: &Path) -> Box<Context> {
-        Context::new(StoreKind::File, path.display().to_string()).during(self.op, self.key_names())
+    pub(super) fn context(&self, path: &Path) -> Context {
+        let keys = self.keys.iter().map(|key| key.to_string()).collect();
+        let waited = self.deadline.waited(now());
+        Context::new(StoreKind::File, path.display().to_string()).during(self.op, keys).after(waited)
     }
 }
 
@@ -83,6 +76,6 @@ mod tests {
         let mut pace = Pace::for_keys();
         while pace.pause(&call) {}
         assert!(call.is_over());
-        assert!(call.waited() >= timeout);
+        assert!(call.deadline.waited(now()) >= timeout);
     }
 }

@@ -4,14 +4,15 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use rallypoint_core::client::{Awaited, Failure};
 use rallypoint_core::record::{Admission, Record, Replay};
 use rallypoint_core::wire::Op;
 
+use super::FileStore;
 use super::call::{Call, Pace};
 use super::place::Access;
 use super::view::View;
-use super::{FileStore, not_a_number};
-use crate::error::{Awaited, FileFault, FileObstacle, KeyStates, Result, StoreError};
+use crate::error::{FileFault, FileObstacle, Result, StoreError};
 
 impl FileStore {
     pub(super) fn view(&self) -> MutexGuard<'_, View> {
@@ -57,7 +58,7 @@ impl FileStore {
             let found = match looked {
                 // What was seen before still tells more than that it can't be seen now. But of a file that is gone, no key
                 // is there.
-                Err(StoreError::File { fault: FileFault::Timeout { obstacle, .. }, .. })
+                Err(StoreError::FileTimeout { obstacle, .. })
                     if sought_in.is_some() && obstacle != FileObstacle::Missing =>
                 {
                     return Err(self.timed_out(call, keys, &self.view(), Some(obstacle)));
@@ -80,12 +81,14 @@ impl FileStore {
         obstacle: Option<FileObstacle>,
     ) -> StoreError {
         let mut context = call.context(self.place.path());
+        if let Some(obstacle) = obstacle {
+            context.peer.push_str(&format!(" (as it was seen last; at the end {obstacle})"));
+        }
         if view.torn() > 0 {
             context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn()));
         }
         let present = keys.iter().map(|key| view.replay().value(key).is_some()).collect();
-        let keys = KeyStates { obstacle, ..KeyStates::new(call.key_names(), Some(present)) };
-        StoreError::Timeout { context, waited: call.waited(), awaited: Awaited::Keys(keys.into()) }
+        context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
     }
 
     /// Decides on what the file holds now, and writes the records that follow before anybody else can write.
@@ -143,7 +146,8 @@ impl FileStore {
         }
         view.cut_torn_tail(&locked, &self.place)?;
         let leaving = view.replay().leave(self.options.num_workers);
-        let leaving = leaving.map_err(|held| not_a_number("refcount/", -1, &held))?;
+        let leaving =
+            leaving.map_err(|held| self.refused("refcount/", Failure::NotANumber { delta: -1, held }))?;
         view.append(&locked, &self.place, leaving.records.into())?;
         view.joined = false;
         // Still under the lock: who waits for it finds the file gone, and not its end written to nowhere.

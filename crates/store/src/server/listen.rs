@@ -7,7 +7,7 @@ use rallypoint_core::Limits;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::endpoint::Endpoint;
-use crate::error::{ListenFault, Result, StoreError};
+use crate::error::{Result, StoreError};
 use crate::port::{BACKLOG, ReservedPort};
 
 /// One place to listen.
@@ -68,7 +68,7 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
         let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
         return match open_address(six) {
             // A machine without IPv6.
-            Err(StoreError::Listen { fault: ListenFault::System(_), .. }) => {
+            Err(error) if !error.is_address_in_use() => {
                 Ok(vec![open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?])
             }
             other => Ok(vec![other?]),
@@ -79,7 +79,7 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     let mut last = None;
     for _ in 0..if endpoint.port == 0 { 16 } else { 1 } {
         match open_all(&addresses) {
-            Err(error @ StoreError::Listen { fault: ListenFault::InUse, .. }) => last = Some(error),
+            Err(error) if error.is_address_in_use() => last = Some(error),
             other => return other,
         }
     }
@@ -97,8 +97,8 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
         }
         match open_address(address) {
             // `localhost` may name an address this machine doesn't have; one of them is enough.
-            Err(StoreError::Listen { fault: ListenFault::System(source), .. })
-                if addresses.len() > 1 && source.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            Err(StoreError::Listen { error, .. })
+                if addresses.len() > 1 && error.kind() == std::io::ErrorKind::AddrNotAvailable => {}
             other => listeners.push(other?),
         }
     }
@@ -120,10 +120,7 @@ fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    open().map_err(|error: std::io::Error| StoreError::Listen {
-        address: address.to_string(),
-        fault: error.into(),
-    })
+    open().map_err(|error| StoreError::Listen { address: address.to_string(), error })
 }
 
 /// Sets on the listener what every accepted connection inherits, so that accepting costs one system call.
@@ -146,6 +143,6 @@ fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListen
         )
     };
     let address = || listener.local_addr().map_or_else(|_| "a given socket".into(), |a| a.to_string());
-    set().map_err(|source| StoreError::Listen { address: address(), fault: ListenFault::System(source) })?;
+    set().map_err(|error| StoreError::Listen { address: address(), error })?;
     Ok(TcpListener::from_std(listener))
 }

@@ -8,7 +8,7 @@ use rallypoint_core::Limits;
 
 use super::{Listen, ServerOptions, TcpStoreServer};
 use crate::endpoint::Endpoint;
-use crate::error::{LimitMismatch, ListenFault, Result, ServerMismatch, StoreError};
+use crate::error::{Result, StoreError, listed};
 
 /// A server, and what it was started for.
 struct Entry {
@@ -50,10 +50,7 @@ pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<
     {
         return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
             None => Ok(server),
-            Some(mismatch) => Err(StoreError::Listen {
-                address: format!("port {}", asked.port),
-                fault: ListenFault::ServedOtherwise(mismatch),
-            }),
+            Some(mismatch) => Err(StoreError::ServedOtherwise { port: asked.port, mismatch }),
         };
     }
     let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
@@ -69,19 +66,26 @@ pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<
     Ok(server)
 }
 
+/// How a running server is not what was asked for.
 fn mismatch(
     entry: &Entry,
     running: &[SocketAddr],
     asked: &Endpoint,
     limits: Option<&Limits>,
-) -> Result<Option<ServerMismatch>> {
+) -> Result<Option<String>> {
     // The same host is served as well as this machine can, which may have no IPv6.
     if entry.host != asked.host && !is_served(running, asked)? {
-        let host = if asked.host.is_empty() { "*".into() } else { asked.host.clone() };
-        return Ok(Some(ServerMismatch::Address { running: running.to_vec(), asked: host }));
+        let host = if asked.host.is_empty() { "*" } else { &asked.host };
+        return Ok(Some(format!("it listens on {}, not on {host}", listed(running.iter(), ", "))));
     }
-    let differing = limits.map_or_else(Vec::new, |limits| differing(&entry.limits, limits));
-    Ok((!differing.is_empty()).then_some(ServerMismatch::Limits(differing)))
+    let Some(limits) = limits else { return Ok(None) };
+    // Only limits of a server are described. Those of clients are each client's own.
+    let both = entry.limits.describe().into_iter().zip(limits.describe());
+    let differing = both.filter(|((_, running, _), (_, asked, _))| running != asked);
+    let differing =
+        differing.map(|((name, running, _), (_, asked, _))| format!("{name} is {running}, not {asked}"));
+    let differing = listed(differing, ", ");
+    Ok((!differing.is_empty()).then(|| format!("it has other limits: {differing}")))
 }
 
 /// Whether a server at these addresses is found by who connects to that host.
@@ -98,12 +102,4 @@ fn is_served(running: &[SocketAddr], asked: &Endpoint) -> Result<bool> {
             || bound == IpAddr::from(Ipv4Addr::UNSPECIFIED) && asked.is_ipv4()
     };
     Ok(asked.iter().any(|asked| running.iter().any(|bound| covers(bound, asked))))
-}
-
-/// The limits of a server that are not the same; those of clients and others are no concern of it.
-fn differing(running: &Limits, asked: &Limits) -> Vec<LimitMismatch> {
-    let both = running.describe().into_iter().zip(asked.describe());
-    both.filter(|((_, running, _), (_, asked, _))| running != asked)
-        .map(|((name, running, _), (_, asked, _))| LimitMismatch { name, running, asked })
-        .collect()
 }

@@ -3,127 +3,130 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure, ready, user_key};
-use rallypoint_core::printable;
+use rallypoint_core::client::{Cancellation, Client, Deadline, Exchange, Failure, Oversized, ready};
 use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
 use super::TcpStore;
-use crate::error::{Oversize, Result, StoreError, StoreKind};
+use super::sockets::Sockets;
+use crate::error::{Result, StoreError, StoreKind};
 use crate::store::{Store, exchange_of};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.check_values(Op::Set, &[&key], &[(&key, value)], &deadline)?;
-        let request = Request::Set { key: &key, value: value.into() };
-        self.run(Op::Set, &[&key], &deadline, self.client.acknowledged(Some(&key), request, &deadline))
+        self.call(Op::Set, &[key], &[value], async |client, keys, deadline| {
+            let request = Request::Set { key: keys[0], value: value.into() };
+            client.acknowledged(Some(keys[0]), request, deadline).await
+        })
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        let value = self.run(Op::Get, &[&key], &deadline, self.client.get(&key, &deadline))?;
-        Ok(value.to_vec())
+        self.call(Op::Get, &[key], &[], async |client, keys, deadline| {
+            Ok(client.get(keys[0], deadline).await?.to_vec())
+        })
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.run(Op::Add, &[&key], &deadline, self.client.add(&key, delta, &deadline))
+        self.call(Op::Add, &[key], &[], async |client, keys, deadline| {
+            client.add(keys[0], delta, deadline).await
+        })
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
-        let keys = self.wire_keys(keys)?;
-        let keys = as_slices(&keys);
-        let request = Request::Check { keys: KeyList::new(&keys) };
-        Ok(self.exchange(&keys, request)? == Reply::Checked(true))
+        self.call(Op::Check, keys, &[], async |client, keys, deadline| {
+            let request = Request::Check { keys: KeyList::new(keys) };
+            Ok(client.exchange(request, deadline).await? == Reply::Checked(true))
+        })
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
-        let (keys, deadline) = (self.wire_keys(keys)?, self.deadline_after(timeout));
-        let keys = as_slices(&keys);
-        let wait = self.client.wait_then(Op::Wait, &keys, None, &deadline);
-        self.run(Op::Wait, &keys, &deadline, wait).map(drop)
+        self.call_within(timeout, Op::Wait, keys, &[], async |client, keys, deadline| {
+            client.wait_then(Op::Wait, keys, None, deadline).await.map(drop)
+        })
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.check_values(Op::CompareSet, &[&key], &[(&key, expected), (&key, desired)], &deadline)?;
-        let held = self.client.compare_set(&key, expected, desired, &deadline);
-        Ok(self.run(Op::CompareSet, &[&key], &deadline, held)?.to_vec())
+        self.call(Op::CompareSet, &[key], &[expected, desired], async |client, keys, deadline| {
+            Ok(client.compare_set(keys[0], expected, desired, deadline).await?.to_vec())
+        })
     }
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        let (wire, deadline) = (self.wire_key(key)?, self.deadline());
-        self.check_values(Op::CompareSet, &[&wire], &[(&wire, expected), (&wire, desired)], &deadline)?;
-        let outcome = self.client.compare_exchange(&wire, expected, desired, &deadline);
-        match self.run(Op::CompareSet, &[&wire], &deadline, outcome)? {
-            Some(outcome) => Ok(outcome),
-            None => exchange_of(self, key, expected, desired),
-        }
+        let values = [expected, desired];
+        let outcome = self.call(Op::CompareSet, &[key], &values, async |client, keys, deadline| {
+            client.compare_exchange(keys[0], expected, desired, deadline).await
+        })?;
+        outcome.map_or_else(|| exchange_of(self, key, expected, desired), Ok)
     }
 
     fn delete_key(&self, key: &str) -> Result<bool> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.run(Op::DeleteKey, &[&key], &deadline, self.client.delete_key(&key, &deadline))
+        self.call(Op::DeleteKey, &[key], &[], async |client, keys, deadline| {
+            client.delete_key(keys[0], deadline).await
+        })
     }
 
     fn num_keys(&self) -> Result<u64> {
-        self.count(&[], Request::NumKeys)
+        self.call(Op::NumKeys, &[], &[], async |client, _, deadline| {
+            Ok(client.number(Request::NumKeys, deadline).await?.max(0) as u64)
+        })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.check_values(Op::Append, &[&key], &[(&key, value)], &deadline)?;
-        self.run(Op::Append, &[&key], &deadline, self.client.append(&key, value, &deadline))
+        self.call(Op::Append, &[key], &[value], async |client, keys, deadline| {
+            client.append(keys[0], value, deadline).await
+        })
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
-        let (keys, deadline) = (self.wire_keys(keys)?, self.deadline());
-        let keys = as_slices(&keys);
-        let values = self.run(Op::MultiGet, &keys, &deadline, self.client.multi_get(&keys, &deadline))?;
-        Ok(values.iter().map(|value| value.to_vec()).collect())
+        self.call(Op::MultiGet, keys, &[], async |client, keys, deadline| {
+            let values = client.multi_get(keys, deadline).await?;
+            Ok(values.iter().map(|value| value.to_vec()).collect())
+        })
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        let keys = self.wire_keys(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?;
-        let keys = as_slices(&keys);
-        let wire: Vec<_> = keys.iter().copied().zip(pairs.iter().map(|(_, value)| *value)).collect();
-        let deadline = self.deadline();
-        self.check_values(Op::MultiSet, &keys, &wire, &deadline)?;
-        self.check_request(9 + wire.iter().map(|(key, value)| 16 + key.len() + value.len()).sum::<usize>())?;
-        let request = Request::MultiSet { pairs: PairList::new(&wire) };
-        let acknowledged = self.client.acknowledged(keys.first().copied(), request, &deadline);
-        self.run(Op::MultiSet, &keys, &deadline, acknowledged)
+        let (keys, values): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        self.call(Op::MultiSet, &keys, &values, async |client, keys, deadline| {
+            let pairs: Vec<_> = keys.iter().copied().zip(values.iter().copied()).collect();
+            let request = Request::MultiSet { pairs: PairList::new(&pairs) };
+            client.acknowledged(keys.first().copied(), request, deadline).await
+        })
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
-        let (key, deadline) = (self.wire_key(key)?, self.deadline());
-        self.check_values(Op::QueuePush, &[&key], &[(&key, value)], &deadline)?;
-        let request = Request::QueuePush { key: &key, value: value.into() };
-        self.run(Op::QueuePush, &[&key], &deadline, self.client.acknowledged(None, request, &deadline))
+        self.call(Op::QueuePush, &[key], &[value], async |client, keys, deadline| {
+            let request = Request::QueuePush { key: keys[0], value: value.into() };
+            client.acknowledged(None, request, deadline).await
+        })
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let (wire, deadline) = (self.wire_key(key)?, self.deadline());
-        let item = self.client.wait_then_pop(&wire, &deadline);
-        let item = self.run(Op::QueuePop, &[&wire], &deadline, item)?;
+        let item = self.call(Op::QueuePop, &[key], &[], async |client, keys, deadline| {
+            client.wait_then_pop(keys[0], deadline).await
+        })?;
         item.ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let wire = self.wire_key(key)?;
-        match self.exchange(&[&wire], Request::QueuePop { key: &wire })? {
+        let reply = self.call(Op::QueuePop, &[key], &[], async |client, keys, deadline| {
+            client.exchange(Request::QueuePop { key: keys[0] }, deadline).await
+        })?;
+        match reply {
             Reply::Popped { item: Some(item), .. } => Ok(item.to_vec()),
             _ => Err(StoreError::QueueEmpty { key: key.into() }),
         }
     }
 
     fn queue_len(&self, key: &str) -> Result<u64> {
-        let key = self.wire_key(key)?;
-        self.count(&[&key], Request::QueueLen { key: &key })
+        self.call(Op::QueueLen, &[key], &[], async |client, keys, deadline| {
+            Ok(client.number(Request::QueueLen { key: keys[0] }, deadline).await?.max(0) as u64)
+        })
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        let Reply::Keys(keys) = self.exchange(&[], Request::ListKeys)? else { return Ok(Vec::new()) };
+        let reply = self.call(Op::ListKeys, &[], &[], async |client, _, deadline| {
+            client.exchange(Request::ListKeys, deadline).await
+        })?;
+        let Reply::Keys(keys) = reply else { return Ok(Vec::new()) };
         // Names without the slash are not users' keys.
         let names = keys.iter().filter_map(|key| key.strip_prefix(b"/"));
         Ok(names.map(|key| String::from_utf8_lossy(key).into_owned()).collect())
@@ -132,12 +135,13 @@ impl Store for TcpStore {
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         let size = i64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
-        let (key, deadline) = (self.wire_key(key)?, self.deadline_after(timeout));
-        self.run(Op::Barrier, &[&key], &deadline, self.client.barrier(&key, size, &deadline))
+        self.call_within(timeout, Op::Barrier, &[key], &[], async |client, keys, deadline| {
+            client.barrier(keys[0], size, deadline).await
+        })
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.load_timeout()
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
@@ -170,82 +174,53 @@ impl Store for TcpStore {
 }
 
 impl TcpStore {
-    /// Drives a call to its end.
-    fn run<T>(
+    /// One call with the store's timeout; see [`TcpStore::call_within`].
+    pub(super) fn call<T>(
         &self,
         op: Op,
-        keys: &[&[u8]],
-        deadline: &Deadline,
-        call: impl Future<Output = Result<T, Failure>>,
+        keys: &[&str],
+        values: &[&[u8]],
+        run: impl AsyncFnOnce(&Client<Sockets>, &[&[u8]], &Deadline) -> Result<T, Failure>,
     ) -> Result<T> {
-        ready(call).map_err(|failure| self.error(Some(op), keys, failure, deadline))
+        self.call_within(self.timeout(), op, keys, values, run)
     }
 
-    /// One request and its reply.
-    fn exchange(&self, keys: &[&[u8]], request: Request<'_>) -> Result<Reply> {
-        let deadline = self.deadline();
-        self.run(request.op(), keys, &deadline, self.client.exchange(request, &deadline))
-    }
-
-    fn count(&self, keys: &[&[u8]], request: Request<'_>) -> Result<u64> {
-        match self.exchange(keys, request)? {
-            Reply::Number(number) => Ok(u64::try_from(number).unwrap_or(0)),
-            other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
-        }
-    }
-
-    // ---- what the caller may ask for ----
-
-    /// Torch's clients put a slash before every key of their users.
-    fn wire_key(&self, key: &str) -> Result<Vec<u8>> {
-        let limit = self.client.limits().key_len;
-        if key.len() + 1 > limit {
-            return Err(StoreError::TooLarge(Oversize::Key {
-                key: printable(key.as_bytes()),
-                len: key.len() + 1,
-                limit,
-            }));
-        }
-        let mut wire = Vec::with_capacity(key.len() + 1);
-        wire.push(b'/');
-        wire.extend_from_slice(key.as_bytes());
-        Ok(wire)
-    }
-
-    fn wire_keys(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
-        let limit = self.client.limits().keys_per_request;
-        if keys.len() > limit {
-            return Err(StoreError::TooLarge(Oversize::Keys { count: keys.len(), limit }));
-        }
-        let wire = keys.iter().map(|key| self.wire_key(key)).collect::<Result<Vec<_>>>()?;
-        self.check_request(9 + wire.iter().map(|key| 8 + key.len()).sum::<usize>())?;
-        Ok(wire)
-    }
-
-    /// Fails with [`Oversize::Value`] if the server does not take one of these values.
-    fn check_values(
+    /// One call: refuses keys and values that are too large before anything is sent, runs the call with the keys as they
+    /// travel, and says which call it was if it fails. `values` are those of the keys, or of the only key.
+    fn call_within<T>(
         &self,
+        timeout: Option<Duration>,
         op: Op,
-        keys: &[&[u8]],
-        pairs: &[(&[u8], &[u8])],
-        deadline: &Deadline,
-    ) -> Result<()> {
-        self.run(op, keys, deadline, self.client.identify(op, deadline))?;
-        let limit = self.client.server().value_len().unwrap_or(self.client.limits().value_len);
-        match pairs.iter().find(|(_, value)| value.len() > limit) {
-            Some((key, value)) => {
-                Err(StoreError::TooLarge(Oversize::Value { key: user_key(key), len: value.len(), limit }))
-            }
-            None => Ok(()),
+        keys: &[&str],
+        values: &[&[u8]],
+        run: impl AsyncFnOnce(&Client<Sockets>, &[&[u8]], &Deadline) -> Result<T, Failure>,
+    ) -> Result<T> {
+        let deadline = self.deadline_after(timeout);
+        let failed = |keys: &[&[u8]], failure| self.error(Some(op), keys, failure, &deadline);
+        // Torch's clients put a slash before every key of their users.
+        let wire: Vec<_> = keys.iter().map(|key| [b"/", key.as_bytes()].concat()).collect();
+        let wire: Vec<_> = wire.iter().map(Vec::as_slice).collect();
+        let limits = self.client.limits();
+        within(Oversized::Keys, keys.len(), limits.keys_per_request)
+            .map_err(|failure| failed(&[], failure))?;
+        for key in &wire {
+            within(Oversized::Key, key.len(), limits.key_len).map_err(|failure| failed(&[key], failure))?;
         }
-    }
-
-    fn check_request(&self, len: usize) -> Result<()> {
-        let limit = self.client.limits().frame_len;
-        if len > limit { Err(StoreError::TooLarge(Oversize::Request { len, limit })) } else { Ok(()) }
+        if !values.is_empty() {
+            let identified = ready(self.client.identify(op, &deadline));
+            identified.map_err(|failure| failed(&wire, failure))?;
+            let limit = self.client.server().value_len().unwrap_or(limits.value_len);
+            for (key, value) in wire.iter().cycle().zip(values) {
+                within(Oversized::Value, value.len(), limit).map_err(|failure| failed(&[key], failure))?;
+            }
+        }
+        let len = 9 + wire.iter().chain(values).map(|field| 8 + field.len()).sum::<usize>();
+        within(Oversized::Request, len, limits.frame_len).map_err(|failure| failed(&[], failure))?;
+        ready(run(&self.client, &wire, &deadline)).map_err(|failure| failed(&wire, failure))
     }
 }
 
-fn as_slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {
-    keys.iter().map(Vec::as_slice).collect()
+/// Fails with [`Failure::TooLarge`] if `len` is over the limit.
+fn within(what: Oversized, len: usize, limit: usize) -> Result<(), Failure> {
+    if len > limit { Err(Failure::TooLarge { what, len: len as u64, limit }) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Awaited, ConnectionFault, Oversize, Result, Store, StoreError, TcpStore, TcpStoreServer,
+    Awaited, ConnectionFault, Failure, Oversized, Result, Store, StoreError, TcpStore, TcpStoreServer,
 };
 use rallypoint_testkit::{Port, eventually};
 
@@ -25,15 +25,12 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
                 let took = started.elapsed();
                 // How late a call may be is tested in virtual time.
                 assert!(took >= TIMEOUT && took < SOON, "{} took {took:?}", operation.name);
-                match error {
-                    StoreError::Unreachable { .. } => {}
-                    StoreError::NoAnswer { .. } => {
+                match error.failure() {
+                    Some(Failure::Unreachable(_) | Failure::Timeout(Awaited::Keys(None))) => {}
+                    Some(Failure::NoAnswer) => {
                         assert!(operation.repeatable || operation.name.starts_with("queue_pop"), "{error}");
                     }
-                    StoreError::Indeterminate { .. } => assert!(!operation.repeatable, "{error}"),
-                    StoreError::Timeout { awaited: Awaited::Keys(keys), .. } => {
-                        assert_eq!(keys.present, None)
-                    }
+                    Some(Failure::Indeterminate(_)) => assert!(!operation.repeatable, "{error}"),
                     other => panic!("{}: {other:?}", operation.name),
                 }
             });
@@ -67,7 +64,7 @@ fn every_thread_that_waits_on_a_server_that_is_killed_is_told() {
         for thread in blocked {
             let error = thread.join().unwrap().unwrap_err();
             assert!(
-                matches!(error, StoreError::ConnectionLost { .. } | StoreError::Unreachable { .. }),
+                matches!(error.failure(), Some(Failure::ConnectionLost(_) | Failure::Unreachable(_))),
                 "{error:?}"
             );
         }
@@ -84,7 +81,9 @@ fn a_restarted_server_is_named_by_every_operation() {
     server.restart();
     for operation in all() {
         let error = (operation.call)(&store).expect_err(operation.name);
-        let StoreError::StoreReset { context, evidence } = &error else { panic!("{error:?}") };
+        let StoreError::Call { context, failure: Failure::Reset(evidence) } = &error else {
+            panic!("{error:?}")
+        };
         assert_eq!((&context.peer, context.op), (&format!("127.0.0.1:{port}"), Some(operation.op())));
         assert!(evidence.contains("it was instance"), "{evidence}");
     }
@@ -207,21 +206,21 @@ fn what_is_too_large_is_refused_before_anything_is_sent_and_the_connection_survi
         store.multi_set(&[("a", b"1"), ("k", &large)]),
     ] {
         let error = result.unwrap_err();
-        let StoreError::TooLarge(Oversize::Value { key, len, limit }) = &error else { panic!("{error:?}") };
-        assert_eq!((key.as_str(), *len, *limit), ("k", (8 << 20) + 1, 8 << 20));
+        let too_large = Failure::TooLarge { what: Oversized::Value, len: (8 << 20) + 1, limit: 8 << 20 };
+        assert_eq!(error.failure(), Some(&too_large));
+        assert_eq!(error.context().unwrap().keys, ["k"]);
     }
     for result in [store.set(&long, b"v"), store.get(&long).map(drop), store.wait(&["k", &long])] {
         let error = result.unwrap_err();
-        assert!(
-            matches!(error, StoreError::TooLarge(Oversize::Key { len: 8193, limit: 8192, .. })),
-            "{error:?}"
-        );
+        let too_large = Failure::TooLarge { what: Oversized::Key, len: 8193, limit: 8192 };
+        assert_eq!(error.failure(), Some(&too_large));
     }
     let error = store.check(&vec!["k"; 131_073]).unwrap_err();
-    assert!(matches!(error, StoreError::TooLarge(Oversize::Keys { count: 131_073, .. })), "{error:?}");
+    let too_large = Failure::TooLarge { what: Oversized::Keys, len: 131_073, limit: 131_072 };
+    assert_eq!(error.failure(), Some(&too_large));
     let pairs: Vec<(&str, &[u8])> = vec![("k", &large[..8 << 20]); 9];
     let error = store.multi_set(&pairs).unwrap_err();
-    assert!(matches!(error, StoreError::TooLarge(Oversize::Request { .. })), "{error:?}");
+    assert!(matches!(error.failure(), Some(Failure::TooLarge { what: Oversized::Request, .. })), "{error:?}");
     store.set("k", &large[1..]).unwrap();
     assert_eq!((store.get("k").unwrap().len(), server.stats().accepted), (8 << 20, 1));
 }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Oversize, Store, StoreError};
+use rallypoint_store::{Failure, Oversized, Store, StoreError};
 
 use crate::child::{heard, say, start};
 use crate::{SOON, client};
@@ -29,10 +29,10 @@ pub(crate) fn read_and_say_what_it_took(port: u16) {
     let (before, _) = resident();
     let error = store.get("k").unwrap_err();
     let (_, most) = resident();
-    let kind = match error {
-        StoreError::TooLarge(Oversize::Reply { .. }) => "too-large",
-        StoreError::NoAnswer { .. } => "no-answer",
-        StoreError::Timeout { .. } => "timeout",
+    let kind = match error.failure() {
+        Some(Failure::TooLarge { what: Oversized::Reply, .. }) => "too-large",
+        Some(Failure::NoAnswer) => "no-answer",
+        Some(Failure::Timeout(_)) => "timeout",
         other => panic!("{other:?}"),
     };
     say(&format!("{kind} {}", most.saturating_sub(before)));
@@ -97,7 +97,11 @@ fn a_reply_as_long_as_the_limit_is_taken() {
     let values = store.multi_get(&["a", "b", "c", "a", "b", "c", "a"]).unwrap();
     assert!(values.iter().all(|got| *got == value));
     let error = store.multi_get(&["a", "b", "c", "a", "b", "c", "a", "b"]).unwrap_err();
-    let StoreError::TooLarge(Oversize::Reply { context, len, limit }) = &error else { panic!("{error:?}") };
+    let StoreError::Call { context, failure: Failure::TooLarge { what: Oversized::Reply, len, limit } } =
+        &error
+    else {
+        panic!("{error:?}")
+    };
     let endpoint = format!("127.0.0.1:{}", server.port());
     assert_eq!((&context.peer, context.op, context.keys.len()), (&endpoint, Some(Op::MultiGet), 8));
     assert!(*limit == 64 << 20 && *len > 64 << 20, "{error}");

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use rallypoint_store::{Awaited, Result, StoreError};
+use rallypoint_store::{Awaited, Failure, Result, StoreError};
 
 pub(crate) use crate::timing::{SOON, eventually, goes_on_for};
 
@@ -16,13 +16,13 @@ pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -
 /// Whether the server answered what it was asked after the time-out. On a busy machine that may come too late, and then there
 /// may be no new connection in time either.
 pub(crate) fn was_heard(error: &StoreError) -> bool {
-    match error {
-        StoreError::Timeout { awaited: Awaited::Keys(keys), .. } => {
-            keys.present.as_ref().map(Vec::len) == Some(keys.keys.len())
-        }
-        StoreError::NoAnswer { .. } | StoreError::Indeterminate { .. } | StoreError::Unreachable { .. } => {
-            false
-        }
-        _ => true,
-    }
+    !matches!(
+        error.failure(),
+        Some(
+            Failure::Timeout(Awaited::Keys(None))
+                | Failure::NoAnswer
+                | Failure::Indeterminate(_)
+                | Failure::Unreachable(_)
+        )
+    )
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rallypoint_store::{Awaited, Result, StoreError};
+use rallypoint_store::{Awaited, Failure, Result, StoreError};
 
 use crate::clock::{SOON, goes_on_for, times_out_after};
 use crate::stores::World;
@@ -17,7 +17,7 @@ fn has_queues(world: &World) -> bool {
         let before = store.num_keys().unwrap();
         let refused = |result: Result<()>| {
             let error = result.unwrap_err();
-            assert!(matches!(error, StoreError::Unsupported { .. }), "{error:?}");
+            assert!(matches!(error.failure(), Some(Failure::Unsupported(_))), "{error:?}");
             assert!(error.to_string().contains("does not support queue_"), "{error}");
         };
         refused(store.queue_push("q", b"x"));
@@ -89,11 +89,9 @@ pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
     let timeout = Duration::from_millis(120);
     store.set_timeout(Some(timeout));
     let error = times_out_after(timeout, || store.queue_pop("q"));
-    let StoreError::Timeout { context, awaited: Awaited::Keys(keys), .. } = &error else {
-        panic!("{error:?}")
-    };
-    assert_eq!(context.op.unwrap().name(), "queue_pop");
-    assert!(keys.present.as_deref().is_none_or(|present| present == [false]), "{error}");
+    assert_eq!(error.context().unwrap().op.unwrap().name(), "queue_pop");
+    let Some(Awaited::Keys(present)) = error.awaited() else { panic!("{error:?}") };
+    assert!(present.as_deref().is_none_or(|present| present == [false]), "{error}");
     other.queue_push("q", b"x").unwrap();
     assert_eq!(other.queue_len("q").unwrap(), 1);
     store.set_timeout(Some(SOON));

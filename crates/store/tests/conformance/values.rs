@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rallypoint_store::StoreError;
+use rallypoint_store::Failure;
 
 use crate::stores::World;
 
@@ -76,7 +76,7 @@ pub(crate) fn add_to_what_is_no_number_is_refused_and_changes_nothing(world: &Wo
         }
         store.set("n", held).unwrap();
         let error = store.add("n", 3).unwrap_err();
-        assert!(matches!(&error, StoreError::NotANumber { delta: 3, .. }), "{held:?}: {error:?}");
+        assert!(matches!(error.failure(), Some(Failure::NotANumber { delta: 3, .. })), "{held:?}: {error:?}");
         assert_eq!(store.get("n").unwrap(), held);
     }
     store.set("n", b"abc").unwrap();
@@ -88,7 +88,10 @@ pub(crate) fn add_never_wraps(world: &World) {
     for (most, delta) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX - 4, 5)] {
         store.set("n", most.to_string().as_bytes()).unwrap();
         let error = store.add("n", delta).unwrap_err();
-        assert!(matches!(&error, StoreError::NotANumber { delta: d, .. } if *d == delta), "{error:?}");
+        assert!(
+            matches!(error.failure(), Some(Failure::NotANumber { delta: d, .. }) if *d == delta),
+            "{error:?}"
+        );
         assert_eq!(store.get("n").unwrap(), most.to_string().as_bytes());
     }
     store.set("n", (i64::MAX - 4).to_string().as_bytes()).unwrap();

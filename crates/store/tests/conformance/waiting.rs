@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rallypoint_store::{Awaited, Store, StoreError};
+use rallypoint_store::{Awaited, Store};
 
 use crate::clock::{goes_on_for, times_out_after, was_heard};
 use crate::stores::World;
@@ -71,16 +71,15 @@ pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
     let store = world.client();
     store.multi_set(&[("a", b"1"), ("c", b"3")]).unwrap();
     let error = times_out_after(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
-    let StoreError::Timeout { context, awaited: Awaited::Keys(keys), waited } = &error else {
-        panic!("{error:?}")
-    };
+    let context = error.context().unwrap();
     assert_eq!(context.op.unwrap().name(), "wait");
     if !was_heard(&error) {
         return;
     }
-    assert_eq!(keys.present, Some(vec![true, false, true, false]));
-    assert!(*waited >= SHORT, "{waited:?}");
-    let named: Vec<_> = keys.missing().iter().map(|key| key.rsplit('/').next().unwrap().to_owned()).collect();
+    assert_eq!(error.awaited(), Some(&Awaited::Keys(Some(vec![true, false, true, false]))));
+    assert!(context.waited >= SHORT, "{context:?}");
+    let named: Vec<_> =
+        error.missing_keys().iter().map(|key| key.rsplit('/').next().unwrap().to_owned()).collect();
     assert_eq!(named, ["b", "d"]);
     let text = error.to_string();
     assert!(text.contains("2 of 4 keys there"), "{text}");
@@ -99,13 +98,12 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
         let error = times_out_after(time, || wait(&*store, &keys));
-        let StoreError::Timeout { awaited: Awaited::Keys(keys), .. } = &error else { panic!("{error:?}") };
         if !was_heard(&error) {
             continue;
         }
         let expected: Vec<_> = (0..names.len()).map(|n| !is_missing(n)).collect();
-        assert!(keys.present.as_ref() == Some(&expected), "{error}");
-        assert_eq!(keys.missing().len(), 7);
+        assert!(error.awaited() == Some(&Awaited::Keys(Some(expected))), "{error}");
+        assert_eq!(error.missing_keys().len(), 7);
         assert!(error.to_string().contains("(19993 of 20000 keys there: "), "{error}");
     }
 }
@@ -123,12 +121,11 @@ pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
     ];
     for (name, present, wait) in waits {
         let error = times_out_after(SHORT, || wait(&*store));
-        let StoreError::Timeout { context, awaited: Awaited::Keys(keys), .. } = &error else {
-            panic!("{name}: {error:?}")
-        };
+        let context = error.context().unwrap();
         // FileStore and the generic fall-backs may say which of their steps it was.
         assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
-        assert!(!was_heard(&error) || keys.present.as_deref() == Some(&present[..]), "{name}: {error}");
+        let expected = Awaited::Keys(Some(present));
+        assert!(!was_heard(&error) || error.awaited() == Some(&expected), "{name}: {error}");
     }
 }
 
@@ -151,7 +148,7 @@ pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &Wo
     store.set("k", b"v").unwrap();
     let heard = (0..20).filter(|_| {
         let error = store.wait_for(&["k", "never"], Some(Duration::from_nanos(1))).unwrap_err();
-        assert!(matches!(&error, StoreError::Timeout { .. }) || !was_heard(&error), "{error:?}");
+        assert!(error.awaited().is_some() || !was_heard(&error), "{error:?}");
         match store.wait_for(&["k"], Some(Duration::from_nanos(1))) {
             Ok(()) => true,
             Err(error) => {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rallypoint_store::{FileFault, FileObstacle, Store, StoreError};
+use rallypoint_store::{Failure, FileFault, FileObstacle, Store, StoreError};
 
 use super::bed::{Bed, push, record, timed, times_out_after};
 
@@ -35,10 +35,7 @@ fn a_reader_of_a_torn_tail_has_what_is_before_it_and_sleeps_until_its_time_is_up
         assert_eq!((store.num_keys().unwrap(), store.list_keys().unwrap().len()), (2, 1));
         let error = times_out_after(TIMEOUT, || timed(|| store.get("torn")));
         let expected = format!("its last {} bytes are a torn record", tail.len());
-        assert!(
-            matches!(error, StoreError::Timeout { .. }) && error.to_string().contains(&expected),
-            "{error}"
-        );
+        assert!(error.awaited().is_some() && error.to_string().contains(&expected), "{error}");
         assert_eq!(bed.bytes(), before, "a reader changes nothing");
     }
 }
@@ -61,7 +58,12 @@ fn every_writer_heals_a_torn_tail_even_one_that_then_writes_nothing() {
         |store| assert_eq!(store.add("n", 1).unwrap(), 1),
         |store| assert!(store.delete_key("k").unwrap()),
         |store| assert_eq!(store.compare_set("k", b"other", b"w").unwrap(), b"v"),
-        |store| assert!(matches!(store.add("k", 1), Err(StoreError::NotANumber { .. }))),
+        |store| {
+            assert!(matches!(
+                store.add("k", 1),
+                Err(StoreError::Call { failure: Failure::NotANumber { .. }, .. })
+            ))
+        },
     ];
     for (which, write) in writers.iter().enumerate() {
         let bed = Bed::new();
@@ -160,7 +162,7 @@ fn a_long_torn_record_is_not_read_over_and_over() {
     push(&bed.path(), &[b"\x02\0\0\0/x", &(60u32 << 20).to_le_bytes()[..]].concat());
     File::options().write(true).open(bed.path()).unwrap().set_len(50 << 20).unwrap();
     let error = times_out_after(timeout, || timed(|| store.get("x")));
-    assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
+    assert!(error.awaited().is_some(), "{error}");
 }
 
 #[test]
@@ -173,10 +175,7 @@ fn a_file_too_long_for_the_time_is_read_on_from_there_by_the_next_call() {
     let mut before = 0;
     while let Err(error) = store.check(&["k"]) {
         match error {
-            StoreError::File {
-                fault: FileFault::Timeout { obstacle: FileObstacle::Unread { read, len }, .. },
-                ..
-            } => {
+            StoreError::FileTimeout { obstacle: FileObstacle::Unread { read, len }, .. } => {
                 assert!(before < read && read < len, "{before} {read} {len}");
                 before = read;
             }
@@ -242,9 +241,8 @@ proptest! {
             let typed = matches!(
                 error,
                 StoreError::File { fault: FileFault::Corrupt { .. }, .. }
-                    | StoreError::Timeout { .. }
-                    | StoreError::File { fault: FileFault::Timeout { .. }, .. }
-                    | StoreError::NotANumber { .. }
+                    | StoreError::FileTimeout { .. }
+                    | StoreError::Call { failure: Failure::Timeout(_) | Failure::NotANumber { .. }, .. }
             );
             prop_assert!(typed, "{error:?}");
         }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rallypoint_store::{FileFault, FileObstacle, FileStore, Store, StoreError};
+use rallypoint_store::{Failure, FileObstacle, FileStore, Store, StoreError};
 
 use super::bed::{Bed, Held, push, record, timed, times_out_after};
 
@@ -126,13 +126,7 @@ fn closing_keeps_its_time_out_and_says_what_held_it_up() {
         held = Some(Held::shared(&bed.path()));
         timed(|| store.close())
     });
-    assert!(
-        matches!(
-            error,
-            StoreError::File { fault: FileFault::Timeout { obstacle: FileObstacle::Locked, .. }, .. }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
 }
 
 #[test]
@@ -141,7 +135,8 @@ fn a_count_that_is_no_number_is_refused_and_left_alone() {
     let before = bed.bytes();
     let error = bed.options().open().unwrap_err();
     assert!(
-        matches!(&error, StoreError::NotANumber { key, held, .. } if key == "refcount/" && held == "abc")
+        matches!(error.failure(), Some(Failure::NotANumber { held, .. }) if **held == *b"abc")
+            && error.context().unwrap().keys == ["refcount/"]
     );
     assert_eq!(bed.bytes(), before);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rallypoint_core::Limits;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{
-    DEFAULT_TIMEOUT, Exchange, FileStore, Oversize, Result, Store, StoreError, StoreKind,
+    DEFAULT_TIMEOUT, Exchange, Failure, FileStore, Oversized, Result, Store, StoreError, StoreKind,
 };
 
 use super::bed::{Bed, record};
@@ -59,7 +59,7 @@ fn add_to_what_is_no_number_or_would_wrap_is_refused_and_changes_nothing() {
         let before = bed.bytes();
         let error = store.add("n", delta).unwrap_err();
         assert!(
-            matches!(&error, StoreError::NotANumber { key, held: said, .. } if key == "n" && said == held),
+            matches!(error.failure(), Some(Failure::NotANumber { held: said, .. }) if **said == *held.as_bytes()),
             "{error}"
         );
         assert_eq!(bed.bytes(), before);
@@ -184,7 +184,7 @@ fn there_are_no_queues() {
     let bed = Bed::new();
     let store = bed.open();
     let unsupported = |error: StoreError, op| match error {
-        StoreError::Unsupported { context, since: None } => {
+        StoreError::Call { context, failure: Failure::Unsupported(None) } => {
             assert_eq!((context.store, context.op), (StoreKind::File, Some(op)));
         }
         other => panic!("{other}"),
@@ -206,23 +206,29 @@ fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
     let long = "123456789";
     assert!(matches!(
         store.set(long, b""),
-        Err(StoreError::TooLarge(Oversize::Key { len: 9, limit: 8, .. }))
+        Err(StoreError::Call { failure: Failure::TooLarge { what: Oversized::Key, len: 9, limit: 8 }, .. })
     ));
-    assert!(matches!(store.delete_key(long), Err(StoreError::TooLarge(Oversize::Key { .. }))));
+    assert!(matches!(
+        store.delete_key(long),
+        Err(StoreError::Call { failure: Failure::TooLarge { what: Oversized::Key, .. }, .. })
+    ));
     assert!(matches!(
         store.set("k", b"12345"),
-        Err(StoreError::TooLarge(Oversize::Value { len: 5, limit: 4, .. }))
+        Err(StoreError::Call { failure: Failure::TooLarge { what: Oversized::Value, len: 5, limit: 4 }, .. })
     ));
     assert!(matches!(
         store.multi_set(&[("k", b""), ("l", b"12345")]),
-        Err(StoreError::TooLarge(Oversize::Value { .. }))
+        Err(StoreError::Call { failure: Failure::TooLarge { what: Oversized::Value, .. }, .. })
     ));
     assert_eq!(bed.bytes(), before);
     store.set("12345678", b"1234").unwrap();
     store.delete_key("12345678").unwrap();
     store.append("k", b"123").unwrap();
     let error = store.append("k", b"45").unwrap_err();
-    assert!(matches!(error, StoreError::TooLarge(Oversize::Value { len: 5, .. })), "{error}");
+    assert!(
+        matches!(error.failure(), Some(Failure::TooLarge { what: Oversized::Value, len: 5, .. })),
+        "{error}"
+    );
     // A file is sent nothing, whatever comes of it.
     assert_eq!(error.to_string(), "value of 5 bytes for k, the limit is 4; nothing was changed");
     assert_eq!(store.get("k").unwrap(), b"123");

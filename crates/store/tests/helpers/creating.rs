@@ -4,8 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use rallypoint_store::{
-    Awaited, C10dStoreOptions, ListenFault, Result, Store, StoreError, TcpStore, create_c10d_store,
-    reserve_port,
+    Awaited, C10dStoreOptions, Failure, Result, Store, StoreError, TcpStore, create_c10d_store, reserve_port,
 };
 use rallypoint_testkit::Port;
 
@@ -77,7 +76,8 @@ fn a_port_that_is_taken_is_tried_again_and_then_named() {
     let port = taken.local_addr().unwrap().port();
     let started = std::time::Instant::now();
     let error = create(0, &options(Some(port), 1)).unwrap_err();
-    let StoreError::Listen { address, fault: ListenFault::InUse } = &error else { panic!("{error:?}") };
+    assert!(error.is_address_in_use(), "{error:?}");
+    let StoreError::Listen { address, .. } = &error else { panic!("{error:?}") };
     assert!(address.ends_with(&format!(":{port}")), "{error}");
     assert!(error.to_string().contains("address already in use"), "{error}");
     // Three tries have two pauses, of 50 ms and 100 ms at least.
@@ -109,10 +109,7 @@ fn a_server_whose_workers_do_not_come_says_how_many_did() {
             server.join().unwrap()
         })
     });
-    assert!(
-        matches!(error, StoreError::Timeout { awaited: Awaited::Workers { joined: 2, expected: 4 }, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error.awaited(), Some(Awaited::Workers { joined: 2, expected: 4 })), "{error:?}");
     assert!(error.to_string().contains("2 of 4 joined"), "{error}");
 }
 
@@ -130,8 +127,7 @@ fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
                 workers.into_iter().map(|worker| worker.join().unwrap()).next_back().unwrap()
             })
         });
-        let StoreError::Timeout { awaited: Awaited::Workers { joined: told, expected: 4 }, .. } = &error
-        else {
+        let Some(Awaited::Workers { joined: told, expected: 4 }) = error.awaited() else {
             panic!("{error:?}")
         };
         assert_eq!(*told, joined);
@@ -145,7 +141,7 @@ fn a_worker_without_a_server_gives_up_in_time() {
     let timeout = Duration::from_millis(400);
     let options = options(Some(held.port()), 2).timeout(timeout);
     let error = fails_in_time(timeout, "a worker", || create(1, &options));
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error.failure(), Some(Failure::Unreachable(_))), "{error:?}");
 }
 
 #[test]

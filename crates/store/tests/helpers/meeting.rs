@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{
-    Awaited, Barrier, Endpoint, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
-    barrier, get_all, synchronize,
+    Awaited, Barrier, Endpoint, Failure, Result, Store, StoreError, TcpStore, TcpStoreOptions,
+    TcpStoreServer, barrier, get_all, synchronize,
 };
 
 use crate::clock::{SOON, times_out_after, was_heard};
@@ -46,8 +46,8 @@ fn ranks_at<T: Send>(
 
 fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
     match result.unwrap_err() {
-        StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, waited, .. } => {
-            assert!(waited >= SHORT, "{waited:?}");
+        StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), context } => {
+            assert!(context.waited >= SHORT, "{context:?}");
             missing
         }
         other => panic!("{other:?}"),
@@ -211,10 +211,10 @@ fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
         _ => barrier(store, &at).unwrap_err(),
     });
     assert!(
-        matches!(&errors[0], StoreError::Timeout { awaited: Awaited::Ranks { missing, .. }, .. } if missing == &[1, 2]),
+        matches!(errors[0].awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[1, 2]),
         "{errors:?}"
     );
-    assert!(matches!(&errors[1], StoreError::Timeout { .. }), "{errors:?}");
+    assert!(errors[1].awaited().is_some(), "{errors:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rallypoint_store::{
-    Listen, ListenFault, ServerOptions, Store, StoreError, TcpStore, TcpStoreServer, free_port, reserve_port,
+    Failure, Listen, ServerOptions, Store, TcpStore, TcpStoreServer, free_port, reserve_port,
 };
 
 use crate::clock::eventually;
@@ -32,7 +32,7 @@ fn reserved_ports_are_all_different_and_nobody_can_take_them() {
         }
         for host in ["", "127.0.0.1"] {
             let error = TcpStoreServer::bind(host, held.port()).unwrap_err();
-            assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
+            assert!(error.is_address_in_use(), "{error:?}");
         }
         // Held, not listening: whoever comes now is refused and comes again.
         assert!(TcpStream::connect(("127.0.0.1", held.port())).is_err());
@@ -93,5 +93,5 @@ fn a_server_on_a_reserved_port_can_be_followed_by_another_at_once() {
         *second.lock().unwrap() = TcpStoreServer::bind("", port).ok();
         second.lock().unwrap().is_some()
     });
-    assert!(matches!(store.get("k").unwrap_err(), StoreError::StoreReset { .. }));
+    assert!(matches!(store.get("k").unwrap_err().failure(), Some(Failure::Reset(_))));
 }

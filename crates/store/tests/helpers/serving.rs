@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_store::{
-    Endpoint, LimitMismatch, Limits, Listen, ListenFault, Oversize, ServerMismatch, ServerOptions, Store,
-    StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    Endpoint, Failure, Limits, Listen, Oversized, ServerOptions, Store, StoreError, TcpStore,
+    TcpStoreOptions, TcpStoreServer,
 };
 use rallypoint_testkit::Port;
 
@@ -116,7 +116,7 @@ fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
     let place = Port::held();
     let places = [place.number, taken.local_addr().unwrap().port()];
     let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
-    assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
+    assert!(error.is_address_in_use(), "{error:?}");
     place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
@@ -134,7 +134,7 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
         let error = waiting.join().unwrap().unwrap_err();
         // Which of them depends on whether it waited already.
         assert!(
-            matches!(error, StoreError::ConnectionLost { .. } | StoreError::Unreachable { .. }),
+            matches!(error.failure(), Some(Failure::ConnectionLost(_) | Failure::Unreachable(_))),
             "{error:?}"
         );
     });
@@ -184,7 +184,7 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
     // Whoever does not share finds the port taken.
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
-    assert!(matches!(error, StoreError::Listen { fault: ListenFault::InUse, .. }), "{error:?}");
+    assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
     let again = place.listen(|port| try_tenant(port, SOON));
     assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
@@ -205,9 +205,9 @@ fn tenants_that_come_at_once_start_one_server() {
 }
 
 /// Why a running server can't be shared.
-fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> ServerMismatch {
+fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
     match shared.unwrap_err() {
-        StoreError::Listen { fault: ListenFault::ServedOtherwise(mismatch), .. } => mismatch,
+        StoreError::ServedOtherwise { mismatch, .. } => mismatch,
         other => panic!("{other}"),
     }
 }
@@ -235,8 +235,7 @@ fn a_server_is_shared_by_who_asks_for_an_address_that_it_listens_on() {
 fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() {
     let here = TcpStoreServer::shared("127.0.0.1", 0, None).unwrap();
     for (host, asked) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
-        let running = here.addresses().to_vec();
-        let expected = ServerMismatch::Address { running, asked: asked.into() };
+        let expected = format!("it listens on {}, not on {asked}", here.addresses()[0]);
         assert_eq!(mismatch(TcpStoreServer::shared(host, here.port(), None)), expected);
     }
     let error = TcpStoreServer::shared("0.0.0.0", here.port(), None).unwrap_err().to_string();
@@ -249,10 +248,7 @@ fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() 
     );
     // Through the store, as its users meet it; and the one that runs has suffered nothing.
     let asked = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
-    assert!(matches!(
-        TcpStore::open(asked),
-        Err(StoreError::Listen { fault: ListenFault::ServedOtherwise(_), .. })
-    ));
+    assert!(matches!(TcpStore::open(asked), Err(StoreError::ServedOtherwise { .. })));
     assert!(answers("127.0.0.1", port));
 }
 
@@ -265,7 +261,10 @@ fn a_server_with_other_limits_is_not_shared_silently() {
     // They are the server's, and are kept.
     let too_large = server_refuses(first.port(), 2 << 20);
     assert!(
-        matches!(too_large, StoreError::TooLarge(Oversize::Value { limit: 1_048_576, .. })),
+        matches!(
+            too_large.failure(),
+            Some(Failure::TooLarge { what: Oversized::Value, limit: 1_048_576, .. })
+        ),
         "{too_large}"
     );
     // Those of clients are each client's own, and who names none takes any.
@@ -277,9 +276,8 @@ fn a_server_with_other_limits_is_not_shared_silently() {
 
     let mut others = limits;
     others.value_len = 2 << 20;
-    let expected = LimitMismatch { name: "value_len", running: "1MiB".into(), asked: "2MiB".into() };
     let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), Some(others.clone())));
-    assert_eq!(found, ServerMismatch::Limits(vec![expected]));
+    assert_eq!(found, "it has other limits: value_len is 1MiB, not 2MiB");
     let error = tenant_with(first.port(), others).unwrap_err().to_string();
     assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
 }
@@ -327,7 +325,10 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         match store.set("key", &vec![7; len]) {
             Ok(()) => assert!(fits, "{len} of {value_len}"),
-            Err(StoreError::TooLarge(Oversize::Value { limit, .. })) => {
+            Err(StoreError::Call {
+                failure: Failure::TooLarge { what: Oversized::Value, limit, .. },
+                ..
+            }) => {
                 assert!(!fits && limit == value_len, "{limit}")
             }
             Err(error) => panic!("{error}"),
