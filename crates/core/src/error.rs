@@ -127,16 +127,6 @@ pub enum Refusal {
         /// [`store_bytes`](crate::Limits::store_bytes).
         limit: usize,
     },
-    /// Allocating the value failed.
-    #[error("{op} of {key}: out of memory, cannot allocate a value of {len} bytes")]
-    OutOfMemory {
-        /// What was asked.
-        op: Op,
-        /// The key, printable.
-        key: String,
-        /// The length of the value.
-        len: usize,
-    },
     /// The store holds as many keys as it may.
     #[error("{op} of {key}: the store holds {limit} keys, its limit")]
     TooManyKeys {

@@ -497,10 +497,10 @@ impl<L: EffectLog> Hub<L> {
         let connection = &mut self.connections[index];
         connection.blocked = false;
         match answer {
-            Answer::Nothing => {}
-            Answer::Reply(reply) => connection.outbox.push(reply),
-            Answer::Blocked => connection.blocked = true,
-            Answer::Refused(reason) => self.punish(index, reason.into(), now),
+            Ok(Answer::Nothing) => {}
+            Ok(Answer::Reply(reply)) => connection.outbox.push(reply),
+            Ok(Answer::Blocked) => connection.blocked = true,
+            Err(refusal) => self.punish(index, (*refusal).into(), now),
         }
         self.wake_clients();
     }

@@ -1,6 +1,7 @@
 //! A key as the store keeps it. A short one, as nearly all are, lies in the record that names it: looking at it follows
 //! no pointer, and letting go of it frees nothing.
 
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -70,6 +71,12 @@ impl PartialEq for Key {
     }
 }
 impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
 
 impl PartialOrd for Key {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {

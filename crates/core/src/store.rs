@@ -8,7 +8,7 @@ mod queues;
 mod snapshot;
 mod waiters;
 
-pub use effect::{Content, Effect, EffectLog};
+pub use effect::{Effect, EffectLog};
 pub use engine::{
     Answer, CheckWrite, ClientId, Engine, EngineOptions, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
 };

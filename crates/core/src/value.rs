@@ -2,7 +2,6 @@
 //!
 //! A small value has an allocation of its own; a large one may be a part of the message it came in.
 
-use std::collections::TryReserveError;
 use std::ops::Deref;
 
 use bytes::Bytes;
@@ -15,10 +14,9 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Own(Arc<[u8]>),
-    /// Boxed, because every entry of the store pays for the largest variant.
+    /// A part of a message, or a value that was appended to. Boxed, because every entry of the store pays for the largest
+    /// variant.
     Shared(Arc<Bytes>),
-    /// A value that was appended to.
-    Grown(Arc<Vec<u8>>),
 }
 
 impl Value {
@@ -35,18 +33,8 @@ impl Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
-    /// Copies these bytes. Fails if allocating [`Value::SHARED_FROM`] bytes or more fails; smaller copies abort instead.
-    pub(crate) fn try_copied(bytes: &[u8]) -> Result<Value, TryReserveError> {
-        if bytes.len() < Value::SHARED_FROM {
-            return Ok(Value::copied(bytes));
-        }
-        let mut copy = Vec::new();
-        copy.try_reserve_exact(bytes.len())?;
-        copy.extend_from_slice(bytes);
-        Ok(Value::shared(copy.into()))
-    }
-
     /// Overwrites the value in place if the bytes are as long and few, and this is the only holder. Returns whether it did.
+    #[inline]
     pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
             Repr::Own(own) if own.len() == bytes.len() && bytes.len() < Value::SHARED_FROM => {
@@ -56,38 +44,20 @@ impl Value {
         }
     }
 
-    /// Allocates what an append of this many bytes needs.
-    ///
-    /// # Errors
-    ///
-    /// Fails, and changes nothing, if the allocation fails.
-    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
-        self.grow(more).map(drop)
-    }
-
-    /// Appends bytes. Holders of clones of this value don't see them.
+    /// Appends bytes. Holders of clones of this value don't see them. Capacity grows by half, so that many appends take time
+    /// linear in the length of the result.
     pub(crate) fn append(&mut self, more: &[u8]) {
-        self.grow(more.len()).expect("memory for an appended value").extend_from_slice(more);
-    }
-
-    /// Returns the value as a buffer that no clone shares, with room for `more` bytes. Capacity grows by half, so that many
-    /// appends take time linear in the length of the result.
-    fn grow(&mut self, more: usize) -> Result<&mut Vec<u8>, TryReserveError> {
-        let len = self.len() + more;
-        let fits = match &mut self.0 {
-            Repr::Grown(grown) => Arc::get_mut(grown).is_some_and(|own| own.capacity() >= len),
-            Repr::Own(_) | Repr::Shared(_) => false,
+        let mut grown = match &mut self.0 {
+            Repr::Own(own) => own.to_vec(),
+            // This copies the bytes only if a clone shares them.
+            Repr::Shared(shared) => Vec::from(std::mem::take(Arc::make_mut(shared))),
         };
-        if !fits {
-            let mut grown = Vec::new();
-            grown.try_reserve_exact(len + len / 2)?;
-            grown.extend_from_slice(self);
-            self.0 = Repr::Grown(Arc::new(grown));
+        let len = grown.len() + more.len();
+        if grown.capacity() < len {
+            grown.reserve_exact(more.len() + len / 2);
         }
-        match &mut self.0 {
-            Repr::Grown(grown) => Ok(Arc::get_mut(grown).expect("a buffer that no clone shares")),
-            Repr::Own(_) | Repr::Shared(_) => unreachable!("the value was just copied into a buffer"),
-        }
+        grown.extend_from_slice(more);
+        *self = Value::shared(grown.into());
     }
 
     /// Returns the number of holders of this value: the store, replies, and latches.
@@ -95,15 +65,6 @@ impl Value {
         match &self.0 {
             Repr::Own(own) => Arc::count(own),
             Repr::Shared(shared) => Arc::count(shared),
-            Repr::Grown(grown) => Arc::count(grown),
-        }
-    }
-
-    /// Returns the value as `Bytes`, without a copy.
-    pub fn to_bytes(&self) -> Bytes {
-        match &self.0 {
-            Repr::Shared(shared) => Bytes::clone(shared),
-            Repr::Own(_) | Repr::Grown(_) => Bytes::from_owner(self.clone()),
         }
     }
 }
@@ -116,15 +77,7 @@ impl Deref for Value {
         match &self.0 {
             Repr::Own(own) => own,
             Repr::Shared(shared) => shared,
-            Repr::Grown(grown) => grown,
         }
-    }
-}
-
-/// What `Bytes` needs to keep a value alive.
-impl AsRef<[u8]> for Value {
-    fn as_ref(&self) -> &[u8] {
-        self
     }
 }
 
@@ -193,16 +146,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_value_are_the_value_itself() {
-        let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
-        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
-            assert_eq!(value.to_bytes().as_ptr(), value.as_ptr());
-            assert_eq!(value.to_bytes(), &b"abc"[..]);
-        }
-    }
-
-    #[test]
     fn what_is_as_long_and_held_by_nobody_else_is_overwritten_in_place() {
         let mut value = Value::copied(b"abc");
         let place = value.as_ptr();
@@ -220,9 +163,8 @@ mod tests {
         let held = value.clone();
         value.append(b"b");
         let held_too = value.clone();
-        let bytes = value.to_bytes();
         value.append(b"c");
-        assert_eq!((&*held, &*held_too, &*bytes, &*value), (&b"a"[..], &b"ab"[..], &b"ab"[..], &b"abc"[..]));
+        assert_eq!((&*held, &*held_too, &*value), (&b"a"[..], &b"ab"[..], &b"abc"[..]));
     }
 
     #[test]
@@ -237,6 +179,11 @@ mod tests {
         }
         assert_eq!(value.len(), 1_000_000);
         assert!(moves < 40, "moved {moves} times");
+    }
+
+    #[test]
+    fn a_value_takes_a_quarter_of_a_cache_line() {
+        assert_eq!(size_of::<Value>(), 16);
     }
 
     #[test]

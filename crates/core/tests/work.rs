@@ -100,6 +100,10 @@ fn engine() -> Engine {
     Engine::new(EngineOptions::default(), ())
 }
 
+fn ask(engine: &mut Engine, client: ClientId, request: Request<'_>) -> Answer {
+    engine.handle_request(client, request).expect("a request within the limits")
+}
+
 fn drain(engine: &mut Engine) -> usize {
     std::iter::from_fn(|| engine.poll_woken()).count()
 }
@@ -136,8 +140,8 @@ fn registering_and_cancelling_cost_what_is_waited_for() {
         let keys = slices(&names);
         let mut engine = engine();
         let start = Start::now();
-        engine.handle_request(client(0), Request::Wait { keys: KeyList::new(&keys) });
-        assert_eq!(engine.handle_request(client(0), Request::CancelWait), Answer::Reply(Reply::Canceled));
+        ask(&mut engine, client(0), Request::Wait { keys: KeyList::new(&keys) });
+        assert_eq!(ask(&mut engine, client(0), Request::CancelWait), Answer::Reply(Reply::Canceled));
         start.elapsed()
     });
 }
@@ -152,8 +156,8 @@ fn a_cancel_costs_the_same_whatever_others_wait_for() {
     let cancels = |engine: &mut Engine| {
         let start = Start::now();
         for _ in 0..1000 {
-            engine.handle_request(client(9), Request::Wait { keys: KeyList::new(&keys) });
-            engine.handle_request(client(9), Request::CancelWait);
+            ask(engine, client(9), Request::Wait { keys: KeyList::new(&keys) });
+            ask(engine, client(9), Request::CancelWait);
         }
         drain(engine);
         start.elapsed()
@@ -161,7 +165,7 @@ fn a_cancel_costs_the_same_whatever_others_wait_for() {
     let mut alone = engine();
     let mut beside = engine();
     for (at, other) in others.iter().enumerate() {
-        beside.handle_request(client(at), Request::Wait { keys: KeyList::new(&slices(other)) });
+        ask(&mut beside, client(at), Request::Wait { keys: KeyList::new(&slices(other)) });
     }
     assert_eq!(beside.snapshot().awaited, 400_000);
     let alone = best(3, || cancels(&mut alone));
@@ -173,7 +177,7 @@ fn a_cancel_costs_the_same_whatever_others_wait_for() {
 fn crowd(n: usize) -> Engine {
     let mut engine = engine();
     for at in 1..=n {
-        engine.handle_request(client(at), Request::Wait { keys: KeyList::new(&[b"/k"]) });
+        ask(&mut engine, client(at), Request::Wait { keys: KeyList::new(&[b"/k"]) });
     }
     engine
 }
@@ -183,7 +187,7 @@ fn waking_costs_as_many_as_are_woken() {
     assert_linear(CROWD, |n| {
         let mut engine = crowd(n);
         let start = Start::now();
-        engine.handle_request(client(0), Request::Set { key: b"/k", value: b"v"[..].into() });
+        ask(&mut engine, client(0), Request::Set { key: b"/k", value: b"v"[..].into() });
         assert_eq!(drain(&mut engine), n);
         start.elapsed()
     });
@@ -207,7 +211,7 @@ fn a_barrier_costs_as_many_as_it_is_for() {
         let mut engine = engine();
         let start = Start::now();
         for at in 0..n {
-            engine.handle_request(client(at), Request::Barrier { key: b"/b", world_size: n as i64 });
+            ask(&mut engine, client(at), Request::Barrier { key: b"/b", world_size: n as i64 });
         }
         assert_eq!(drain(&mut engine), n - 1);
         start.elapsed()
@@ -220,13 +224,13 @@ fn reading_what_a_wait_has_latched_costs_what_is_read() {
         let names = names(n);
         let keys = slices(&names);
         let mut engine = engine();
-        engine.handle_request(client(1), Request::Wait { keys: KeyList::new(&keys) });
+        ask(&mut engine, client(1), Request::Wait { keys: KeyList::new(&keys) });
         for key in &keys {
-            engine.handle_request(client(0), Request::Set { key, value: b"v"[..].into() });
-            engine.handle_request(client(0), Request::DeleteKey { key });
+            ask(&mut engine, client(0), Request::Set { key, value: b"v"[..].into() });
+            ask(&mut engine, client(0), Request::DeleteKey { key });
         }
         let start = Start::now();
-        engine.handle_request(client(1), Request::MultiGet { keys: KeyList::new(&keys) });
+        ask(&mut engine, client(1), Request::MultiGet { keys: KeyList::new(&keys) });
         let took = start.elapsed();
         assert_eq!(drain(&mut engine), 1);
         took

@@ -83,9 +83,8 @@ impl HashStore {
         let client = state.enter();
         let answer = state.engine.handle_request(client, request);
         self.leave(state, client);
-        match answer {
+        match answer.map_err(|refusal| refused(&request, *refusal))? {
             Answer::Reply(reply) => Ok(Some(reply)),
-            Answer::Refused(refusal) => Err(refused(&request, refusal)),
             Answer::Nothing | Answer::Blocked => Ok(None),
         }
     }
@@ -101,9 +100,9 @@ impl HashStore {
         let client = state.enter();
         let mut answer = state.engine.handle_request(client, request);
         self.wake(&mut state);
-        while answer == Answer::Blocked {
+        while answer == Ok(Answer::Blocked) {
             if state.woken.remove(&client) {
-                answer = Answer::Reply(Reply::Stop);
+                answer = Ok(Answer::Reply(Reply::Stop));
                 break;
             }
             let changed = &self.shared.changed;
@@ -123,13 +122,12 @@ impl HashStore {
                 }
             };
         }
-        if let (Answer::Reply(_), Some(then)) = (&answer, then) {
+        if let (Ok(Answer::Reply(_)), Some(then)) = (&answer, then) {
             answer = state.engine.handle_request(client, then);
         }
         self.leave(&mut state, client);
-        match answer {
+        match answer.map_err(|refusal| refused(&request, *refusal))? {
             Answer::Reply(reply) => Ok(Some(reply)),
-            Answer::Refused(refusal) => Err(refused(&request, refusal)),
             Answer::Nothing | Answer::Blocked => Ok(None),
         }
     }

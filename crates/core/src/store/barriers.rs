@@ -6,40 +6,34 @@ use std::collections::BTreeMap;
 
 use ahash::RandomState;
 use hashbrown::HashMap;
-use slab::Slab;
+use hashbrown::hash_map::Entry;
 
-use super::waiters::ClientIndex;
+use super::engine::ClientId;
+use crate::key::Key;
 
 /// The position of a client at a barrier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    barrier: usize,
+    name: (Key, u64),
     number: u64,
-}
-
-#[derive(Debug)]
-struct Barrier {
-    name: (Box<[u8]>, u64),
-    /// By the order of their arrival.
-    members: BTreeMap<u64, ClientIndex>,
 }
 
 /// All barriers with waiting clients. Barriers of one key with different world sizes are different barriers.
 #[derive(Debug)]
 pub(super) struct Barriers {
-    by_name: HashMap<(Box<[u8]>, u64), usize, RandomState>,
-    all: Slab<Barrier>,
+    /// The clients at each barrier, by the order of their arrival.
+    rounds: HashMap<(Key, u64), BTreeMap<u64, ClientId>, RandomState>,
     bytes: usize,
 }
 
-/// Approximate bytes of a barrier with this key: two copies of the key, and the records.
+/// Approximate bytes of a barrier with this key: the key, and the records.
 pub(super) fn barrier_cost(key: &[u8]) -> usize {
-    2 * key.len() + 256
+    key.len() + 256
 }
 
 impl Barriers {
     pub(super) fn new(hasher: RandomState) -> Barriers {
-        Barriers { by_name: HashMap::with_hasher(hasher), all: Slab::new(), bytes: 0 }
+        Barriers { rounds: HashMap::with_hasher(hasher), bytes: 0 }
     }
 
     /// Returns the bytes of all barriers.
@@ -51,51 +45,35 @@ impl Barriers {
     /// and over, in the order of their arrival.
     pub(super) fn arrive(
         &mut self,
-        client: ClientIndex,
+        client: ClientId,
         key: &[u8],
         world_size: u64,
-    ) -> Result<Arrival, Vec<ClientIndex>> {
-        let name = (Box::from(key), world_size);
-        let barrier = match self.by_name.get(&name) {
-            Some(&barrier) => barrier,
-            None => {
-                let barrier = self.all.insert(Barrier { name: name.clone(), members: BTreeMap::new() });
-                self.by_name.insert(name, barrier);
+    ) -> Result<Arrival, Vec<ClientId>> {
+        let mut round = match self.rounds.entry((Key::from(key), world_size)) {
+            Entry::Occupied(round) => round,
+            Entry::Vacant(slot) => {
                 self.bytes += barrier_cost(key);
-                barrier
+                slot.insert_entry(BTreeMap::new())
             }
         };
-        let round = &mut self.all[barrier];
-        if round.members.len() as u64 + 1 >= world_size {
-            let others = round.members.values().copied().collect();
-            self.remove(barrier);
-            return Err(others);
+        let clients = round.get_mut();
+        if clients.len() as u64 + 1 >= world_size {
+            self.bytes -= barrier_cost(key);
+            return Err(round.remove().into_values().collect());
         }
-        let number = round.members.last_key_value().map_or(0, |(number, _)| number + 1);
-        round.members.insert(number, client);
-        Ok(Arrival { barrier, number })
+        let number = clients.last_key_value().map_or(0, |(number, _)| number + 1);
+        clients.insert(number, client);
+        Ok(Arrival { name: round.key().clone(), number })
     }
 
     /// Removes a client that gave up or disconnected.
     pub(super) fn leave(&mut self, arrival: Arrival) {
-        let round = &mut self.all[arrival.barrier];
-        round.members.remove(&arrival.number);
-        if round.members.is_empty() {
-            self.remove(arrival.barrier);
+        let Entry::Occupied(mut round) = self.rounds.entry(arrival.name) else { return };
+        round.get_mut().remove(&arrival.number);
+        if round.get().is_empty() {
+            self.bytes -= barrier_cost(&round.key().0);
+            round.remove();
         }
-    }
-
-    /// Returns the key, the world size and the number of arrivals.
-    #[cfg(test)]
-    fn look(&self, arrival: Arrival) -> (&[u8], u64, usize) {
-        let round = &self.all[arrival.barrier];
-        (&round.name.0, round.name.1, round.members.len())
-    }
-
-    fn remove(&mut self, barrier: usize) {
-        let gone = self.all.remove(barrier);
-        self.by_name.remove(&gone.name);
-        self.bytes -= barrier_cost(&gone.name.0);
     }
 }
 
@@ -107,42 +85,45 @@ mod tests {
         Barriers::new(RandomState::with_seeds(1, 2, 3, 4))
     }
 
+    fn client(number: u32) -> ClientId {
+        ClientId::new(number)
+    }
+
     #[test]
     fn the_last_arrival_gets_all_the_others_and_the_round_is_forgotten() {
         let mut barriers = barriers();
-        barriers.arrive(5, b"b", 3).unwrap();
-        barriers.arrive(6, b"b", 3).unwrap();
-        assert_eq!(barriers.arrive(7, b"b", 3), Err(vec![5, 6]));
-        assert!(barriers.all.is_empty() && barriers.by_name.is_empty());
+        barriers.arrive(client(5), b"b", 3).unwrap();
+        barriers.arrive(client(6), b"b", 3).unwrap();
+        assert_eq!(barriers.arrive(client(7), b"b", 3), Err(vec![client(5), client(6)]));
+        assert!(barriers.rounds.is_empty() && barriers.bytes() == 0);
     }
 
     #[test]
     fn a_round_that_all_clients_left_is_forgotten() {
         let mut barriers = barriers();
-        let first = barriers.arrive(5, b"b", 3).unwrap();
-        let second = barriers.arrive(6, b"b", 3).unwrap();
+        let first = barriers.arrive(client(5), b"b", 3).unwrap();
+        let second = barriers.arrive(client(6), b"b", 3).unwrap();
         barriers.leave(first);
         barriers.leave(second);
-        assert!(barriers.all.is_empty() && barriers.by_name.is_empty());
+        assert!(barriers.rounds.is_empty() && barriers.bytes() == 0);
     }
 
     #[test]
     fn a_client_that_left_is_not_released() {
         let mut barriers = barriers();
-        let leaver = barriers.arrive(5, b"b", 3).unwrap();
-        barriers.arrive(6, b"b", 3).unwrap();
+        let leaver = barriers.arrive(client(5), b"b", 3).unwrap();
+        barriers.arrive(client(6), b"b", 3).unwrap();
         barriers.leave(leaver);
-        let stayer = barriers.arrive(7, b"b", 3).unwrap();
-        assert_eq!(barriers.look(stayer), (&b"b"[..], 3, 2));
-        let others = barriers.arrive(8, b"b", 3).unwrap_err();
-        assert_eq!(others, [6, 7]);
+        barriers.arrive(client(7), b"b", 3).unwrap();
+        let others = barriers.arrive(client(8), b"b", 3).unwrap_err();
+        assert_eq!(others, [client(6), client(7)]);
     }
 
     #[test]
     fn one_key_with_two_world_sizes_is_two_barriers() {
         let mut barriers = barriers();
-        let of_two = barriers.arrive(5, b"b", 2).unwrap();
-        let of_three = barriers.arrive(6, b"b", 3).unwrap();
-        assert_eq!((barriers.look(of_two).2, barriers.look(of_three).2), (1, 1));
+        barriers.arrive(client(5), b"b", 2).unwrap();
+        barriers.arrive(client(6), b"b", 3).unwrap();
+        assert_eq!(barriers.arrive(client(7), b"b", 2), Err(vec![client(5)]));
     }
 }

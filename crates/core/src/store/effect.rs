@@ -1,27 +1,26 @@
 //! Effects: the only way in which stored state changes.
 
-use crate::value::Value;
-use crate::wire::PairList;
+use crate::wire::{PairList, Payload};
 
 /// A change of stored keys or queue items. The engine decides effects first and applies them second.
 ///
 /// An effect says what happens, not under which condition: applying the same effects to the same state gives the same state.
 /// A list of effects is what a journal stores and what a replica receives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect<'a> {
     /// Stores a value under a key.
     Put {
         /// The key.
         key: &'a [u8],
         /// The value.
-        value: Content<'a>,
+        value: Payload<'a>,
     },
     /// Stores several values at one moment. A later pair with the same key wins.
     PutAll {
         /// Keys and values.
         pairs: PairList<'a>,
     },
-    /// Lengthens the value of a key. The key exists.
+    /// Lengthens the value of a key. An absent key counts as empty.
     Append {
         /// The key.
         key: &'a [u8],
@@ -38,7 +37,7 @@ pub enum Effect<'a> {
         /// The name of the queue.
         key: &'a [u8],
         /// The item.
-        item: Value,
+        item: Payload<'a>,
     },
     /// Removes the item at the head of a queue.
     Pop {
@@ -46,32 +45,6 @@ pub enum Effect<'a> {
         key: &'a [u8],
     },
 }
-
-/// The value of a [`Effect::Put`].
-#[derive(Debug, Clone)]
-pub enum Content<'a> {
-    /// Bytes to copy, over the old value where that needs no allocation.
-    Bytes(&'a [u8]),
-    /// A value to share.
-    Shared(Value),
-}
-
-impl Content<'_> {
-    /// Returns the bytes.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Content::Bytes(bytes) => bytes,
-            Content::Shared(value) => value,
-        }
-    }
-}
-
-impl PartialEq for Content<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes() == other.bytes()
-    }
-}
-impl Eq for Content<'_> {}
 
 /// Receives every effect that the engine decides, before it is applied.
 pub trait EffectLog {

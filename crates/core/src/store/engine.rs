@@ -7,17 +7,18 @@
 mod waiting;
 mod writing;
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use ahash::RandomState;
 
 use super::barriers::{Arrival, Barriers};
-use super::effect::{Content, Effect, EffectLog};
+use super::effect::{Effect, EffectLog};
 use super::map::Map;
 use super::queues::Queues;
 use super::snapshot::Snapshot;
-use super::waiters::{ClientIndex, Registrations, Waiters};
+use super::waiters::{Registrations, Waiters};
 use crate::error::Refusal;
 use crate::key::Key;
 use crate::limits::Limits;
@@ -34,7 +35,7 @@ pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
 /// A client of the engine, numbered by the caller. Numbers should be small and reused after a disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(ClientIndex);
+pub struct ClientId(u32);
 
 impl ClientId {
     /// Creates the id with this number.
@@ -63,9 +64,10 @@ pub enum Answer {
     Reply(Reply),
     /// The client is blocked. [`Engine::poll_woken`] returns it when its request is answered.
     Blocked,
-    /// The request was refused and changed nothing. The client's connection is to be closed.
-    Refused(Refusal),
 }
+
+/// Refusals are boxed to keep results small.
+type Result<T, E = Box<Refusal>> = std::result::Result<T, E>;
 
 /// A check of the values written under keys with a prefix, beyond the limits that hold for all keys.
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +99,7 @@ enum State {
     #[default]
     Free,
     Waiting(Registrations),
-    AtBarrier(Arrival),
+    AtBarrier(Box<Arrival>),
 }
 
 /// What the engine knows of a client.
@@ -139,9 +141,6 @@ pub struct Engine<L = ()> {
     empty: Value,
 }
 
-/// Latches with more values than this are searched through a table.
-const LATCH_SCAN: usize = 16;
-
 impl<L: EffectLog> Engine<L> {
     /// Creates an empty store that records its effects in `log`.
     pub fn new(options: EngineOptions, log: L) -> Engine<L> {
@@ -165,29 +164,26 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Carries out a request. While a client is blocked, only CANCEL_WAIT is accepted from it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the request is refused. It has changed nothing then, and the client's connection is to be closed.
     #[inline(always)]
-    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Answer {
+    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Answer> {
         if client.index() >= self.clients.len() {
             self.clients.resize_with(client.index() + 1, Client::default);
         }
         let known = &mut self.clients[client.index()];
         if !matches!(known.state, State::Free) && request != Request::CancelWait {
-            return Answer::Refused(Refusal::Blocked { op: request.op() });
+            return Err(Refusal::Blocked { op: request.op() }.into());
         }
         // This request ends what the one before left open.
-        match known.latch.take() {
-            None => self.answer(client, request, &[]).unwrap_or_else(Answer::Refused),
-            Some(latch) => {
-                let answer = self.answer_with_latch(client, request, &latch.values);
-                self.end_latch(*latch);
-                answer
-            }
+        let latch = known.latch.take();
+        let answer = self.answer(client, request, latch.as_ref().map_or(&[], |latch| &latch.values));
+        if let Some(latch) = latch {
+            self.end_latch(*latch);
         }
-    }
-
-    #[inline(never)]
-    fn answer_with_latch(&mut self, client: ClientId, request: Request<'_>, seen: &[(Key, Value)]) -> Answer {
-        self.answer(client, request, seen).unwrap_or_else(Answer::Refused)
+        answer
     }
 
     /// Forgets a client that has disconnected, with whatever it waited for.
@@ -208,30 +204,34 @@ impl<L: EffectLog> Engine<L> {
         self.woken.pop_front()
     }
 
-    /// Records an effect, changes what is stored, and answers the clients that waited for it.
-    #[inline]
+    /// Records an effect, changes what is stored, and answers the clients that waited for it. Nothing else changes what is
+    /// stored.
+    ///
+    /// Always inline: each request decides on one kind of effect, and pays for that kind alone.
+    #[inline(always)]
     pub fn apply(&mut self, effect: Effect<'_>) {
         self.log.record(&effect);
         match effect {
             Effect::Put { key, value } => {
-                self.store(key, value);
+                self.map.put(key, value);
+                self.wake(key);
             }
             Effect::PutAll { pairs } => {
                 for (key, value) in pairs.iter() {
-                    self.map.put(key, Content::Bytes(value));
+                    self.map.put(key, value.into());
                 }
                 // A waiter sees what the whole list left, not a value that a later pair replaced.
                 if self.waiters.len() > 0 {
                     pairs.iter().for_each(|(key, _)| self.wake(key));
                 }
             }
-            // No client waits for a key that exists.
-            Effect::Append { key, bytes } => self.map.append(key, bytes),
-            Effect::Delete { key } => {
-                self.map.remove(key);
+            Effect::Append { key, bytes } => {
+                self.map.append(key, bytes);
+                self.wake(key);
             }
+            Effect::Delete { key } => self.map.remove(key),
             Effect::Push { key, item } => {
-                self.queues.push(key, item);
+                self.queues.push(key, item.to_value());
                 // A push wakes a waiter even if another client was woken for an item that is gone.
                 self.wake_for_item(key);
             }
@@ -281,14 +281,12 @@ impl<L: EffectLog> Engine<L> {
     }
 
     #[inline(always)]
-    fn answer(
-        &mut self,
-        client: ClientId,
-        request: Request<'_>,
-        seen: &[(Key, Value)],
-    ) -> Result<Answer, Refusal> {
+    fn answer(&mut self, client: ClientId, request: Request<'_>, seen: &[(Key, Value)]) -> Result<Answer> {
         Ok(Answer::Reply(match request {
-            Request::Get { key } => Reply::Value(self.value(key, seen)),
+            Request::Get { key } => {
+                let latched = || seen.iter().find(|(seen, _)| **seen == *key).map(|(_, value)| value);
+                Reply::Value(self.value(key, latched))
+            }
             Request::Set { key, value } => return self.set(key, value),
             Request::CompareSet { key, expected, desired } => {
                 Reply::Value(self.compare_set(client, key, expected, desired)?)
@@ -301,7 +299,7 @@ impl<L: EffectLog> Engine<L> {
             Request::Wait { keys } => return self.wait(client, keys),
             Request::NumKeys => Reply::Number(self.map.len() as i64),
             Request::DeleteKey { key } => Reply::Number(i64::from(self.delete(key)?)),
-            Request::Append { key, value } => return self.append(key, value),
+            Request::Append { key, value } => return self.append(key, value.bytes()),
             Request::MultiGet { keys } => Reply::Values(self.values(keys, seen)),
             Request::MultiSet { pairs } => return self.multi_set(pairs),
             Request::CancelWait => {
@@ -329,29 +327,26 @@ impl<L: EffectLog> Engine<L> {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
+    /// Returns the value of a key as it is now, or else as a wait has seen it.
     #[inline]
-    fn value(&self, key: &[u8], seen: &[(Key, Value)]) -> Value {
+    fn value<'a>(&'a self, key: &[u8], latched: impl FnOnce() -> Option<&'a Value>) -> Value {
         let held = self.map.get(key).or_else(|| self.reserved(key));
-        let latched = || seen.iter().find(|(seen, _)| **seen == *key).map(|(_, value)| value);
         held.or_else(latched).unwrap_or(&self.empty).clone()
     }
 
     fn values(&self, keys: KeyList<'_>, seen: &[(Key, Value)]) -> Vec<Value> {
+        // Few requests need it: most keys are still there.
+        let latched =
+            LazyCell::new(|| seen.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
         let mut values = Vec::with_capacity(keys.len());
-        if seen.len() <= LATCH_SCAN {
-            values.extend(keys.iter().map(|key| self.value(key, seen)));
-            return values;
-        }
-        let latched: BTreeMap<&[u8], &Value> = seen.iter().map(|(key, value)| (&**key, value)).collect();
-        let value = |key| self.map.get(key).or_else(|| self.reserved(key)).or(latched.get(key).copied());
-        values.extend(keys.iter().map(|key| value(key).unwrap_or(&self.empty).clone()));
+        values.extend(keys.iter().map(|key| self.value(key, || latched.get(key).copied())));
         values
     }
 
-    fn list_keys(&self) -> Result<Vec<Key>, Refusal> {
+    fn list_keys(&self) -> Result<Vec<Key>> {
         let (len, limit) = (8 + 8 * self.map.len() + self.map.key_bytes(), self.limits.output_hard);
         if len > limit {
-            return Err(Refusal::ReplyTooLong { op: Op::ListKeys, len, limit });
+            return Err(Refusal::ReplyTooLong { op: Op::ListKeys, len, limit }.into());
         }
         Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
     }

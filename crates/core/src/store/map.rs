@@ -1,13 +1,11 @@
 //! Keys and values, in many hash tables rather than one, so that growing one never stops the store for long.
 
-use std::collections::TryReserveError;
-
 use ahash::RandomState;
 use hashbrown::HashTable;
 
-use super::effect::Content;
 use crate::key::Key;
 use crate::value::Value;
+use crate::wire::Payload;
 
 /// The number of tables. With four million keys the largest growth of a table moves sixteen thousand.
 const SHARDS: usize = 256;
@@ -81,64 +79,48 @@ impl Map {
         self.shards.iter().flatten().map(|entry| (&entry.key, &entry.value))
     }
 
-    /// Stores a value and returns it as it is kept.
     #[inline]
-    pub(super) fn put(&mut self, key: &[u8], content: Content<'_>) -> &Value {
-        let (shard, hash) = self.hash(key);
-        let len = content.bytes().len();
-        match self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) {
-            Ok(slot) => {
-                let held = &mut slot.into_mut().value;
-                self.bytes = self.bytes + len - held.len();
-                match content {
-                    Content::Bytes(bytes) if held.overwrite(bytes) => {}
-                    Content::Bytes(bytes) => *held = Value::copied(bytes),
-                    Content::Shared(value) => *held = value,
-                }
-                held
-            }
-            Err(slot) => {
-                let value = match content {
-                    Content::Bytes(bytes) => Value::copied(bytes),
-                    Content::Shared(value) => value,
-                };
-                self.len += 1;
-                self.key_bytes += key.len();
-                self.bytes += cost(key.len(), len);
-                let (entry, hasher) = (Entry { key: Key::from(key), value }, &self.hasher);
-                let slot = slot.into_table().insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
-                &slot.into_mut().value
-            }
-        }
-    }
-
     fn get_mut(&mut self, key: &[u8]) -> Option<&mut Value> {
         let (shard, hash) = self.hash(key);
         self.shards[shard].find_mut(hash, |entry| entry.key.is(key)).map(|entry| &mut entry.value)
     }
 
-    /// Allocates what [`Map::append`] of this many bytes needs.
-    pub(super) fn reserve(&mut self, key: &[u8], more: usize) -> Result<(), TryReserveError> {
-        self.get_mut(key).map_or(Ok(()), |value| value.reserve(more))
-    }
-
-    /// Lengthens the value of a key, if the key exists.
-    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
-        if let Some(value) = self.get_mut(key) {
-            value.append(more);
-            self.bytes += more.len();
+    /// Stores a value. The bytes are copied over the old value where that needs no allocation.
+    #[inline]
+    pub(super) fn put(&mut self, key: &[u8], value: Payload<'_>) {
+        let Some(held) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
+        let before = held.len();
+        if !held.overwrite(value.bytes()) {
+            *held = value.to_value();
         }
+        self.bytes = self.bytes + value.bytes().len() - before;
     }
 
-    /// Removes a key. Returns whether it existed.
-    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
+    /// Lengthens the value of a key. An absent key counts as empty.
+    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
+        let Some(held) = self.get_mut(key) else { return self.insert(key, Value::copied(more)) };
+        held.append(more);
+        self.bytes += more.len();
+    }
+
+    /// Adds a key that is absent.
+    fn insert(&mut self, key: &[u8], value: Value) {
+        self.len += 1;
+        self.key_bytes += key.len();
+        self.bytes += cost(key.len(), value.len());
         let (shard, hash) = self.hash(key);
-        let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) else { return false };
+        let (entry, hasher) = (Entry { key: Key::from(key), value }, &self.hasher);
+        self.shards[shard].insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
+    }
+
+    /// Removes a key, if it exists.
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        let (shard, hash) = self.hash(key);
+        let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) else { return };
         let (entry, _) = slot.remove();
         self.bytes -= cost(entry.key.len(), entry.value.len());
         self.key_bytes -= entry.key.len();
         self.len -= 1;
-        true
     }
 }
 
@@ -158,7 +140,7 @@ mod tests {
     fn many_keys_are_each_found_again() {
         let mut map = map();
         for number in 0..10_000u32 {
-            map.put(&number.to_le_bytes(), Content::Bytes(&number.to_be_bytes()));
+            map.put(&number.to_le_bytes(), number.to_be_bytes()[..].into());
         }
         assert_eq!(map.len(), 10_000);
         for number in 0..10_000u32 {
@@ -171,7 +153,7 @@ mod tests {
     fn keys_spread_over_the_shards() {
         let mut map = map();
         for number in 0..10_000u32 {
-            map.put(&number.to_le_bytes(), Content::Bytes(b""));
+            map.put(&number.to_le_bytes(), b""[..].into());
         }
         let fullest = map.shards.iter().map(HashTable::len).max().unwrap();
         assert!(fullest < 3 * 10_000 / SHARDS, "one shard of {SHARDS} holds {fullest} of 10,000");
@@ -180,9 +162,9 @@ mod tests {
     #[test]
     fn bytes_follow_every_change() {
         let mut map = map();
-        map.put(b"key", Content::Bytes(b"1234"));
+        map.put(b"key", b"1234"[..].into());
         assert_eq!(map.bytes(), cost(3, 4));
-        map.put(b"key", Content::Bytes(b"1"));
+        map.put(b"key", b"1"[..].into());
         assert_eq!(map.bytes(), cost(3, 1));
         map.append(b"key", b"234567");
         assert_eq!(map.bytes(), cost(3, 7));
@@ -194,25 +176,25 @@ mod tests {
     fn a_key_keeps_its_allocation_when_its_value_is_replaced() {
         let mut map = map();
         let long = [b'k'; 1000];
-        map.put(&long, Content::Bytes(b"1"));
+        map.put(&long, b"1"[..].into());
         let kept = map.entry(&long).unwrap().0.clone();
-        map.put(&long, Content::Bytes(b"2"));
+        map.put(&long, b"2"[..].into());
         assert_eq!(kept.as_ptr(), map.entry(&long).unwrap().0.as_ptr());
     }
 
     #[test]
-    fn an_append_to_a_missing_key_does_nothing() {
+    fn an_append_to_an_absent_key_stores_it() {
         let mut map = map();
         map.append(b"key", b"more");
-        assert_eq!((map.get(b"key"), map.len(), map.bytes()), (None, 0, 0));
+        assert_eq!((map.get(b"key"), map.len(), map.bytes()), (Some(&value(b"more")), 1, cost(3, 4)));
     }
 
     #[test]
-    fn what_is_removed_was_there_once() {
+    fn a_key_is_removed_once() {
         let mut map = map();
-        map.put(b"key", Content::Bytes(b"v"));
-        assert!(map.remove(b"key"));
-        assert!(!map.remove(b"key"));
+        map.put(b"key", b"v"[..].into());
+        map.remove(b"key");
+        map.remove(b"key");
         assert_eq!((map.len(), map.iter().count()), (0, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! The state of the engine at one moment, for status reports, journals and tests.
 
-use super::effect::{Content, Effect};
+use super::effect::Effect;
 use super::map::Map;
 use super::queues::Queues;
 use crate::value::Value;
@@ -31,9 +31,8 @@ impl<'a> Snapshot<'a> {
 
     /// Iterates over the effects that turn an empty store into this one, in no particular order of keys.
     pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + use<'a> {
-        let put =
-            self.map.iter().map(|(key, value)| Effect::Put { key, value: Content::Shared(value.clone()) });
-        let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: item.clone() });
+        let put = self.map.iter().map(|(key, value)| Effect::Put { key, value: (&**value).into() });
+        let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: (&**item).into() });
         put.chain(push)
     }
 }

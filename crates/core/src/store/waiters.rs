@@ -7,10 +7,8 @@ use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
+use super::engine::ClientId;
 use crate::key::Key;
-
-/// The number of a client.
-pub(super) type ClientIndex = u32;
 
 const NONE: u32 = u32::MAX;
 /// Capacity kept when the last registration ends.
@@ -19,7 +17,7 @@ const KEPT: usize = 16 * 1024;
 /// One client waiting for one key.
 #[derive(Debug)]
 struct Registration {
-    client: ClientIndex,
+    client: ClientId,
     /// The position among the client's registrations.
     position: u32,
     awaited: u32,
@@ -68,7 +66,7 @@ pub(super) const WAIT_OVERHEAD: usize = 128;
 /// A registration that was taken off the index because its key came.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    pub(super) client: ClientIndex,
+    pub(super) client: ClientId,
     position: u32,
 }
 
@@ -105,7 +103,7 @@ impl Waiters {
     }
 
     /// Registers `client` as a waiter for `key`, behind the existing waiters.
-    pub(super) fn register(&mut self, client: ClientIndex, registrations: &mut Registrations, key: &[u8]) {
+    pub(super) fn register(&mut self, client: ClientId, registrations: &mut Registrations, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         let at = self.find_hashed(hash, key).unwrap_or_else(|| self.insert(hash, key));
         let awaited = &mut self.awaited[at as usize];
@@ -208,15 +206,15 @@ mod tests {
     }
 
     /// Lets a client wait for some keys.
-    fn register(waiters: &mut Waiters, client: ClientIndex, keys: &[&[u8]]) -> Registrations {
+    fn register(waiters: &mut Waiters, client: u32, keys: &[&[u8]]) -> Registrations {
         let mut registrations = Registrations::default();
-        keys.iter().for_each(|key| waiters.register(client, &mut registrations, key));
+        keys.iter().for_each(|key| waiters.register(ClientId::new(client), &mut registrations, key));
         registrations
     }
 
     /// Who waited for a key, in order; none does afterwards.
-    fn take_all(waiters: &mut Waiters, key: &[u8]) -> Vec<ClientIndex> {
-        std::iter::from_fn(|| waiters.take_oldest(key)).map(|(seen, _)| seen.client).collect()
+    fn take_all(waiters: &mut Waiters, key: &[u8]) -> Vec<usize> {
+        std::iter::from_fn(|| waiters.take_oldest(key)).map(|(seen, _)| seen.client.index()).collect()
     }
 
     fn is_empty(waiters: &Waiters) -> bool {
@@ -240,7 +238,7 @@ mod tests {
             let mut all: Vec<Registrations> =
                 (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
             waiters.cancel(&mut all[gone]);
-            let stayed: Vec<u32> = (0..3).filter(|client| *client != gone as u32).collect();
+            let stayed: Vec<usize> = (0..3).filter(|client| *client != gone).collect();
             assert_eq!(take_all(&mut waiters, b"k"), stayed);
             assert!(is_empty(&waiters));
         }

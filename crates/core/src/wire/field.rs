@@ -1,7 +1,5 @@
 //! The kinds of operands in a request: how each is read, written, and bounded.
 
-use std::collections::TryReserveError;
-
 use bytes::Bytes as Buffer;
 
 use super::list::{KeyList, PairList};
@@ -234,17 +232,13 @@ impl<'a> Payload<'a> {
 
     /// Returns the bytes as a value to store. A large value that makes up 8/9 of its message shares the message's buffer; other
     /// values are copied.
-    ///
-    /// # Errors
-    ///
-    /// Fails if allocating the copy of a large value fails.
-    pub fn to_value(&self) -> Result<StoredValue, TryReserveError> {
+    pub fn to_value(&self) -> StoredValue {
         let shares = |owner: &&Buffer| {
             self.bytes.len() >= StoredValue::SHARED_FROM && owner.len() / 9 * 8 <= self.bytes.len()
         };
         match self.owner.filter(shares) {
-            Some(owner) => Ok(StoredValue::shared(owner.slice_ref(self.bytes))),
-            None => StoredValue::try_copied(self.bytes),
+            Some(owner) => StoredValue::shared(owner.slice_ref(self.bytes)),
+            None => StoredValue::copied(self.bytes),
         }
     }
 }
@@ -277,6 +271,6 @@ mod tests {
         let value = vec![b'v'; StoredValue::SHARED_FROM];
         let message = Buffer::from([&value[..], &value[..value.len() / 4]].concat());
         let payload = Payload { bytes: &message[..value.len()], owner: Some(&message) };
-        assert_ne!(payload.to_value().unwrap().as_ptr(), message.as_ptr());
+        assert_ne!(payload.to_value().as_ptr(), message.as_ptr());
     }
 }

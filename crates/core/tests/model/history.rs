@@ -36,8 +36,8 @@ pub(crate) fn of(turns: &[Turn]) -> Vec<Step> {
             match asked {
                 Some(operation) => {
                     match operation.with_request(|request| engine.handle_request(client, request)) {
-                        Some(Answer::Reply(reply)) => answers.push((slot, reply)),
-                        Some(Answer::Blocked) => blocked[slot] = true,
+                        Some(Ok(Answer::Reply(reply))) => answers.push((slot, reply)),
+                        Some(Ok(Answer::Blocked)) => blocked[slot] = true,
                         _ => {}
                     }
                 }

@@ -25,7 +25,7 @@ impl Replica {
 
 impl EffectLog for Replica {
     fn record(&mut self, effect: &Effect<'_>) {
-        self.0.borrow_mut().apply(effect.clone());
+        self.0.borrow_mut().apply(*effect);
     }
 }
 
@@ -39,7 +39,9 @@ fn contents(snapshot: Snapshot<'_>) -> Contents {
             Effect::Put { key, value } => {
                 contents.0.insert(key.to_vec(), value.bytes().to_vec());
             }
-            Effect::Push { key, item } => contents.1.entry(key.to_vec()).or_default().push(item.to_vec()),
+            Effect::Push { key, item } => {
+                contents.1.entry(key.to_vec()).or_default().push(item.bytes().to_vec())
+            }
             other => panic!("{other:?} in a snapshot"),
         }
     }

@@ -48,17 +48,17 @@ impl Store {
         let answer = self.0.handle_request(id(client), request);
         let was_blocked = self.1.remove(&client);
         let own = match answer {
-            Answer::Nothing => None,
-            Answer::Reply(reply) => Some(Output::Reply { client: id(client), reply }),
-            Answer::Blocked => {
+            Ok(Answer::Nothing) => None,
+            Ok(Answer::Reply(reply)) => Some(Output::Reply { client: id(client), reply }),
+            Ok(Answer::Blocked) => {
                 self.1.insert(client);
                 None
             }
-            Answer::Refused(reason) => {
+            Err(reason) => {
                 if was_blocked {
                     self.1.insert(client);
                 }
-                Some(Output::Close { client: id(client), reason })
+                Some(Output::Close { client: id(client), reason: *reason })
             }
         };
         own.into_iter().chain(self.outputs()).collect()

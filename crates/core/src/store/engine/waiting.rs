@@ -1,6 +1,6 @@
 //! Requests that wait, and the clients that a write wakes.
 
-use super::{Answer, ClientId, Engine, Latch, State};
+use super::{Answer, ClientId, Engine, Latch, Result, State};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
 use crate::store::barriers::barrier_cost;
@@ -10,7 +10,7 @@ use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply};
 
 impl<L: EffectLog> Engine<L> {
-    pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Answer, Refusal> {
+    pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Answer> {
         let mut latch = Box::<Latch>::default();
         let room = self.limits.latched_bytes - self.latched;
         latch.values.reserve_exact(keys.len().min(room / size_of::<(Key, Value)>()));
@@ -40,7 +40,7 @@ impl<L: EffectLog> Engine<L> {
         }
         let mut registrations = Registrations::default();
         for key in absent {
-            self.waiters.register(client.0, &mut registrations, key);
+            self.waiters.register(client, &mut registrations, key);
         }
         known.state = State::Waiting(registrations);
         self.blocked += 1;
@@ -48,43 +48,42 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Refuses a wait for these absent keys if they are too many or their names too long.
-    fn permit_wait(&self, absent: &[&[u8]]) -> Result<(), Refusal> {
+    fn permit_wait(&self, absent: &[&[u8]]) -> Result<()> {
         let asked = absent.len();
         let limits = [(0, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)];
         if let Some((held, limit)) = limits.into_iter().find(|(held, limit)| held + asked > *limit) {
-            return Err(Refusal::TooManyAwaited { asked, held, limit });
+            return Err(Refusal::TooManyAwaited { asked, held, limit }.into());
         }
         let added = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
         self.permit_bytes(Op::Wait, absent.first().copied().unwrap_or_default(), added)
     }
 
-    pub(super) fn barrier(
-        &mut self,
-        client: ClientId,
-        key: &[u8],
-        world_size: i64,
-    ) -> Result<Answer, Refusal> {
+    pub(super) fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Answer> {
         let size = u64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| Refusal::BadWorldSize { key: printable(key), world_size })?;
         self.permit_bytes(Op::Barrier, key, barrier_cost(key))?;
-        match self.barriers.arrive(client.0, key, size) {
+        match self.barriers.arrive(client, key, size) {
             Ok(arrival) => {
-                self.clients[client.index()].state = State::AtBarrier(arrival);
+                self.clients[client.index()].state = State::AtBarrier(Box::new(arrival));
                 self.blocked += 1;
                 Ok(Answer::Blocked)
             }
             Err(others) => {
-                others.into_iter().for_each(|other| self.release(ClientId(other)));
+                others.into_iter().for_each(|other| self.release(other));
                 Ok(Answer::Reply(Reply::Stop))
             }
         }
     }
 
     /// Wakes all clients that wait for a key, if it exists. They have seen its value.
+    #[inline]
     pub(super) fn wake(&mut self, key: &[u8]) {
-        if !self.waiters.is_awaited(key) {
-            return;
+        if self.waiters.len() > 0 && self.waiters.is_awaited(key) {
+            self.wake_all(key);
         }
+    }
+
+    fn wake_all(&mut self, key: &[u8]) {
         let Some(value) = self.map.get(key).cloned() else { return };
         while let Some((seen, key)) = self.waiters.take_oldest(key) {
             let cost = latch_cost(&key, &value);
@@ -95,7 +94,7 @@ impl<L: EffectLog> Engine<L> {
                 latch.values.push((key, value.clone()));
             }
             if self.complete(&seen) {
-                self.release(ClientId(seen.client));
+                self.release(seen.client);
             }
         }
     }
@@ -104,7 +103,7 @@ impl<L: EffectLog> Engine<L> {
     pub(super) fn wake_for_item(&mut self, key: &[u8]) -> bool {
         while let Some((seen, name)) = self.waiters.take_oldest(key) {
             if self.complete(&seen) {
-                self.release(ClientId(seen.client));
+                self.release(seen.client);
                 self.queues.claim(key);
                 self.latch(&seen).claim = Some(name);
                 return true;
@@ -114,7 +113,7 @@ impl<L: EffectLog> Engine<L> {
     }
 
     fn latch(&mut self, seen: &Seen) -> &mut Latch {
-        self.clients[seen.client as usize].latch.get_or_insert_default()
+        self.clients[seen.client.index()].latch.get_or_insert_default()
     }
 
     /// Ends what a wait left open. An item that the client did not take wakes the next waiter.
@@ -128,7 +127,7 @@ impl<L: EffectLog> Engine<L> {
 
     /// Removes a registration whose key came. Returns whether it was the client's last.
     fn complete(&mut self, seen: &Seen) -> bool {
-        let State::Waiting(registrations) = &mut self.clients[seen.client as usize].state else {
+        let State::Waiting(registrations) = &mut self.clients[seen.client.index()].state else {
             unreachable!("only waiting clients are registered");
         };
         Waiters::strike(registrations, seen);
@@ -147,7 +146,7 @@ impl<L: EffectLog> Engine<L> {
         match std::mem::take(&mut self.clients[client.index()].state) {
             State::Free => return,
             State::Waiting(mut registrations) => self.waiters.cancel(&mut registrations),
-            State::AtBarrier(arrival) => self.barriers.leave(arrival),
+            State::AtBarrier(arrival) => self.barriers.leave(*arrival),
         }
         self.blocked -= 1;
     }

@@ -2,37 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, ClientId, Engine, RESERVED_PREFIX, WriteGuard};
+use super::{Answer, ClientId, Engine, RESERVED_PREFIX, Result, WriteGuard};
 use crate::error::{Refusal, printable};
 use crate::number::{Decimal, parse_prefix};
-use crate::store::effect::{Content, Effect, EffectLog};
+use crate::store::effect::{Effect, EffectLog};
 use crate::store::map::cost;
 use crate::value::Value;
 use crate::wire::{Op, PairList, Payload, Reply};
 
-/// Returns the content of a PUT. Fails if a large value cannot be allocated.
-#[inline]
-fn content<'a>(op: Op, key: &[u8], value: Payload<'a>) -> Result<Content<'a>, Refusal> {
-    match value.bytes() {
-        bytes if bytes.len() < Value::SHARED_FROM => Ok(Content::Bytes(bytes)),
-        bytes => {
-            let shared = value.to_value().map_err(|_| out_of_memory(op, key, bytes.len()))?;
-            Ok(Content::Shared(shared))
-        }
-    }
-}
-
-#[cold]
-fn out_of_memory(op: Op, key: &[u8], len: usize) -> Refusal {
-    Refusal::OutOfMemory { op, key: printable(key), len }
-}
-
 impl<L: EffectLog> Engine<L> {
     #[inline]
-    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<Answer, Refusal> {
-        self.permit_value(Op::Set, key, value.bytes())?;
-        self.permit_room(Op::Set, key, value.bytes().len())?;
-        let value = content(Op::Set, key, value)?;
+    pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<Answer> {
+        self.permit_put(Op::Set, key, value.bytes())?;
         self.apply(Effect::Put { key, value });
         Ok(Answer::Nothing)
     }
@@ -44,7 +25,7 @@ impl<L: EffectLog> Engine<L> {
         key: &[u8],
         expected: &[u8],
         desired: Payload<'_>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value> {
         self.clients[client.index()].stored = false;
         self.permit_name(Op::CompareSet, key)?;
         match self.map.get(key) {
@@ -53,16 +34,14 @@ impl<L: EffectLog> Engine<L> {
             None if !expected.is_empty() => return Ok(Value::copied(expected)),
             _ => {}
         }
-        self.permit_value(Op::CompareSet, key, desired.bytes())?;
-        self.permit_room(Op::CompareSet, key, desired.bytes().len())?;
-        let value = content(Op::CompareSet, key, desired)?;
-        let stored = self.put(key, value).clone();
+        self.permit_put(Op::CompareSet, key, desired.bytes())?;
+        self.apply(Effect::Put { key, value: desired });
         self.clients[client.index()].stored = true;
-        Ok(stored)
+        Ok(self.value(key, || None))
     }
 
     #[inline]
-    pub(super) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Refusal> {
+    pub(super) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64> {
         let held = match self.map.get(key) {
             None => 0,
             Some(value) => parse_prefix(value).ok_or_else(|| Refusal::NotANumber { key: printable(key) })?,
@@ -70,37 +49,27 @@ impl<L: EffectLog> Engine<L> {
         let sum =
             held.checked_add(delta).ok_or_else(|| Refusal::Overflow { key: printable(key), held, delta })?;
         let text = Decimal::of(sum);
-        self.permit_value(Op::Add, key, text.text())?;
-        self.permit_room(Op::Add, key, text.text().len())?;
-        self.apply(Effect::Put { key, value: Content::Bytes(text.text()) });
+        self.permit_put(Op::Add, key, text.text())?;
+        self.apply(Effect::Put { key, value: text.text().into() });
         Ok(sum)
     }
 
-    pub(super) fn append(&mut self, key: &[u8], value: Payload<'_>) -> Result<Answer, Refusal> {
-        let held = self.map.get(key).map(|held| &**held);
-        let len = held.map_or(0, <[u8]>::len) + value.bytes().len();
-        let limit = self.limits.value_len;
+    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) -> Result<Answer> {
+        let held = self.map.get(key).map_or(&[][..], |held| held);
+        let (len, limit) = (held.len() + more.len(), self.limits.value_len);
         if len > limit {
-            return Err(Refusal::ValueTooLong { key: printable(key), len, limit });
+            return Err(Refusal::ValueTooLong { key: printable(key), len, limit }.into());
         }
-        if self.guard_of(key).is_some() {
-            let appended = [held.unwrap_or_default(), value.bytes()].concat();
-            self.permit_value(Op::Append, key, &appended)?;
-        }
-        let exists = held.is_some();
         self.permit_name(Op::Append, key)?;
-        self.permit_room(Op::Append, key, len)?;
-        if exists {
-            self.map.reserve(key, value.bytes().len()).map_err(|_| out_of_memory(Op::Append, key, len))?;
-            self.apply(Effect::Append { key, bytes: value.bytes() });
-        } else {
-            let value = content(Op::Append, key, value)?;
-            self.apply(Effect::Put { key, value });
+        if self.guard_of(key).is_some() {
+            self.permit_value(Op::Append, key, &[held, more].concat())?;
         }
+        self.permit_room(Op::Append, key, len)?;
+        self.apply(Effect::Append { key, bytes: more });
         Ok(Answer::Nothing)
     }
 
-    pub(super) fn multi_set(&mut self, pairs: PairList<'_>) -> Result<Answer, Refusal> {
+    pub(super) fn multi_set(&mut self, pairs: PairList<'_>) -> Result<Answer> {
         let mut added = 0;
         for (key, value) in pairs.iter() {
             self.permit_value(Op::MultiSet, key, value)?;
@@ -115,7 +84,7 @@ impl<L: EffectLog> Engine<L> {
         Ok(Answer::Nothing)
     }
 
-    pub(super) fn delete(&mut self, key: &[u8]) -> Result<bool, Refusal> {
+    pub(super) fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.permit_name(Op::DeleteKey, key)?;
         let exists = self.map.get(key).is_some();
         if exists {
@@ -124,14 +93,12 @@ impl<L: EffectLog> Engine<L> {
         Ok(exists)
     }
 
-    pub(super) fn queue_push(&mut self, key: &[u8], value: Payload<'_>) -> Result<Answer, Refusal> {
+    pub(super) fn queue_push(&mut self, key: &[u8], item: Payload<'_>) -> Result<Answer> {
         self.permit_name(Op::QueuePush, key)?;
         if self.queues.items() >= self.limits.queue_items {
-            return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items });
+            return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items }.into());
         }
-        self.permit_bytes(Op::QueuePush, key, cost(key.len(), value.bytes().len()))?;
-        let len = value.bytes().len();
-        let item = value.to_value().map_err(|_| out_of_memory(Op::QueuePush, key, len))?;
+        self.permit_bytes(Op::QueuePush, key, cost(key.len(), item.bytes().len()))?;
         self.apply(Effect::Push { key, item });
         Ok(Answer::Nothing)
     }
@@ -145,26 +112,6 @@ impl<L: EffectLog> Engine<L> {
         Reply::Popped { before, item }
     }
 
-    /// Does what [`Engine::apply`] does with a PUT, and returns the value as it is kept.
-    #[inline]
-    fn put(&mut self, key: &[u8], value: Content<'_>) -> &Value {
-        let effect = Effect::Put { key, value };
-        self.log.record(&effect);
-        let Effect::Put { value, .. } = effect else { unreachable!("it was just made") };
-        self.store(key, value)
-    }
-
-    /// Stores a value, answers the clients that waited for it, and returns it.
-    #[inline]
-    pub(super) fn store(&mut self, key: &[u8], value: Content<'_>) -> &Value {
-        if self.waiters.len() == 0 {
-            return self.map.put(key, value);
-        }
-        self.map.put(key, value);
-        self.wake(key);
-        self.map.get(key).expect("the value was just stored")
-    }
-
     // ---- what is refused ----
 
     #[inline]
@@ -176,30 +123,32 @@ impl<L: EffectLog> Engine<L> {
 
     /// Refuses a write to a reserved name.
     #[inline]
-    fn permit_name(&self, op: Op, key: &[u8]) -> Result<(), Refusal> {
+    fn permit_name(&self, op: Op, key: &[u8]) -> Result<()> {
         match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
-            true => Err(Refusal::Reserved { op, key: printable(key) }),
+            true => Err(Refusal::Reserved { op, key: printable(key) }.into()),
             false => Ok(()),
         }
     }
 
     /// Refuses a write to a reserved name, or of a value that the guard rejects.
     #[inline]
-    fn permit_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn permit_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.permit_name(op, key)?;
-        match self.guard_of(key) {
-            Some(guard) => (guard.check)(key, value, &self.limits).map_err(|why| Refusal::Guarded {
-                op,
-                key: printable(key),
-                why,
-            }),
-            None => Ok(()),
-        }
+        let Some(guard) = self.guard_of(key) else { return Ok(()) };
+        let checked = (guard.check)(key, value, &self.limits);
+        checked.map_err(|why| Refusal::Guarded { op, key: printable(key), why }.into())
+    }
+
+    /// Refuses a write of this value to this key.
+    #[inline]
+    fn permit_put(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
+        self.permit_value(op, key, value)?;
+        self.permit_room(op, key, value.len())
     }
 
     /// Refuses a value of this length if the store has no room for it.
     #[inline]
-    fn permit_room(&self, op: Op, key: &[u8], len: usize) -> Result<(), Refusal> {
+    fn permit_room(&self, op: Op, key: &[u8], len: usize) -> Result<()> {
         let added = cost(key.len(), len);
         if self.bytes() + added <= self.limits.store_bytes && self.map.len() < self.limits.keys {
             return Ok(());
@@ -209,28 +158,28 @@ impl<L: EffectLog> Engine<L> {
 
     /// The check for a store that is nearly full: the new value may replace an old one.
     #[cold]
-    fn permit_room_exactly(&self, op: Op, key: &[u8], added: usize) -> Result<(), Refusal> {
+    fn permit_room_exactly(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let held = self.map.get(key);
         let freed = held.map_or(0, |held| cost(key.len(), held.len()));
         self.permit_bytes(op, key, added.saturating_sub(freed))?;
         match held.is_none() && self.map.len() >= self.limits.keys {
-            true => Err(Refusal::TooManyKeys { op, key: printable(key), limit: self.limits.keys }),
+            true => Err(Refusal::TooManyKeys { op, key: printable(key), limit: self.limits.keys }.into()),
             false => Ok(()),
         }
     }
 
     /// Refuses a request that makes the store this many bytes larger, if there is no room.
-    pub(super) fn permit_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<(), Refusal> {
+    pub(super) fn permit_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let (held, limit) = (self.bytes(), self.limits.store_bytes);
         match added > 0 && held + added > limit {
-            true => Err(Refusal::StoreFull { op, key: printable(key), held, limit }),
+            true => Err(Refusal::StoreFull { op, key: printable(key), held, limit }.into()),
             false => Ok(()),
         }
     }
 
     /// The exact check of a MULTI_SET, for a store that is nearly full: all pairs fit, or none is stored.
     #[cold]
-    fn permit_pairs(&self, pairs: PairList<'_>) -> Result<(), Refusal> {
+    fn permit_pairs(&self, pairs: PairList<'_>) -> Result<()> {
         let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
         let (mut added, mut freed, mut keys) = (0, 0, self.map.len());
         for (key, len) in last {
@@ -243,7 +192,7 @@ impl<L: EffectLog> Engine<L> {
         let first = pairs.iter().next().map_or(&[][..], |(key, _)| key);
         if keys > self.limits.keys {
             let (op, key) = (Op::MultiSet, printable(first));
-            return Err(Refusal::TooManyKeys { op, key, limit: self.limits.keys });
+            return Err(Refusal::TooManyKeys { op, key, limit: self.limits.keys }.into());
         }
         self.permit_bytes(Op::MultiSet, first, added.saturating_sub(freed))
     }

@@ -58,8 +58,8 @@ fn more_keys_than_are_looked_through_one_by_one_are_latched_too() {
     let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     store.tell(1, wait(&keys));
     for key in &keys {
-        store.0.handle_request(id(0), set(key, key));
-        store.0.handle_request(id(0), delete(key));
+        store.0.handle_request(id(0), set(key, key)).unwrap();
+        store.0.handle_request(id(0), delete(key)).unwrap();
     }
     assert!(store.outputs().contains(&stop(1)));
     let asked = [&keys[..], &[b"never awaited", SERVER_KEY]].concat();

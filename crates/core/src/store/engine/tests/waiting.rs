@@ -168,7 +168,7 @@ fn a_waiter_that_is_gone_is_not_woken_and_the_others_are() {
 fn a_setter_that_is_gone_has_woken_all_the_same() {
     let mut store = Store::new();
     store.tell(1, wait(&[b"k"]));
-    store.0.handle_request(id(0), set(b"k", b""));
+    store.0.handle_request(id(0), set(b"k", b"")).unwrap();
     store.0.handle_disconnect(id(0));
     assert_eq!(store.outputs(), [stop(1)]);
 }
