@@ -71,8 +71,6 @@ const MIN_SIGNAL_WAIT: Duration = Duration::from_millis(20);
 const OUTAGE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The pause before a state that can't be read is read again.
 const CORRUPT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// How long an operation may take even if its deadline is closer.
-const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Pursuit {
     /// How long a state that can't be read is read again before that is an error. Another node may put it right.
@@ -116,12 +114,15 @@ impl Pursuit {
     }
 
     /// Returns how long the next operation may take. A spare has no deadline, but has to notice when the store is away.
+    ///
+    /// Each operation of a heartbeat, of leaving and of closing has the whole time of its goal. With only what the
+    /// operations before it have left, a write over a slow link would be given up just before its answer arrives, and
+    /// its connection with it.
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
-        let left = self.deadline().since(now);
         match self.goal().waits() {
             true if self.run.is_spare(&member.me) => member.call_timeout(now),
-            true => (left + ROLLBACK).min(member.call_timeout(now)),
-            false => left.max(MIN_CALL_TIMEOUT),
+            true => (self.deadline().since(now) + ROLLBACK).min(member.call_timeout(now)),
+            false => self.goal().timeout(&member.settings),
         }
     }
 

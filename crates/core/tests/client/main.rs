@@ -1,5 +1,6 @@
 //! The client against servers that are stopped, killed, restarted, cut off, silent, slow or hostile: in virtual time.
 
+mod bad_link;
 mod connecting;
 mod hostile;
 mod identity;

@@ -42,6 +42,36 @@ pub(crate) struct World {
     events: Vec<(Duration, Event)>,
     /// How long a packet travels.
     pub(crate) latency: Duration,
+    /// A link that delays and loses packets, in the place of `latency`.
+    pub(crate) bad_link: Option<BadLink>,
+}
+
+/// A link that delays each packet by 100 to 500 ms, and loses one of ten. A lost packet is sent again after
+/// [`BadLink::RETRANSMISSION_TIMEOUT`], then after twice as long, and so on.
+pub(crate) struct BadLink {
+    pub(crate) random: u64,
+}
+
+impl BadLink {
+    const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(1_200);
+
+    /// The next of a fixed sequence of numbers below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % end
+    }
+
+    /// How long the next packet is on its way.
+    fn travel(&mut self) -> Duration {
+        let mut travel = Duration::ZERO;
+        let mut retransmission = BadLink::RETRANSMISSION_TIMEOUT;
+        while self.below(10) == 0 {
+            travel += retransmission;
+            retransmission *= 2;
+        }
+        travel + Duration::from_millis(100 + self.below(401))
+    }
 }
 
 /// One connection, seen from the network.
@@ -99,6 +129,7 @@ impl Net {
             resolves: true,
             events: Vec::new(),
             latency: Duration::from_micros(50),
+            bad_link: None,
         })))
     }
 
@@ -241,6 +272,11 @@ impl World {
         true
     }
 
+    /// How long it takes until the answer to what is sent now arrives.
+    fn round_trip(&mut self) -> Duration {
+        self.bad_link.as_mut().map_or(self.latency, |link| link.travel() + link.travel())
+    }
+
     fn serve(&mut self, id: usize, bytes: &[u8]) {
         let (now, latency) = (self.now, self.latency);
         if self.is_stopped {
@@ -260,9 +296,10 @@ impl World {
     }
 
     fn deliver(&mut self, served: Vec<Served>) {
-        let (at, latency) = (self.now + self.latency, self.latency);
+        let (at, latency) = (self.now + self.round_trip(), self.latency);
         for Served { to, act, reply } in served {
             let connection = &mut self.connections[to];
+            let at = connection.inbound.back().map_or(at, |(last, _)| at.max(*last));
             match act {
                 Act::Refuse | Act::Close => connection.closed_at = Some(at),
                 Act::Ignore => {}
@@ -340,15 +377,21 @@ impl Io for Net {
     }
 
     async fn connect(&self, address: &usize, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
-        let (is_lost, is_refused, latency) = self.change(|world| {
+        let (is_lost, is_refused, round_trip) = self.change(|world| {
             let host = &world.hosts[*address];
-            (world.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses), world.latency)
+            let (is_lost, is_refused) =
+                (world.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses));
+            (
+                is_lost,
+                is_refused,
+                if world.bad_link.is_some() { world.round_trip() } else { 2 * world.latency },
+            )
         });
-        if is_lost {
+        if is_lost || deadline.left(self.now()).is_some_and(|left| left < round_trip) {
             self.sleep(deadline).await;
             return Err(ConnectionFault::Unanswered);
         }
-        self.pass(2 * latency);
+        self.pass(round_trip);
         if is_refused {
             return Err(ConnectionFault::Refused);
         }

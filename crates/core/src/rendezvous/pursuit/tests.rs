@@ -156,14 +156,13 @@ fn a_state_that_can_not_be_read_is_read_again_for_10_s() {
 }
 
 #[test]
-fn each_call_has_the_time_that_is_left() {
+fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_its_whole_time() {
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));
     assert_eq!(timeout(&joining, at(600)), ROLLBACK);
     let heartbeat = Driver::to(Goal::KeepAlive);
-    assert_eq!(timeout(&heartbeat, at(2)), Duration::from_secs(3));
-    assert_eq!(timeout(&heartbeat, at(9)), MIN_CALL_TIMEOUT);
+    assert_eq!(timeout(&heartbeat, at(2)), heartbeat.member.settings.heartbeat_timeout);
     let mut spare = Driver::to(Goal::Join);
     spare.read(&State::default());
     spare.read(&complete(&["a", "c", "d"]).spare("b"));

@@ -1,0 +1,106 @@
+//! The heartbeat of a rendezvous over a link with delay and loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rallypoint_core::client::{Client, ready};
+use rallypoint_core::rendezvous::{
+    Cell, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, Settings, State,
+    WallTime,
+};
+
+use crate::net::{BadLink, Net};
+use crate::operations::connected;
+use crate::server::Model;
+
+/// A node without a heartbeat for this long is removed by the others.
+const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(15);
+
+/// One node of a round, whose state it reads and writes over the network.
+struct Node {
+    net: Net,
+    client: Client<Net>,
+    member: Member,
+    state: Arc<State>,
+}
+
+impl Node {
+    fn new(seed: u64) -> Node {
+        let (net, client) = connected(Model::ours("a"));
+        net.change(|world| {
+            world.bad_link = Some(BadLink { random: seed });
+            world.set("/state", "state");
+        });
+        let me = NodeDesc::new("node1", 1, 0);
+        let state = State { complete: true, participants: [(me.clone(), 0)].into(), ..State::default() };
+        Node { net, client, member: Member::new(me, Settings::new("job", 1, 1)), state: Arc::new(state) }
+    }
+
+    fn mono(&self) -> MonoTime {
+        MonoTime::from_start(self.net.now())
+    }
+
+    /// Sends one heartbeat as the keep-alive thread does. Returns whether it was written.
+    fn beat(&mut self) -> bool {
+        let now = self.mono();
+        let (mut pursuit, mut operation) = Pursuit::start(Goal::KeepAlive, &mut self.member, now);
+        let mut is_written = false;
+        loop {
+            let deadline = self.net.deadline(pursuit.call_timeout(&self.member, self.mono()));
+            let cell = |state: &Arc<State>| Cell { state: Some(Arc::clone(state)), token: Bytes::new() };
+            let outcome = match operation {
+                Operation::End(_) => return is_written,
+                Operation::Read => match ready(self.client.get(b"/state", &deadline)) {
+                    Ok(_) => Outcome::Cell(cell(&self.state)),
+                    Err(_) => Outcome::Failed(Fault::Outage),
+                },
+                Operation::Write { state, .. } => {
+                    match ready(self.client.compare_set(b"/state", b"state", b"state", &deadline)) {
+                        Ok(_) => {
+                            is_written = true;
+                            self.state = state;
+                            Outcome::Written { won: true, cell: cell(&self.state) }
+                        }
+                        Err(_) => Outcome::Failed(Fault::Outage),
+                    }
+                }
+                Operation::Pause { most, .. } => {
+                    self.net.pass(most);
+                    Outcome::Paused { is_woken: false }
+                }
+                _ => Outcome::Done,
+            };
+            let wall = WallTime::from_unix(self.net.now()).unwrap();
+            let now = Moment { mono: self.mono(), wall, random: 1 };
+            operation = pursuit.handle(&mut self.member, outcome, now);
+        }
+    }
+}
+
+#[test]
+fn heartbeats_get_through_in_time_over_a_link_with_delay_and_loss() {
+    let (mut late, mut sent) = (0, 0);
+    for seed in 0..100 {
+        let mut node = Node::new(seed);
+        let mut last = node.net.now();
+        let end = last + Duration::from_secs(600);
+        while node.net.now() < end {
+            let is_written = node.beat();
+            let now = node.net.now();
+            if is_written {
+                sent += 1;
+                late += u32::from(now - last > KEEP_ALIVE_LIMIT);
+                last = now;
+            }
+            let interval = node.member.settings.keep_alive_interval;
+            let due = node
+                .member
+                .beat
+                .map_or(Duration::ZERO, |beat| interval.saturating_sub(node.mono().since(beat)));
+            node.net.pass(due.max(Duration::from_millis(100)));
+        }
+    }
+    // With only the time that the read has left for the write, 5 of 1,000 were late.
+    assert!(late * 500 <= sent, "{late} of {sent} heartbeats were late");
+}
