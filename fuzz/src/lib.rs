@@ -9,7 +9,7 @@ mod loopback;
 use std::time::Duration;
 
 use rallypoint_core::hub::HubOptions;
-use rallypoint_core::record::{Record, RecordReader, Replay};
+use rallypoint_core::record::{Parsed, Record, Table, user_keys};
 use rallypoint_core::rendezvous::{cell, pickle};
 use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
 use rallypoint_core::{Limits, RecordError, WireError};
@@ -184,34 +184,37 @@ fn replies(
 /// A file that processes share.
 pub fn record_reader(data: &[u8]) {
     let (records, position, damage) = however_cut(data, records);
-    assert!(position <= data.len() as u64);
+    assert!(position <= data.len());
 
     // A value behind a deleted key is dropped, so the records may be shorter than what they were read from.
     let mut again = Vec::new();
     records.iter().for_each(|record| record.encode_into(&mut again));
-    assert!(again.len() as u64 <= position);
+    assert!(again.len() <= position);
     let (reread, end, no_damage) = however_cut(&again, self::records);
-    assert_eq!((&reread, end, no_damage), (&records, again.len() as u64, None), "encoding undoes decoding");
+    assert_eq!((&reread, end, no_damage), (&records, again.len(), None), "encoding undoes decoding");
 
-    let mut replay = Replay::default();
-    records.into_iter().for_each(|record| replay.apply(record));
-    assert!(damage.is_some() || replay.user_keys().count() <= data.len());
+    let mut table = Table::new();
+    records.into_iter().for_each(|record| record.apply_to(&mut table));
+    assert!(damage.is_some() || user_keys(&table).count() <= data.len());
 }
 
 /// All whole records, how far they reach, and what ended them.
-fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, u64, Option<RecordError>) {
-    let mut reader = RecordReader::new(&Limits::default());
-    let mut records = Vec::new();
-    for mut input in pieces {
+fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<RecordError>) {
+    let (mut records, mut bytes, mut position) = (Vec::new(), Vec::new(), 0);
+    for piece in pieces {
+        bytes.extend_from_slice(piece);
         loop {
-            match reader.next(&mut input) {
-                Ok(Some(record)) => records.push(record),
-                Ok(None) => break,
-                Err(damage) => return (records, reader.position(), Some(damage)),
+            match Record::parse(&bytes[position..], &Limits::default()) {
+                Ok(Parsed::Whole(record, len)) => {
+                    records.push(record);
+                    position += len;
+                }
+                Ok(Parsed::Torn(_)) => break,
+                Err(damage) => return (records, position, Some(damage)),
             }
         }
     }
-    (records, reader.position(), None)
+    (records, position, None)
 }
 
 /// The bytes of a rendezvous' state, and the value they are in a store.

@@ -208,8 +208,6 @@ pub enum RecordError {
     /// A key longer than the limit.
     #[error("key of {len} bytes, limit {limit}")]
     KeyTooLong {
-        /// Where its record begins.
-        offset: u64,
         /// The announced length.
         len: usize,
         /// [`record_key_len`](crate::Limits::record_key_len).
@@ -218,8 +216,6 @@ pub enum RecordError {
     /// A value longer than the limit.
     #[error("value of {len} bytes, limit {limit}")]
     ValueTooLong {
-        /// Where its record begins.
-        offset: u64,
         /// The announced length.
         len: usize,
         /// [`record_value_len`](crate::Limits::record_value_len).
@@ -228,22 +224,9 @@ pub enum RecordError {
     /// A key that no store writes.
     #[error("key {key:?}, which no store writes")]
     BadKey {
-        /// Where its record begins.
-        offset: u64,
         /// The key, printable.
         key: String,
     },
-}
-
-impl RecordError {
-    /// Where the record begins that is none.
-    pub fn offset(&self) -> u64 {
-        match self {
-            RecordError::KeyTooLong { offset, .. }
-            | RecordError::ValueTooLong { offset, .. }
-            | RecordError::BadKey { offset, .. } => *offset,
-        }
-    }
 }
 
 fn for_key(key: &Option<String>) -> String {

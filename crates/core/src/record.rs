@@ -1,105 +1,124 @@
 //! FileStore's records: what the bytes of its one append-only file say, and how to say it.
 //!
 //! A record is a u32 length and the key, a u32 length and the value, all little-endian. The newest record of a key
-//! counts. The first byte of a key tells whose it is: `/` begins a key of the user, `-/` says that the user's key behind
-//! it is gone, and what begins with a letter and ends with `/` is a key of the stores themselves ([`REFCOUNT`],
-//! [`CLEANUP`]). Nothing here opens, locks or waits: bytes come in as slices, and [`RecordReader`] says of their end
-//! whether it is whole, torn, or not FileStore's.
+//! counts. `/` begins a key of the user, and `-/` says that the user's key behind it was deleted. A key that begins with a
+//! letter and ends with `/` is one of the stores themselves ([`REFCOUNT`], [`CLEANUP`]).
 
-mod reader;
-mod replay;
-mod roll;
+use std::collections::BTreeMap;
 
-pub use reader::{RecordReader, Tail};
-pub use replay::Replay;
-pub use roll::{Admission, Leaving};
-
-use crate::value::Value;
+use crate::error::{RecordError, printable};
+use crate::limits::Limits;
 
 /// How many instances have the file open; torch's own key.
-pub const REFCOUNT: &[u8] = b"refcount/";
+pub const REFCOUNT: &str = "refcount/";
 
 /// How many instances have closed it; torch's own key.
-pub const CLEANUP: &[u8] = b"cleanup/";
+pub const CLEANUP: &str = "cleanup/";
 
-/// Which run the file belongs to; a key of ours, written only if a run id was given. Torch passes over it.
-pub const RUN_ID: &[u8] = b"run_id/";
+/// Which run the file belongs to; a key of ours, written only if a run id was given. Torch ignores it.
+pub const RUN_ID: &str = "run_id/";
 
-/// What comes before a user's key in the file.
+/// The first byte of a user's key in the file.
 const USER: u8 = b'/';
 
-/// What comes before that when the key is deleted.
+/// The byte before it if the key is deleted.
 const DELETED: u8 = b'-';
 
-/// Longest name of an own key. Torch's have nine bytes; what is much longer is not a name but damage.
+/// Longest name of a store's own key. Torch's have nine bytes; a much longer one is not a name but damage.
 const OWN_LEN: usize = 64;
 
-/// One thing the file says.
+/// The keys and values after some number of records. Keys are as the file has them.
+pub type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One statement of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The key as the file has it, without the mark of deletion.
-    pub key: Box<[u8]>,
-    /// What it holds from here on; `None` if it is gone.
-    pub value: Option<Value>,
+    pub key: Vec<u8>,
+    /// What it holds from here on; `None` if it is deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What a file holds at some position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parsed {
+    /// A whole record, and how many bytes it takes.
+    Whole(Record, usize),
+    /// The beginning of a record, or nothing. At least this many bytes are needed to go on.
+    Torn(usize),
 }
 
 impl Record {
     /// `key` (as the file has it) holds `value` from here on.
-    pub fn set(key: impl Into<Box<[u8]>>, value: Value) -> Record {
-        Record { key: key.into(), value: Some(value) }
+    pub fn set(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Record {
+        Record { key: key.into(), value: Some(value.into()) }
     }
 
-    /// `key` (as the file has it) holds this number, as decimal text, from here on.
-    pub fn number(key: impl Into<Box<[u8]>>, number: i64) -> Record {
-        Record::set(key, Value::copied(number.to_string().as_bytes()))
-    }
-
-    /// `key` (as the file has it) is gone from here on.
-    pub fn delete(key: impl Into<Box<[u8]>>) -> Record {
+    /// `key` (as the file has it) is deleted.
+    pub fn delete(key: impl Into<Vec<u8>>) -> Record {
         Record { key: key.into(), value: None }
     }
 
-    /// How many bytes it takes in the file.
-    pub fn encoded_len(&self) -> usize {
-        8 + self.key.len() + self.value.as_ref().map_or(1, |value| value.len())
+    /// Reads the record that `bytes` begin with. A length is checked against its limit as soon as it is there. The format has
+    /// no mark to start again from, so nothing behind damage can be read.
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, RecordError> {
+        let (key_limit, value_limit) = (limits.record_key_len, limits.record_value_len);
+        let Some(key_len) = read_len(bytes, 0) else { return Ok(Parsed::Torn(4)) };
+        if key_len > key_limit {
+            return Err(RecordError::KeyTooLong { len: key_len, limit: key_limit });
+        }
+        let Some(key) = bytes.get(4..4 + key_len) else { return Ok(Parsed::Torn(8 + key_len)) };
+        if !is_plausible(key) {
+            return Err(RecordError::BadKey { key: printable(key) });
+        }
+        let Some(value_len) = read_len(bytes, 4 + key_len) else { return Ok(Parsed::Torn(8 + key_len)) };
+        if value_len > value_limit {
+            return Err(RecordError::ValueTooLong { len: value_len, limit: value_limit });
+        }
+        let len = 8 + key_len + value_len;
+        let Some(value) = bytes.get(8 + key_len..len) else { return Ok(Parsed::Torn(len)) };
+        let record = match key {
+            [DELETED, key @ ..] => Record::delete(key),
+            key => Record::set(key, value),
+        };
+        Ok(Parsed::Whole(record, len))
     }
 
-    /// Writes it behind what `out` holds.
+    /// Writes the record behind what `out` holds.
     ///
     /// # Panics
     ///
     /// If a length doesn't fit 32 bits; the limits on keys and values, which are far below, are the caller's to check.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
-        let len = |len: usize| {
-            u32::try_from(len).expect("keys and values are far shorter than 4 GiB").to_le_bytes()
-        };
-        match &self.value {
-            Some(value) => {
-                out.extend_from_slice(&len(self.key.len()));
-                out.extend_from_slice(&self.key);
-                out.extend_from_slice(&len(value.len()));
-                out.extend_from_slice(value);
-            }
-            None => {
-                out.extend_from_slice(&len(self.key.len() + 1));
-                out.push(DELETED);
-                out.extend_from_slice(&self.key);
-                out.extend_from_slice(&len(0));
-            }
+        let len = |len: usize| u32::try_from(len).expect("shorter than 4 GiB").to_le_bytes();
+        let deleted: &[u8] = if self.value.is_none() { &[DELETED] } else { &[] };
+        let value = self.value.as_deref().unwrap_or_default();
+        for part in [&len(deleted.len() + self.key.len()), deleted, &self.key, &len(value.len()), value] {
+            out.extend_from_slice(part);
         }
+    }
+
+    /// Changes the table as the record says.
+    pub fn apply_to(self, table: &mut Table) {
+        match self.value {
+            Some(value) => table.insert(self.key, value),
+            None => table.remove(&self.key),
+        };
     }
 }
 
 /// A user's key as the file has it.
-pub fn user_key(key: &str) -> Box<[u8]> {
-    let mut bytes = Vec::with_capacity(1 + key.len());
-    bytes.push(USER);
-    bytes.extend_from_slice(key.as_bytes());
-    bytes.into()
+pub fn user_key(key: &str) -> Vec<u8> {
+    [&[USER], key.as_bytes()].concat()
 }
 
-/// Whether torch or we could have written this key. It is the only redundancy the format has: most of what is out of
-/// step with the records, or was never a FileStore's file, is known by it.
+/// The user's keys, as the user knows them.
+pub fn user_keys(table: &Table) -> impl Iterator<Item = &[u8]> {
+    table.keys().filter_map(|key| key.strip_prefix(&[USER]))
+}
+
+/// Whether torch or we could have written this key. It is the only redundancy of the format: it exposes most files that are
+/// damaged or were never a FileStore's.
 fn is_plausible(key: &[u8]) -> bool {
     match key {
         [USER, ..] | [DELETED, USER, ..] => true,
@@ -112,6 +131,10 @@ fn is_plausible(key: &[u8]) -> bool {
     }
 }
 
+fn read_len(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,17 +142,20 @@ mod tests {
     fn encoded(record: &Record) -> Vec<u8> {
         let mut out = Vec::new();
         record.encode_into(&mut out);
-        assert_eq!(out.len(), record.encoded_len());
         out
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Parsed, RecordError> {
+        Record::parse(bytes, &Limits::default())
     }
 
     #[test]
     fn records_are_byte_for_byte_what_torch_writes() {
-        let set = Record::set(user_key("k"), Value::copied(b"v"));
+        let set = Record::set(user_key("k"), "v");
         assert_eq!(encoded(&set), b"\x02\0\0\0/k\x01\0\0\0v");
         assert_eq!(encoded(&Record::delete(user_key("c2"))), b"\x04\0\0\0-/c2\0\0\0\0");
-        assert_eq!(encoded(&Record::number(REFCOUNT, 1)), b"\x09\0\0\0refcount/\x01\0\0\x001");
-        assert_eq!(encoded(&Record::number(user_key("n"), -2)), b"\x02\0\0\0/n\x02\0\0\0-2");
+        assert_eq!(encoded(&Record::set(REFCOUNT, "1")), b"\x09\0\0\0refcount/\x01\0\0\x001");
+        assert_eq!(encoded(&Record::set(user_key("n"), "-2")), b"\x02\0\0\0/n\x02\0\0\0-2");
     }
 
     #[test]
@@ -141,5 +167,61 @@ mod tests {
             assert!(!is_plausible(key.as_bytes()), "{key}");
         }
         assert!(!is_plausible(&[&[b'a'; OWN_LEN][..], b"/"].concat()));
+    }
+
+    #[test]
+    fn a_record_is_whole_with_its_last_byte_and_torn_before() {
+        for record in [
+            Record::set(REFCOUNT, "1"),
+            Record::set(user_key("k"), "value"),
+            Record::set(user_key("empty"), ""),
+            Record::delete(user_key("k")),
+        ] {
+            let bytes = encoded(&record);
+            for cut in 0..bytes.len() {
+                let torn = parse(&bytes[..cut]);
+                assert!(
+                    matches!(torn, Ok(Parsed::Torn(need)) if need > cut && need <= bytes.len()),
+                    "{torn:?}"
+                );
+            }
+            assert_eq!(parse(&[&bytes[..], b"more"].concat()), Ok(Parsed::Whole(record, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn a_length_above_its_limit_is_damage_before_any_of_its_bytes_came() {
+        let Limits { record_key_len, record_value_len, .. } = Limits::default();
+        let over = (record_key_len as u32 + 1).to_le_bytes();
+        let error = RecordError::KeyTooLong { len: record_key_len + 1, limit: record_key_len };
+        assert_eq!(parse(&over), Err(error));
+        let bytes = [&b"\x02\0\0\0/k"[..], &(1u32 << 30).to_le_bytes()].concat();
+        assert_eq!(parse(&bytes), Err(RecordError::ValueTooLong { len: 1 << 30, limit: record_value_len }));
+    }
+
+    #[test]
+    fn zeros_are_damage_and_not_endless_empty_records() {
+        assert!(matches!(parse(&[0; 64]), Err(RecordError::BadKey { .. })));
+    }
+
+    #[test]
+    fn the_newest_record_of_a_key_counts() {
+        let mut table = Table::new();
+        let records = [
+            Record::set(user_key("a"), "1"),
+            Record::set(user_key("b"), "2"),
+            Record::set(user_key("a"), "3"),
+            Record::delete(user_key("b")),
+            Record::delete(user_key("never")),
+        ];
+        records.into_iter().for_each(|record| record.apply_to(&mut table));
+        assert_eq!(table, Table::from([(b"/a".to_vec(), b"3".to_vec())]));
+    }
+
+    #[test]
+    fn own_keys_count_but_are_not_the_users() {
+        let table = [REFCOUNT, "/refcount/", "/"].map(|key| (key.into(), vec![]));
+        let table = Table::from(table);
+        assert_eq!(user_keys(&table).collect::<Vec<_>>(), [&b""[..], b"refcount/"]);
     }
 }

@@ -3,47 +3,42 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use rallypoint_core::record::{Record, RecordReader, Replay, user_key};
-use rallypoint_core::{Limits, RecordError, Value};
+use rallypoint_core::record::{Parsed, Record, Table, user_key, user_keys};
+use rallypoint_core::{Limits, RecordError};
 
 /// What reading some bytes came to.
 #[derive(Debug, Clone, PartialEq)]
 struct Reading {
     records: Vec<Record>,
-    position: u64,
-    torn: Option<(u64, usize)>,
+    /// The end of the last whole record.
+    position: usize,
     damage: Option<RecordError>,
 }
 
 /// Reads `bytes` in pieces that end at `cuts`.
 fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
-    let mut reader = RecordReader::new(&Limits::default());
-    let mut reading = Reading { records: vec![], position: 0, torn: None, damage: None };
+    let mut reading = Reading { records: vec![], position: 0, damage: None };
     let mut ends: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     ends.sort_unstable();
-    let mut start = 0;
     for end in ends.into_iter().chain([bytes.len()]) {
-        let mut piece = &bytes[start..end];
-        start = end;
         loop {
-            match reader.next(&mut piece) {
-                Ok(Some(record)) => reading.records.push(record),
-                Ok(None) => break,
-                Err(damage) => {
-                    reading.position = reader.position();
-                    reading.damage = Some(damage);
-                    return reading;
+            match Record::parse(&bytes[reading.position..end], &Limits::default()) {
+                Ok(Parsed::Whole(record, len)) => {
+                    reading.records.push(record);
+                    reading.position += len;
                 }
+                Ok(Parsed::Torn(need)) => {
+                    assert!(need > end - reading.position, "more bytes are needed than there are");
+                    break;
+                }
+                Err(damage) => return Reading { damage: Some(damage), ..reading },
             }
         }
-        assert!(piece.is_empty(), "what is not a record yet is kept");
     }
-    reading.position = reader.position();
-    reading.torn = reader.tail().map(|tail| (tail.offset, tail.held));
     reading
 }
 
-fn named(chars: Vec<char>) -> Box<[u8]> {
+fn named(chars: Vec<char>) -> Vec<u8> {
     user_key(&chars.into_iter().collect::<String>())
 }
 
@@ -56,7 +51,7 @@ fn record() -> impl Strategy<Value = Record> {
     let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..60));
     (key, value).prop_map(|(key, value)| match value {
         None if key.starts_with(b"/") => Record::delete(key),
-        value => Record::set(key, Value::copied(&value.unwrap_or_default())),
+        value => Record::set(key, value.unwrap_or_default()),
     })
 }
 
@@ -75,12 +70,12 @@ proptest! {
         cuts in prop::collection::vec(any::<usize>(), 0..12),
     ) {
         let bytes = encoded(&records);
-        let expected = Reading { records, position: bytes.len() as u64, torn: None, damage: None };
+        let expected = Reading { records, position: bytes.len(), damage: None };
         prop_assert_eq!(read(&bytes, &cuts), expected);
     }
 
     #[test]
-    fn a_file_cut_anywhere_gives_its_whole_records_and_names_the_torn_rest(
+    fn a_file_cut_anywhere_gives_its_whole_records(
         records in prop::collection::vec(record(), 1..8),
         cut in any::<prop::sample::Index>(),
         cuts in prop::collection::vec(any::<usize>(), 0..6),
@@ -90,9 +85,8 @@ proptest! {
         let reading = read(&bytes[..cut], &cuts);
         let whole = reading.records.len();
         prop_assert_eq!(&reading.records[..], &records[..whole]);
-        prop_assert_eq!(reading.position as usize, encoded(&records[..whole]).len());
-        let rest = cut - reading.position as usize;
-        prop_assert_eq!(reading.torn, (rest > 0).then_some((reading.position, rest)));
+        prop_assert_eq!(reading.position, encoded(&records[..whole]).len());
+        prop_assert!(encoded(&records[..whole + 1]).len() > cut);
         prop_assert_eq!(reading.damage, None);
     }
 
@@ -122,28 +116,26 @@ proptest! {
     ) {
         let reading = read(&bytes, &cuts);
         prop_assert_eq!(&reading, &read(&bytes, &[]));
-        prop_assert!(encoded(&reading.records).len() as u64 <= reading.position);
-        prop_assert!(reading.position <= bytes.len() as u64);
+        prop_assert!(encoded(&reading.records).len() <= reading.position);
+        prop_assert!(reading.position <= bytes.len());
     }
 }
 
-fn seed(name: &str) -> Reading {
+fn seed(name: &str) -> (Reading, usize) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/record_reader").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let reading = read(&bytes, &[]);
     let one_by_one: Vec<_> = (0..bytes.len()).collect();
     assert_eq!(reading, read(&bytes, &one_by_one), "{name}");
-    reading
+    let rest = bytes.len() - reading.position;
+    (reading, rest)
 }
 
 fn replayed(reading: &Reading) -> Vec<(String, String)> {
-    let mut replay = Replay::default();
-    reading.records.iter().for_each(|record| replay.apply(record.clone()));
+    let mut table = Table::new();
+    reading.records.iter().for_each(|record| record.clone().apply_to(&mut table));
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    replay
-        .user_keys()
-        .map(|key| (text(key), text(replay.value(&[b"/", key].concat()).expect("a key that is listed"))))
-        .collect()
+    user_keys(&table).map(|key| (text(key), text(&table[&[b"/", key].concat()]))).collect()
 }
 
 fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Vec<(String, String)> {
@@ -167,8 +159,8 @@ fn seeds_of_whole_files_replay_to_their_keys() {
             ]),
         ),
     ] {
-        let reading = seed(name);
-        assert_eq!((reading.torn, &reading.damage), (None, &None), "{name}");
+        let (reading, rest) = seed(name);
+        assert_eq!((rest, &reading.damage), (0, &None), "{name}");
         assert_eq!(replayed(&reading), expected, "{name}");
     }
 }
@@ -176,8 +168,8 @@ fn seeds_of_whole_files_replay_to_their_keys() {
 #[test]
 fn seeds_with_a_torn_tail_keep_what_is_before_it() {
     for (name, held) in [("torn_length", 2), ("torn_key", 7), ("torn_no_value", 6), ("torn_value", 14)] {
-        let reading = seed(name);
-        assert_eq!((reading.position, reading.torn), (29, Some((29, held))), "{name}");
+        let (reading, rest) = seed(name);
+        assert_eq!((reading.position, rest), (29, held), "{name}");
         assert_eq!((replayed(&reading), reading.damage), (pairs([("k", "v")]), None), "{name}");
     }
 }
@@ -191,7 +183,7 @@ fn seeds_of_damage_are_named_where_it_begins() {
         ("corrupt_zeros", 18),
         ("corrupt_text", 0),
     ] {
-        let reading = seed(name);
-        assert_eq!(reading.damage.map(|damage| damage.offset()), Some(offset), "{name}");
+        let (reading, _) = seed(name);
+        assert!(reading.damage.is_some() && reading.position == offset, "{name}: {reading:?}");
     }
 }

@@ -277,14 +277,6 @@ pub enum FileObstacle {
     /// Another process, or another thread of this one, kept it locked.
     #[error("another process holds its lock")]
     Locked,
-    /// It is so long that the time was not enough to read it.
-    #[error("only {read} of {len} bytes were read by then")]
-    Unread {
-        /// How far it was read.
-        read: u64,
-        /// How long it is.
-        len: u64,
-    },
 }
 
 // ---- texts ----

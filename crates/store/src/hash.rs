@@ -1,60 +1,106 @@
-//! The store within one process: the same engine as the server's, with threads in the place of connections.
+//! The store within one process: its contents behind one lock, and one condition variable for all waits.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rallypoint_core::client::{Awaited, Cancellation, Deadline, Exchange, Failure};
-use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
-use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
-use rallypoint_core::{Limits, Refusal, Value, printable};
+use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
 use crate::error::{Context, Result, StoreError, StoreKind};
-use crate::store::{DEFAULT_TIMEOUT, Store};
+use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
 
 /// A store shared by the threads of one process. Clones share its contents.
+///
+/// A wait ends when all of its keys are present at the same time, as it does with torch's HashStore. It may miss a key that
+/// is set and deleted again at once.
 #[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
-    /// Shared with clones, but not with those that were given a time-out of their own.
+    /// Shared with clones, except those that were given a timeout of their own.
     timeout: Arc<Mutex<Option<Duration>>>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
+#[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    contents: Mutex<Contents>,
     changed: Condvar,
 }
 
-struct State {
-    engine: Engine,
-    /// Slots for calls under way, to be used again.
-    free: Vec<u32>,
-    slots: u32,
-    /// Calls that wait and whose request was answered.
-    woken: HashSet<ClientId>,
+#[derive(Default)]
+struct Contents {
+    values: HashMap<String, Vec<u8>>,
+    /// Queues that have items.
+    queues: HashMap<String, VecDeque<Vec<u8>>>,
+    /// Barriers at which callers wait, by key and world size.
+    barriers: HashMap<(String, u64), Round>,
+    /// How many rounds of barriers have begun.
+    rounds: u64,
+}
+
+/// The callers that wait at a barrier.
+struct Round {
+    number: u64,
+    arrived: u64,
+}
+
+impl Contents {
+    /// Whether `key` holds a value, or is a queue that has items.
+    fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    fn set(&mut self, key: &str, value: &[u8]) {
+        self.values.insert(key.into(), value.into());
+    }
+
+    fn pop(&mut self, key: &str) -> Option<Vec<u8>> {
+        let queue = self.queues.get_mut(key)?;
+        let item = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        item
+    }
+
+    /// Counts a caller at a barrier. Returns the number of the round to wait for; `None` if this caller completed it.
+    fn arrive(&mut self, barrier: &(String, u64)) -> Option<u64> {
+        let round = self.barriers.entry(barrier.clone()).or_insert_with(|| {
+            self.rounds += 1;
+            Round { number: self.rounds, arrived: 0 }
+        });
+        round.arrived += 1;
+        if round.arrived < barrier.1 {
+            return Some(round.number);
+        }
+        self.barriers.remove(barrier);
+        None
+    }
+
+    /// Returns a round that is not complete yet.
+    fn round(&mut self, barrier: &(String, u64), number: u64) -> Option<&mut Round> {
+        self.barriers.get_mut(barrier).filter(|round| round.number == number)
+    }
+
+    /// Takes back an arrival. Returns false if the round was completed meanwhile.
+    fn leave(&mut self, barrier: &(String, u64), number: u64) -> bool {
+        let Some(round) = self.round(barrier, number) else { return false };
+        round.arrived -= 1;
+        if round.arrived == 0 {
+            self.barriers.remove(barrier);
+        }
+        true
+    }
 }
 
 impl HashStore {
     /// An empty store.
     pub fn new() -> HashStore {
-        // One process fills it, and may fill it as it likes: no limits but those of the machine.
-        let mut limits = Limits::default();
-        limits.store_bytes = usize::MAX / 2;
-        limits.keys = usize::MAX / 2;
-        limits.queue_items = usize::MAX / 2;
-        limits.value_len = usize::MAX / 2;
-        limits.awaited_total = usize::MAX / 2;
-        limits.awaited_per_client = usize::MAX / 2;
-        limits.output_hard = usize::MAX / 2;
-        let options =
-            EngineOptions { limits, seed: crate::server::random_number(), ..EngineOptions::default() };
-        let state =
-            State { engine: Engine::new(options, ()), free: Vec::new(), slots: 0, woken: HashSet::new() };
-        let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
         HashStore {
-            shared: Arc::new(shared),
+            shared: Arc::default(),
             timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))),
             cancellation: None,
         }
@@ -65,124 +111,73 @@ impl HashStore {
         HashStore { cancellation: cancellation.into(), ..self.clone() }
     }
 
-    fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.shared.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the contents and wakes the calls that wait.
+    fn change<T>(&self, change: impl FnOnce(&mut Contents) -> T) -> T {
+        let changed = change(&mut self.contents());
+        self.shared.changed.notify_all();
+        changed
     }
 
-    /// Carries out a request that doesn't block.
-    fn call(&self, request: Request<'_>) -> Result<Option<Reply>> {
-        self.ask(&mut self.state(), request)
-    }
-
-    /// Carries out a request that doesn't block. Requests under one lock are one step for other threads.
-    fn ask(&self, state: &mut State, request: Request<'_>) -> Result<Option<Reply>> {
-        let client = state.enter();
-        let answer = state.engine.handle_request(client, request);
-        self.leave(state, client);
-        match answer.map_err(|refusal| refused(&request, *refusal))? {
-            Answer::Reply(reply) => Ok(Some(reply)),
-            Answer::Nothing | Answer::Blocked => Ok(None),
-        }
-    }
-
-    /// Carries out a request that may block, and `then` at the moment it ends. Returns `None` when the time is up.
-    fn block(
+    /// Looks at the contents after every change until `look` finds something. Returns `None` when the time is up.
+    fn wait_until<T>(
         &self,
-        request: Request<'_>,
-        then: Option<Request<'_>>,
         deadline: &Deadline,
-    ) -> Result<Option<Reply>> {
-        let mut state = self.state();
-        let client = state.enter();
-        let mut answer = state.engine.handle_request(client, request);
-        self.wake(&mut state);
-        while answer == Ok(Answer::Blocked) {
-            if state.woken.remove(&client) {
-                answer = Ok(Answer::Reply(Reply::Stop));
-                break;
+        mut look: impl FnMut(&mut Contents) -> Option<T>,
+    ) -> Option<T> {
+        let changed = &self.shared.changed;
+        let mut contents = self.contents();
+        loop {
+            if let Some(found) = look(&mut contents) {
+                return Some(found);
             }
-            let changed = &self.shared.changed;
-            state = match deadline.slice(now()) {
-                Some(Duration::ZERO) => break,
-                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            contents = match deadline.slice(now()) {
+                Some(Duration::ZERO) => return None,
+                None => changed.wait(contents).unwrap_or_else(PoisonError::into_inner),
                 Some(slice) => {
-                    let (woken, timeout) =
-                        changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner);
+                    let waited = changed.wait_timeout(contents, slice);
+                    let (contents, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() {
-                        drop(woken);
+                        drop(contents);
                         deadline.on_wait();
-                        self.state()
+                        self.contents()
                     } else {
-                        woken
+                        contents
                     }
                 }
             };
         }
-        if let (Ok(Answer::Reply(_)), Some(then)) = (&answer, then) {
-            answer = state.engine.handle_request(client, then);
-        }
-        self.leave(&mut state, client);
-        match answer.map_err(|refusal| refused(&request, *refusal))? {
-            Answer::Reply(reply) => Ok(Some(reply)),
-            Answer::Nothing | Answer::Blocked => Ok(None),
-        }
     }
 
-    /// Ends a call.
-    fn leave(&self, state: &mut State, client: ClientId) {
-        state.engine.handle_disconnect(client);
-        state.free.push(client.index() as u32);
-        self.wake(state);
-        state.woken.remove(&client);
-    }
-
-    /// Wakes the threads whose calls the engine has answered.
-    fn wake(&self, state: &mut State) {
-        let before = state.woken.len();
-        while let Some(client) = state.engine.poll_woken() {
-            state.woken.insert(client);
-        }
-        if state.woken.len() > before {
-            self.shared.changed.notify_all();
-        }
-    }
-
-    fn number(&self, request: Request<'_>) -> Result<i64> {
-        match self.call(request)? {
-            Some(Reply::Number(number)) => Ok(number),
-            other => unreachable!("{:?} was answered {other:?}", request.op()),
-        }
-    }
-
-    fn timed_out(&self, op: Op, keys: &[&[u8]], deadline: &Deadline) -> StoreError {
-        let present = keys
-            .iter()
-            .map(|key| {
-                let keys = [*key];
-                let request = Request::Check { keys: KeyList::new(&keys) };
-                matches!(self.call(request), Ok(Some(Reply::Checked(true))))
-            })
-            .collect();
-        let keys: Vec<_> = keys.iter().map(|key| printable(key)).collect();
-        let context = context(op, keys).after(deadline.waited(now()));
-        context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
-    }
-
-    fn wait_then(
+    /// Waits until `look` finds something; a timeout says which of these keys are there.
+    fn wait_for_keys<T>(
         &self,
         op: Op,
-        keys: &[&[u8]],
-        then: Option<Request<'_>>,
+        keys: &[&str],
         timeout: Option<Duration>,
-    ) -> Result<Reply> {
+        look: impl FnMut(&mut Contents) -> Option<T>,
+    ) -> Result<T> {
         let deadline = self.deadline(timeout);
-        self.block(Request::Wait { keys: KeyList::new(keys) }, then, &deadline)?
-            .ok_or_else(|| self.timed_out(op, keys, &deadline))
+        self.wait_until(&deadline, look).ok_or_else(|| {
+            let present = keys.iter().map(|key| self.contents().has(key)).collect();
+            timed_out(op, keys, &deadline, Awaited::Keys(Some(present)))
+        })
     }
+
+    fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
+    }
+}
+
+fn context(op: Op, keys: &[&str]) -> Context {
+    Context::new(StoreKind::Hash, "").during(op, keys.iter().map(|key| key.to_string()).collect())
+}
+
+fn timed_out(op: Op, keys: &[&str], deadline: &Deadline, awaited: Awaited) -> StoreError {
+    context(op, keys).after(deadline.waited(now())).failed(Failure::Timeout(awaited))
 }
 
 impl Default for HashStore {
@@ -191,161 +186,121 @@ impl Default for HashStore {
     }
 }
 
-impl std::fmt::Debug for HashStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HashStore").field("contents", &self.state().engine.snapshot()).finish()
-    }
-}
-
-impl State {
-    fn enter(&mut self) -> ClientId {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots += 1;
-            self.slots - 1
-        });
-        ClientId::new(slot)
+impl fmt::Debug for HashStore {
+    /// Without the keys and values, which don't belong in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashStore").field("keys", &self.contents().values.len()).finish_non_exhaustive()
     }
 }
 
 impl Store for HashStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call(Request::Set { key: key.as_bytes(), value: value.into() }).map(drop)
+        self.change(|contents| contents.set(key, value));
+        Ok(())
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
-        let key = key.as_bytes();
-        match self.wait_then(Op::Get, &[key], Some(Request::Get { key }), self.timeout())? {
-            Reply::Value(value) => Ok(value.to_vec()),
-            other => unreachable!("get was answered {other:?}"),
-        }
+        self.wait_for_keys(Op::Get, &[key], self.timeout(), |contents| contents.values.get(key).cloned())
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        self.number(Request::Add { key: key.as_bytes(), delta }).map_err(|error| match error {
-            StoreError::Call { context, failure: Failure::NotANumber { .. } } => {
-                let held = match self.call(Request::Get { key: key.as_bytes() }) {
-                    Ok(Some(Reply::Value(value))) => value,
-                    _ => Value::copied(b"what is not a number"),
-                };
-                context.failed(Failure::NotANumber { delta, held })
-            }
-            other => other,
+        self.change(|contents| {
+            let sum = sum(contents.values.get(key).map(Vec::as_slice), delta);
+            let sum = sum.map_err(|failure| context(Op::Add, &[key]).failed(failure))?;
+            contents.set(key, sum.to_string().as_bytes());
+            Ok(sum)
         })
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
-        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
-        Ok(self.call(Request::Check { keys: KeyList::new(&keys) })? == Some(Reply::Checked(true)))
+        let contents = self.contents();
+        Ok(keys.iter().all(|key| contents.has(key)))
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
-        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
-        self.wait_then(Op::Wait, &keys, None, timeout).map(drop)
-    }
-
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        let request = Request::CompareSet { key: key.as_bytes(), expected, desired: desired.into() };
-        match self.call(request)? {
-            Some(Reply::Value(held)) => Ok(held.to_vec()),
-            other => unreachable!("compare_set was answered {other:?}"),
-        }
-    }
-
-    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        let key = key.as_bytes();
-        let mut state = self.state();
-        let held = state.engine.snapshot().get(key).cloned();
-        let stored = held.as_deref().map_or(expected.is_empty(), |held| *held == *expected);
-        self.ask(&mut state, Request::CompareSet { key, expected, desired: desired.into() })?;
-        Ok(match held {
-            _ if stored => Exchange::Stored,
-            Some(held) => Exchange::Held(held.to_vec()),
-            None => Exchange::Absent,
+        self.wait_for_keys(Op::Wait, keys, timeout, |contents| {
+            keys.iter().all(|key| contents.has(key)).then_some(())
         })
     }
 
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        Ok(answer_of(self.compare_exchange(key, expected, desired)?, expected, desired))
+    }
+
+    fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
+        Ok(self.change(|contents| match contents.values.get(key) {
+            Some(held) if held != expected => Exchange::Held(held.clone()),
+            None if !expected.is_empty() => Exchange::Absent,
+            _ => {
+                contents.set(key, desired);
+                Exchange::Stored
+            }
+        }))
+    }
+
     fn delete_key(&self, key: &str) -> Result<bool> {
-        Ok(self.number(Request::DeleteKey { key: key.as_bytes() })? == 1)
+        Ok(self.contents().values.remove(key).is_some())
     }
 
     fn num_keys(&self) -> Result<u64> {
-        Ok(self.number(Request::NumKeys)? as u64)
+        Ok(self.contents().values.len() as u64)
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call(Request::Append { key: key.as_bytes(), value: value.into() }).map(drop)
+        self.change(|contents| contents.values.entry(key.into()).or_default().extend_from_slice(value));
+        Ok(())
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
-        let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
-        let then = Request::MultiGet { keys: KeyList::new(&keys) };
-        match self.wait_then(Op::MultiGet, &keys, Some(then), self.timeout())? {
-            Reply::Values(values) => Ok(values.iter().map(|value| value.to_vec()).collect()),
-            other => unreachable!("multi_get was answered {other:?}"),
-        }
+        self.wait_for_keys(Op::MultiGet, keys, self.timeout(), |contents| {
+            keys.iter().map(|key| contents.values.get(*key).cloned()).collect()
+        })
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), *value)).collect();
-        self.call(Request::MultiSet { pairs: PairList::new(&pairs) }).map(drop)
+        self.change(|contents| pairs.iter().for_each(|(key, value)| contents.set(key, value)));
+        Ok(())
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.call(Request::QueuePush { key: key.as_bytes(), value: value.into() }).map(drop)
+        self.change(|contents| contents.queues.entry(key.into()).or_default().push_back(value.into()));
+        Ok(())
     }
 
+    /// A key of the queue's name ends the wait, as in torch.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        let name = key.as_bytes();
-        let deadline = self.deadline(self.timeout());
-        let wanted = [name];
-        loop {
-            let wait = Request::Wait { keys: KeyList::new(&wanted) };
-            match self.block(wait, Some(Request::QueuePop { key: name }), &deadline)? {
-                Some(Reply::Popped { item: Some(item), .. }) => return Ok(item.to_vec()),
-                None => return Err(self.timed_out(Op::QueuePop, &wanted, &deadline)),
-                // Somebody took the item before the thread that was woken for it came to run. It waits on, unless what
-                // ended its wait was a key of that name.
-                Some(_) if self.state().engine.snapshot().get(name).is_some() => {
-                    return Err(StoreError::QueueEmpty { key: key.into() });
-                }
-                Some(_) => {}
-            }
-        }
+        let item = self.wait_for_keys(Op::QueuePop, &[key], self.timeout(), |contents| {
+            contents.has(key).then(|| contents.pop(key))
+        })?;
+        item.ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        match self.call(Request::QueuePop { key: key.as_bytes() })? {
-            Some(Reply::Popped { item: Some(item), .. }) => Ok(item.to_vec()),
-            _ => Err(StoreError::QueueEmpty { key: key.into() }),
-        }
+        self.contents().pop(key).ok_or_else(|| StoreError::QueueEmpty { key: key.into() })
     }
 
     fn queue_len(&self, key: &str) -> Result<u64> {
-        Ok(self.number(Request::QueueLen { key: key.as_bytes() })? as u64)
+        Ok(self.contents().queues.get(key).map_or(0, |queue| queue.len() as u64))
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        match self.call(Request::ListKeys)? {
-            Some(Reply::Keys(keys)) => {
-                Ok(keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
-            }
-            other => unreachable!("list_keys was answered {other:?}"),
-        }
+        Ok(self.contents().values.keys().cloned().collect())
     }
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
-        let deadline = self.deadline(timeout);
-        let request = Request::Barrier {
-            key: key.as_bytes(),
-            world_size: i64::try_from(world_size).unwrap_or(i64::MAX),
-        };
-        match self.block(request, None, &deadline)? {
-            Some(_) => Ok(()),
-            None => {
-                let context = context(Op::Barrier, vec![key.into()]).after(deadline.waited(now()));
-                Err(context.failed(Failure::Timeout(Awaited::Arrivals(world_size))))
-            }
+        if world_size == 0 {
+            return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
+        let (barrier, deadline) = ((key.into(), world_size), self.deadline(timeout));
+        let Some(round) = self.change(|contents| contents.arrive(&barrier)) else { return Ok(()) };
+        let passed = self.wait_until(&deadline, |contents| match contents.round(&barrier, round) {
+            Some(_) => None,
+            None => Some(()),
+        });
+        if passed.is_some() || !self.contents().leave(&barrier, round) {
+            return Ok(());
+        }
+        Err(timed_out(Op::Barrier, &[key], &deadline, Awaited::Arrivals(world_size)))
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -374,53 +329,5 @@ impl Store for HashStore {
 
     fn kind(&self) -> StoreKind {
         StoreKind::Hash
-    }
-}
-
-/// What the engine refuses, as a store says it.
-fn refused(request: &Request<'_>, refusal: Refusal) -> StoreError {
-    let context = context(request.op(), names(request));
-    match refusal {
-        Refusal::NotANumber { .. } | Refusal::Overflow { .. } => {
-            context.failed(Failure::NotANumber { delta: 0, held: Value::copied(b"") })
-        }
-        Refusal::BadWorldSize { key, world_size } => {
-            StoreError::bad_world_size(&format!("barrier {key}"), world_size)
-        }
-        other => {
-            let reason = match other {
-                Refusal::StoreFull { held, limit, .. } => {
-                    format!("the store is full, {held} of {limit} bytes")
-                }
-                other => other.to_string(),
-            };
-            context.failed(Failure::Refused(reason))
-        }
-    }
-}
-
-fn context(op: Op, keys: Vec<String>) -> Context {
-    Context::new(StoreKind::Hash, "").during(op, keys)
-}
-
-/// Returns the keys of a request.
-fn names(request: &Request<'_>) -> Vec<String> {
-    let mut names = Vec::new();
-    request.for_each_key(&mut |key| names.push(printable(key)));
-    names
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_names_store_operation_and_keys_once() {
-        let full = || Refusal::StoreFull { op: Op::Set, key: "k".into(), held: 5, limit: 4 };
-        let error = refused(&Request::Set { key: b"k", value: b"v"[..].into() }, full());
-        assert_eq!(error.to_string(), "set of k was refused by HashStore: the store is full, 5 of 4 bytes");
-        let pairs: [(&[u8], &[u8]); 2] = [(b"a", b"1"), (b"b", b"2")];
-        let error = refused(&Request::MultiSet { pairs: PairList::new(&pairs) }, full());
-        assert!(error.to_string().starts_with("multi_set of a, b was refused by HashStore: "), "{error}");
     }
 }

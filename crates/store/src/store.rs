@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rallypoint_core::Value;
 use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure};
+use rallypoint_core::number::parse_prefix;
 use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
@@ -183,6 +185,22 @@ pub(crate) fn exchange_of<S: Store + ?Sized>(
     } else {
         Exchange::Held(held)
     })
+}
+
+/// What [`Store::compare_set`] returns for this outcome.
+pub(crate) fn answer_of(outcome: Exchange, expected: &[u8], desired: &[u8]) -> Vec<u8> {
+    match outcome {
+        Exchange::Stored => desired.into(),
+        Exchange::Held(held) => held,
+        Exchange::Absent => expected.into(),
+    }
+}
+
+/// What a key holds once `delta` is added to it.
+pub(crate) fn sum(held: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
+    let Some(held) = held else { return Ok(delta) };
+    let sum = parse_prefix(held).and_then(|number| number.checked_add(delta));
+    sum.ok_or_else(|| Failure::NotANumber { delta, held: Value::copied(held) })
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {

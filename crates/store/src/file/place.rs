@@ -2,25 +2,28 @@
 //!
 //! The file is opened anew for each operation, because a lock belongs to an open file and not to a process, and because
 //! another may have removed or replaced it since. The lock is `flock`, as torch takes it; but it is asked for rather than
-//! waited for, since a wait inside the kernel knows no time-out.
+//! waited for, since a wait inside the kernel knows no timeout.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use rallypoint_core::client::Backoff;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use super::call::{Call, Pace};
+use super::Call;
+use crate::deadline::{now, pause};
 use crate::error::{FileFault, FileObstacle, Result, StoreError};
 
-/// The path of the file and whom to trust with it.
-#[derive(Debug)]
+/// The path of the file and whether other users may share it.
+#[derive(Debug, Clone)]
 pub(super) struct Place {
-    path: PathBuf,
-    shared: bool,
+    pub(super) path: PathBuf,
+    pub(super) shared: bool,
 }
 
 /// What an operation is going to do with the file.
@@ -50,31 +53,25 @@ impl Drop for Locked {
 }
 
 impl Place {
-    pub(super) fn new(path: PathBuf, shared: bool) -> Place {
-        Place { path, shared }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The file as it is now, without its lock; `None` if it isn't there.
     ///
     /// It is opened and not only looked up, since a network file system may answer a look-up from memory.
-    pub(super) fn glimpse(&self) -> Result<Option<Metadata>> {
+    pub(super) fn metadata(&self) -> Result<Option<Metadata>> {
         Ok(self.open(Access::Read)?.map(|(_, metadata)| metadata))
     }
 
-    /// Opens and locks the file, waiting for it and for the lock as long as the call may take.
+    /// Opens and locks the file, waiting for it and for the lock as long as the call may take. There is a last try at the
+    /// deadline.
     pub(super) fn lock(&self, access: Access, call: &Call) -> Result<Locked> {
-        let mut pace = Pace::for_lock();
+        // Other processes hold the lock for microseconds and may take it again as soon, so a process that asks seldom rarely
+        // finds it free. At this pace asking takes about a hundredth of a processor.
+        let mut backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(3));
         loop {
-            let obstacle = match self.try_lock(access)? {
+            let is_last = call.deadline.has_passed(now());
+            match self.try_lock(access)? {
                 Ok(locked) => return Ok(locked),
-                Err(obstacle) => obstacle,
-            };
-            if !pace.pause(call) {
-                return Err(call.gave_up(&self.path, obstacle));
+                Err(obstacle) if is_last => return Err(call.gave_up(&self.path, obstacle)),
+                Err(_) => pause(&mut backoff, &call.deadline),
             }
         }
     }
@@ -178,22 +175,20 @@ fn distrust(owner: u32, own: u32, mode: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rallypoint_core::wire::Op;
 
     use super::*;
 
     fn place() -> (tempfile::TempDir, Place) {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(folder.path().join("store"), false);
+        let place = Place { path: folder.path().join("store"), shared: false };
         (folder, place)
     }
 
     fn call() -> Call<'static> {
-        use crate::deadline::now;
         use rallypoint_core::client::Deadline;
-        Call::new(Op::Set, &["k"], Deadline::after(now(), Some(Duration::from_millis(20))))
+        let deadline = Deadline::after(now(), Some(Duration::from_millis(20)));
+        Call { op: Op::Set, keys: &["k"], deadline }
     }
 
     #[test]
@@ -233,20 +228,20 @@ mod tests {
     #[test]
     fn only_who_may_make_the_file_finds_one_that_is_missing() {
         let (_folder, place) = place();
-        assert!(place.glimpse().unwrap().is_none());
+        assert!(place.metadata().unwrap().is_none());
         assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), FileObstacle::Missing);
         assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), FileObstacle::Missing);
         place.try_lock(Access::Create).unwrap().unwrap();
-        assert!(place.glimpse().unwrap().is_some());
+        assert!(place.metadata().unwrap().is_some());
     }
 
     #[test]
     fn what_is_no_regular_file_is_refused_without_hanging() {
         let (folder, place) = place();
-        let pipe = Place::new(folder.path().join("pipe"), true);
+        let pipe = Place { path: folder.path().join("pipe"), shared: true };
         rustix::fs::mknodat(
             rustix::fs::CWD,
-            pipe.path(),
+            &pipe.path,
             rustix::fs::FileType::Fifo,
             Mode::RUSR | Mode::WUSR,
             0,
@@ -259,8 +254,8 @@ mod tests {
                 "{access:?}: {error}"
             );
         }
-        let inside = Place::new(place.path().join("inside"), false);
-        std::fs::write(place.path(), "").unwrap();
+        let inside = Place { path: place.path.join("inside"), shared: false };
+        std::fs::write(&place.path, "").unwrap();
         assert!(matches!(
             inside.try_lock(Access::Create),
             Err(StoreError::File { fault: FileFault::System { what: "open", .. }, .. })

@@ -44,7 +44,7 @@ pub(crate) fn hash() -> World {
         queues: true,
         own_barrier: true,
         tells_deleted: true,
-        sees_every_change: true,
+        sees_every_change: false,
         shares_timeout: true,
         empty_is_zero: false,
         extended: true,

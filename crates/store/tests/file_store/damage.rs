@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rallypoint_store::{Failure, FileFault, FileObstacle, Store, StoreError};
+use rallypoint_store::{Failure, FileFault, Store, StoreError};
 
 use super::bed::{Bed, push, record, timed, times_out_after};
 
@@ -163,26 +163,6 @@ fn a_long_torn_record_is_not_read_over_and_over() {
     File::options().write(true).open(bed.path()).unwrap().set_len(50 << 20).unwrap();
     let error = times_out_after(timeout, || timed(|| store.get("x")));
     assert!(error.awaited().is_some(), "{error}");
-}
-
-#[test]
-fn a_file_too_long_for_the_time_is_read_on_from_there_by_the_next_call() {
-    let bed = Bed::new();
-    let store = bed.open();
-    std::fs::write(bed.path(), record("/k", &"x".repeat(60_000)).repeat(1000)).unwrap();
-    store.set_timeout(Some(Duration::from_millis(1)));
-    let until = Instant::now() + Duration::from_secs(20);
-    let mut before = 0;
-    while let Err(error) = store.check(&["k"]) {
-        match error {
-            StoreError::FileTimeout { obstacle: FileObstacle::Unread { read, len }, .. } => {
-                assert!(before < read && read < len, "{before} {read} {len}");
-                before = read;
-            }
-            other => panic!("{other}"),
-        }
-        assert!(Instant::now() < until, "never got to the end");
-    }
 }
 
 proptest! {

@@ -1,8 +1,6 @@
 //! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
 
-use std::cell::Cell;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, Cancellation, FileObstacle, FileStore, Result, Store, StoreError};
 
-use super::bed::{Bed, Held, SOON, Timed, push, record, timed, times_out_after};
+use super::bed::{Bed, Held, SOON, record, timed, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -56,23 +54,6 @@ fn a_wait_that_ends_says_which_keys_were_there() {
     assert_eq!(wait.missing_keys(), ["absent", "absent2"]);
     assert_eq!(wait.awaited(), Some(&Awaited::Keys(Some(vec![false, true, false]))));
     assert!(wait.context().unwrap().waited >= TIMEOUT);
-}
-
-#[test]
-fn waiting_for_many_keys_is_as_idle_as_for_one() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let names: Vec<_> = (0..20_000).map(|n| format!("key {n}")).collect();
-    let mut keys: Vec<_> = names.iter().map(String::as_str).collect();
-    store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
-    keys.push("absent");
-    let second = Duration::from_secs(1);
-    let error = times_out_after(second, || {
-        let wait = timed(|| store.wait_for(&keys, Some(second)));
-        // Two looks at all of them, at the beginning and at the end, are its work in a debug build.
-        Timed { busy: wait.busy / 2.0, ..wait }
-    });
-    assert_eq!(error.missing_keys(), ["absent"], "{error}");
 }
 
 #[test]
@@ -135,17 +116,6 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
     }
 }
 
-thread_local! {
-    /// A file to which a record is put as soon as this thread has looked at it and pauses.
-    static GROWING: Cell<Option<PathBuf>> = const { Cell::new(None) };
-}
-
-fn grow() {
-    if let Some(path) = GROWING.take() {
-        push(&path, &record("/new", "1"));
-    }
-}
-
 /// Runs a function each time a call waits, and never cancels the call.
 #[derive(Debug)]
 struct OnWait(fn());
@@ -157,46 +127,6 @@ impl Cancellation for OnWait {
 
     fn on_wait(&self) {
         (self.0)();
-    }
-}
-
-#[test]
-fn a_lock_that_is_held_at_the_end_of_a_wait_hides_nothing_that_was_seen_before() {
-    let waits: [(Operation, &str, &[bool]); 3] = [
-        (
-            ("wait", |store| store.wait(&["absent", "there"])),
-            "missing absent (1 of 2 keys there: there)",
-            &[false, true],
-        ),
-        (("get", |store| store.get("absent").map(drop)), "missing absent", &[false]),
-        (
-            ("multi_get", |store| store.multi_get(&["there", "absent"]).map(drop)),
-            "missing absent (1 of 2 keys there: there)",
-            &[true, false],
-        ),
-    ];
-    for ((name, wait), states, expected) in waits {
-        let bed = Bed::new();
-        let store = bed.options().cancellation(Some(Arc::new(OnWait(grow)) as _)).open().unwrap();
-        store.set("there", b"1").unwrap();
-        store.set_timeout(Some(TIMEOUT));
-        let mut held = None;
-        let error = times_out_after(TIMEOUT, || {
-            held = None;
-            // It has read all there is, so it can look without the lock; then there is more, which it can't read.
-            assert!(store.check(&["there"]).unwrap());
-            held = Some(Held::exclusive(&bed.path()));
-            GROWING.set(Some(bed.path()));
-            timed(|| wait(&store))
-        });
-        let said = error.to_string();
-        assert_eq!(error.awaited(), Some(&Awaited::Keys(Some(expected.into()))), "{name}: {said}");
-        let end = format!("(as it was seen last; at the end another process holds its lock): {states}");
-        assert!(said.ends_with(&end), "{name}: {said}");
-        drop(held);
-        // Nothing stays of it.
-        let error = wait(&store).unwrap_err();
-        assert!(error.awaited().is_some() && !error.to_string().contains("seen last"), "{name}: {error}");
     }
 }
 
