@@ -8,7 +8,7 @@ use rallypoint_core::client::{Awaited, Backoff, Cancellation, Deadline, Failure}
 use crate::deadline::{now, pause};
 use crate::endpoint::{Endpoint, is_loopback};
 use crate::error::{Result, StoreError};
-use crate::gather::arrive;
+use crate::gather::{LAST, arrive};
 use crate::options::setters;
 use crate::server::Listen;
 use crate::store::Store;
@@ -114,7 +114,7 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 
 /// Waits until all have come, so that the server may go when the first to leave is done.
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive(store, options.world_size, MEETING, deadline)?;
+    let last = arrive(store, options.world_size, MEETING, LAST, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() => error,
         other => return other,

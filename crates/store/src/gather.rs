@@ -11,6 +11,9 @@ use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::options::setters;
 use crate::store::Store;
 
+/// What the last member writes, as torch's helpers do.
+pub(crate) const LAST: &[u8] = b"<val_ignored>";
+
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
 ///
 /// Rank 0 returns last: it usually hosts the store, and the others must have read everything before it may go.
@@ -55,7 +58,7 @@ fn collect(
     let waited = store.wait_for(&keys, deadline.left(now()));
     waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive(store, world_size, &format!("{prefix}/finished"), deadline)?;
+    let last = arrive(store, world_size, &format!("{prefix}/finished"), LAST, deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
@@ -107,7 +110,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
         // known at once.
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
-    let last = arrive(store, world_size, prefix, &deadline)?;
+    let last = arrive(store, world_size, prefix, LAST, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
@@ -130,16 +133,19 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     Err(ranks_missing(prefix, world_size, missing, waited))
 }
 
-/// Marks that are looked for together.
-const AT_ONCE: usize = 4096;
-
-/// Who has not come. Those who have are as many as were counted; some may need time to leave their mark.
+/// The ranks that have left no mark. As many have arrived as were counted; torch's ranks may need time to leave their mark.
 fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
-        missing = without_mark(store, prefix, missing, deadline)?;
         let store = store.with_timeout(deadline.grace(now()).left(now()));
+        let mut without_mark = Vec::new();
+        for rank in missing {
+            if !store.check(&[&trace(prefix, rank)])? {
+                without_mark.push(rank);
+            }
+        }
+        missing = without_mark;
         let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
         if (world_size - missing.len() as u64) as i64 >= arrived || deadline.has_passed(now()) {
             return Ok(missing);
@@ -148,48 +154,22 @@ fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline
     }
 }
 
-/// Who of these has left no mark.
-fn without_mark(store: &dyn Store, prefix: &str, ranks: Vec<u64>, deadline: &Deadline) -> Result<Vec<u64>> {
-    let mut without = Vec::new();
-    for ranks in ranks.chunks(AT_ONCE) {
-        let marks: Vec<_> = ranks.iter().map(|rank| trace(prefix, *rank)).collect();
-        let marks: Vec<_> = marks.iter().map(String::as_str).collect();
-        match store.wait_for(&marks, Some(Duration::from_millis(1))) {
-            Ok(()) => continue,
-            // A wait in vain says which are there, of thousands as soon as of one. If it could not, or if the store doesn't
-            // say it, each mark is checked.
-            Err(error) => {
-                if let Some(Awaited::Keys(Some(present))) = error.awaited() {
-                    let absent = ranks.iter().zip(present).filter(|(_, there)| !**there);
-                    without.extend(absent.map(|(rank, _)| *rank));
-                    continue;
-                }
-            }
-        }
-        for (rank, mark) in ranks.iter().zip(marks) {
-            if !store.with_timeout(deadline.grace(now()).left(now())).check(&[mark])? {
-                without.push(*rank);
-            }
-        }
-    }
-    Ok(without)
-}
-
 fn trace(prefix: &str, rank: u64) -> String {
     format!("{prefix}{rank}/TRACE")
 }
 
-/// Counts itself in; the last one sets the key that all wait for. The name of that key.
-pub(crate) fn arrive(
-    store: &dyn Store,
+/// Counts this caller. The last of all sets the key that all wait for to `value`. Returns the name of that key.
+pub(crate) fn arrive<S: Store + ?Sized>(
+    store: &S,
     world_size: u64,
     prefix: &str,
+    value: &[u8],
     deadline: &Deadline,
 ) -> Result<String> {
     let last = format!("{prefix}/last_member");
-    if store.with_timeout(deadline.left(now())).add(&format!("{prefix}/num_members"), 1)? == world_size as i64
-    {
-        store.with_timeout(deadline.left(now())).set(&last, b"<val_ignored>")?;
+    let arrived = store.with_timeout(deadline.left(now())).add(&format!("{prefix}/num_members"), 1)?;
+    if arrived == world_size as i64 {
+        store.with_timeout(deadline.left(now())).set(&last, value)?;
     }
     Ok(last)
 }

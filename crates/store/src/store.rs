@@ -10,6 +10,7 @@ use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
 use crate::error::{Context, Result, StoreError, StoreKind};
+use crate::gather::arrive;
 
 /// How long a store waits unless told otherwise: 300 s, as torch's.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -125,10 +126,7 @@ pub trait Store: Send + Sync {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
         let deadline = Deadline::after(now(), timeout);
-        let last = format!("{key}/last_member");
-        if self.with_timeout(timeout).add(&format!("{key}/num_members"), 1)? == world_size as i64 {
-            self.with_timeout(deadline.left(now())).set(&last, b"1")?;
-        }
+        let last = arrive(self, world_size, key, b"1", &deadline)?;
         self.wait_for(&[&last], deadline.left(now()))
     }
 
