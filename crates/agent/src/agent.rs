@@ -5,7 +5,6 @@ mod ending;
 mod message;
 mod snapshot;
 mod starting;
-mod world;
 
 use std::io;
 use std::net::TcpListener;
@@ -19,9 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
-use rallypoint_core::supervise::{
-    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Signal, Supervisor, Target,
-};
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
     Membership, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
@@ -34,10 +31,10 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::events::Events;
 use crate::exit_barrier::EXIT_BARRIER_TIMEOUT;
-use crate::joiner::{Formation, Joiner};
+use crate::formation::Formation;
+use crate::joiner::Joiner;
 use crate::logs::{Attempt, Logs};
-use crate::outcome::{End, Outcome};
-use crate::placement::Placement;
+use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::report::Failure;
 use crate::round_watch::{Observation, RoundWatch};
@@ -45,8 +42,6 @@ use crate::signals::{Signals, drain, register};
 use crate::stuck::Stuck;
 use crate::timers::Timers;
 use message::Message;
-
-pub use world::World;
 
 /// Shows users what an agent does.
 pub trait LaunchObserver: Send + Sync {
@@ -62,8 +57,8 @@ pub trait LaunchObserver: Send + Sync {
         Ok(())
     }
 
-    /// The workers of the node are about to start in this world.
-    fn formed(&self, world: &World);
+    /// The workers of the node are about to start in this world, which is described in one line.
+    fn formed(&self, world: &str);
 
     /// The agent ends.
     fn ended(&self);
@@ -83,19 +78,7 @@ pub fn run(config: LaunchConfig, observer: Arc<dyn LaunchObserver>) -> Outcome {
     let start = Instant::now();
     match Agent::new(config, observer, start) {
         Ok(agent) => agent.run(),
-        Err(error) => Outcome {
-            end: End::Error(error),
-            failures: Vec::new(),
-            first_failure: None,
-            suspects: Vec::new(),
-            last_exit: None,
-            restarts: 0,
-            starts: 0,
-            group: None,
-            world: None,
-            log_errors: Vec::new(),
-            ran: start.elapsed(),
-        },
+        Err(error) => Outcome::of_error(error, start.elapsed()),
     }
 }
 
@@ -119,17 +102,15 @@ struct Agent {
     all_shown: bool,
     /// A signal has come, whatever came of it.
     signalled: bool,
-    formation: Option<Formation>,
+    /// The round of the last start.
+    formation: Option<Arc<Formation>>,
     /// How many starts there were in this round before this one.
     epoch: u64,
-    placement: Option<Placement>,
     watching: Option<RoundWatch>,
     /// The membership of the rendezvous that was seen last in this round, if something had changed.
     membership: Option<Membership>,
-    /// Set while this node waits for the others to finish.
+    /// Set while this node is counted as finished; whether it still waits for the other nodes.
     finishing: Option<Arc<AtomicBool>>,
-    /// It was counted among those who have.
-    counted: bool,
     /// Calls to the store that the next round, or the end, waits for.
     calls: Vec<JoinHandle<()>>,
     /// The workers of the last start: their process ids and error files, and who of them failed.
@@ -144,10 +125,7 @@ struct Agent {
     stuck: Option<Stuck>,
     timers: Option<Timers>,
     _health: Option<HealthServer>,
-    host: Arc<std::sync::OnceLock<String>>,
     starts: u32,
-    /// Whether the warning about the current backoff was logged.
-    is_backing_off: bool,
     /// When it last began to join.
     joins_since: Instant,
     start: Instant,
@@ -197,11 +175,9 @@ impl Agent {
             signalled: false,
             formation: None,
             epoch: 0,
-            placement: None,
             watching: None,
             membership: None,
             finishing: None,
-            counted: false,
             calls: Vec::new(),
             pids: Vec::new(),
             error_files: Vec::new(),
@@ -213,9 +189,7 @@ impl Agent {
             stuck: config.watch.uninterruptible.map(Stuck::new),
             timers,
             _health: health,
-            host: starting::host_name(),
             starts: 0,
-            is_backing_off: false,
             joins_since: Instant::now(),
             start,
             config,
@@ -231,22 +205,8 @@ impl Agent {
                 }
                 self.carry_out(order);
             }
-            self.warn_of_backoff();
             self.wait();
             self.collect();
-        }
-    }
-
-    /// Logs a warning, once per backoff, that the restart is delayed.
-    fn warn_of_backoff(&mut self) {
-        let pause = self.supervisor.backoff(self.now());
-        let was_backing_off = std::mem::replace(&mut self.is_backing_off, pause.is_some());
-        if let (Some(pause), false) = (pause, was_backing_off) {
-            tracing::warn!(
-                "the workers ran for less than {} s again; the next start is delayed by {:.1} s",
-                Policy::SHORT_RUN_INTERVAL.as_secs(),
-                pause.as_secs_f64()
-            );
         }
     }
 
@@ -266,7 +226,7 @@ impl Agent {
                     _ if self.config.runs_once => tracing::info!("joining again: {reason}"),
                     _ => tracing::warn!("starting over: {reason}"),
                 }
-                self.join(reason);
+                self.join();
             }
             Order::StopJoining => {
                 let is_static = self.config.rendezvous.backend == "static";
@@ -277,21 +237,21 @@ impl Agent {
                 self.give_up = Some(Instant::now() + patience);
             }
             Order::Start { restarts } => self.start_workers(restarts),
-            Order::Send(target, signal) => self.send(target, signal),
-            Order::Tell(news) => self.tell(news),
+            Order::Send(target, signal) => self.processes.send(target, signal),
+            Order::Announce { worker, is_final } => self.announce(worker, is_final),
+            Order::ReportPause(pause) => tracing::warn!(
+                "the workers ran for less than {} s again; the next start is delayed by {:.1} s",
+                Policy::SHORT_RUN_INTERVAL.as_secs(),
+                pause.as_secs_f64()
+            ),
             Order::ReportLost => self.report_lost(),
             Order::ReportWaiting(nodes) => self.report_waiting(nodes),
             Order::ReportFailed => self.report_failed(),
             Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
-            Order::StopFinishing => self.stop_finishing(),
             Order::End { .. } => unreachable!("the loop ends with it"),
         }
-    }
-
-    fn send(&mut self, target: Target, signal: Signal) {
-        self.processes.send(target, signal);
     }
 
     /// Waits until something has happened, or it is time for something.
@@ -330,16 +290,16 @@ impl Agent {
         }
         if self.give_up.is_some_and(|at| at <= Instant::now()) {
             self.give_up = None;
-            self.supervisor.handle_event(Event::NotFormed(Obstacle::Interrupted));
+            self.supervisor.handle_event(Event::NotFormed { is_spare: false });
         }
         if drain(&self.child_ended) > 0 || self.starts > 0 {
             self.reap();
         }
         self.logs.check_disk_if_due();
         if let Some(stuck) = &mut self.stuck
-            && let Some(worker) = stuck.look(self.processes.running())
+            && stuck.look(self.processes.running())
         {
-            self.supervisor.handle_event(Event::Stuck(worker));
+            self.supervisor.handle_event(Event::Stuck);
         }
     }
 
@@ -356,33 +316,23 @@ impl Agent {
 
     fn read(&mut self, message: Message) {
         let event = match message {
-            // A node that leaves need not wait for its ranks.
-            Message::InRound if self.give_up.is_some() => {
-                Event::Formed { restarts: 0, has_peers: false, lost_peers: false }
-            }
-            Message::InRound => return,
             Message::Joined(Ok(formation)) => {
-                let round = &formation.round;
-                let has_peers = round.world_size > 1;
-                let before = self.formation.as_ref().map(|before| &before.round.participants);
-                let is_lost = |node| !round.participants.contains(node);
-                let lost_peers = before.is_some_and(|nodes| nodes.iter().any(is_lost));
-                let restarts = formation.restarts;
-                self.formed(*formation);
-                Event::Formed { restarts, has_peers, lost_peers }
+                let nodes = formation.round.participants.clone();
+                let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
+                // A node that leaves is in no round.
+                if self.give_up.is_none() {
+                    self.formed(formation);
+                }
+                Event::Formed { restarts, nodes, are_all_ours }
             }
             Message::Joined(Err(error)) => {
-                let obstacle = match &error {
-                    AgentError::Rendezvous(RendezvousError::GracefulExit { .. }) => Obstacle::Spare,
-                    AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => {
-                        tracing::info!("left the rendezvous on a signal");
-                        Obstacle::Interrupted
-                    }
-                    _ => Obstacle::Failed,
-                };
+                let error = self.error.insert(error);
+                if matches!(error, AgentError::Rendezvous(RendezvousError::Interrupted { .. })) {
+                    tracing::info!("left the rendezvous on a signal");
+                }
                 self.events.took("RENDEZVOUS", self.joins_since.elapsed());
-                self.error = Some(error);
-                Event::NotFormed(obstacle)
+                let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
+                Event::NotFormed { is_spare }
             }
             // These belong to a start that is over.
             Message::Observed(start, _)
@@ -394,7 +344,7 @@ impl Agent {
                 return;
             }
             Message::PeersAlive(_) => Event::PeersAlive,
-            Message::WorkingNodes(_, nodes) => return self.supervisor.handle_working_nodes(nodes),
+            Message::WorkingNodes(_, nodes) => Event::WorkingNodes(nodes),
             Message::Observed(_, observation) => match observation {
                 Observation::Membership(seen, reports) => {
                     self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
@@ -412,7 +362,7 @@ impl Agent {
                 // This node has announced it itself.
                 Observation::Announced(
                     Announcement::Restart(Some(failure)) | Announcement::Failure(Some(failure)),
-                ) if self.placement.as_ref().is_some_and(|place| place.group_rank == failure.group_rank) => {
+                ) if self.formation.as_ref().is_some_and(|own| own.round.rank == failure.group_rank) => {
                     return;
                 }
                 Observation::Announced(Announcement::Restart(failure)) => {
@@ -425,17 +375,12 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            Message::Finished(_, end) => {
-                let was_wanted = self.finishing.take().is_some();
-                match end {
-                    // The host of the store stays until all nodes have read that all have finished, so it has died.
-                    RoundEnd::Unheard if was_wanted => {
-                        self.error = Some(AgentError::Unfinished);
-                        Event::StoreLost
-                    }
-                    end => Event::Finished { all: end == RoundEnd::Finished },
-                }
+            // The host of the store stays until all nodes have read that all have finished, so it has died.
+            Message::Finished(_, RoundEnd::Unheard) => {
+                self.error = Some(AgentError::Unfinished);
+                Event::StoreLost
             }
+            Message::Finished(_, end) => Event::Finished { all: end == RoundEnd::Finished },
             Message::Snapshot(reply) => {
                 // The health check may have given up.
                 let _ = reply.send(self.snapshot());
@@ -460,9 +405,7 @@ impl Agent {
     }
 
     /// Announces a failure to the other nodes, in the background.
-    fn tell(&mut self, news: News) {
-        let (News::Restart(worker) | News::Failure(worker)) = news;
-        let is_final = matches!(news, News::Failure(_));
+    fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
         if let (Some(watching), Some(failure)) = (&self.watching, failure) {
             let board = Arc::clone(&watching.board);
@@ -523,8 +466,9 @@ impl Agent {
             worker.0
         );
         let (board, nodes) = (Arc::clone(&watching.board), formation.round.world_size);
+        let are_all_ours = formation.torch_nodes.is_empty();
         std::thread::spawn(move || {
-            crate::announcements::await_alive(&*board, nodes);
+            crate::announcements::await_alive(&*board, nodes, are_all_ours);
             sender.send(Message::PeersAlive(start));
         });
     }
@@ -533,8 +477,7 @@ impl Agent {
         let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
         let (sender, start) = (self.sender.clone(), self.starts);
         if formation.round.world_size == 1 {
-            sender.send(Message::Finished(start, RoundEnd::Finished));
-            return;
+            return self.supervisor.handle_event(Event::Finished { all: true });
         }
         tracing::info!(
             "all workers of this node have finished; waiting at most {} s for the other nodes",
@@ -546,12 +489,12 @@ impl Agent {
             let end = crate::exit_barrier::finish(&*handler, &round, || is_wanted.load(Ordering::SeqCst));
             sender.send(Message::Finished(start, end));
         });
-        (self.finishing, self.counted) = (Some(wanted), true);
+        self.finishing = Some(wanted);
     }
 
-    fn stop_finishing(&mut self) {
-        if let Some(wanted) = self.finishing.take() {
-            wanted.store(false, Ordering::SeqCst);
-        }
+    /// Waits no longer for the other nodes to finish. Returns whether this node was counted as finished.
+    fn stop_finishing(&mut self) -> bool {
+        let finishing = self.finishing.take();
+        finishing.is_some_and(|wanted| wanted.swap(false, Ordering::SeqCst))
     }
 }

@@ -7,7 +7,6 @@
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
 //! | `rallypoint.agent/alive` | how many nodes have reported that they are alive; asked for by `news` without another key |
-//! | `rallypoint.agent/listening` | how many nodes wait for announcements |
 //! | `rallypoint.agent/heard` | how many nodes have read the failure |
 //! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
 
@@ -22,7 +21,6 @@ const NEWS: &str = "rallypoint.agent/news";
 const RESTART: &str = "rallypoint.agent/restart";
 const FAILURE: &str = "rallypoint.agent/failure";
 const ALIVE: &str = "rallypoint.agent/alive";
-const LISTENING: &str = "rallypoint.agent/listening";
 const HEARD: &str = "rallypoint.agent/heard";
 
 /// How long each call to the store may take.
@@ -58,26 +56,16 @@ pub(crate) fn announce(store: &dyn Store, failure: &Failure, is_final: bool) -> 
 
 /// Asks all nodes of the round to report that they are alive, and waits until they have or the timeout is over. A node that
 /// is lost meanwhile is noticed by its missing heartbeats.
-pub(crate) fn await_alive(store: &dyn Store, nodes: u64) {
+pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     if let Err(error) = store.set(NEWS, b"1") {
         return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
     }
-    let count = |key| store.add(key, 0).map_or(0, |count| count.max(0) as u64);
-    loop {
-        let are_ours = count(LISTENING) >= nodes;
-        let most = if are_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
-        if start.elapsed() >= most || are_ours && count(ALIVE) >= nodes {
-            return;
-        }
+    let most = if are_all_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
+    while start.elapsed() < most && !store.add(ALIVE, 0).is_ok_and(|alive| alive >= nodes as i64) {
         std::thread::sleep(ALIVE_POLL_INTERVAL);
     }
-}
-
-/// Returns how many nodes of the round are ours, as far as they have reported it.
-pub(crate) fn listening(store: &dyn Store) -> Result<u64> {
-    Ok(store.with_timeout(Some(CALL_TIMEOUT)).add(LISTENING, 0)?.max(0) as u64)
 }
 
 /// Publishes how many restarts this node has counted. Call it before this node publishes how many workers it has: a node that
@@ -86,22 +74,19 @@ pub(crate) fn publish_restarts(store: &dyn Store, rank: u64, restarts: u32) -> R
     store.set(&restarts_of(rank), restarts.to_string().as_bytes())
 }
 
-/// Returns the most restarts that a node of ours has counted. Nodes of torch's publish nothing.
-pub(crate) fn max_restarts(store: &dyn Store, nodes: u64) -> Result<u32> {
-    let mut most = 0;
+/// Returns the most restarts that a node of ours has counted, and the ranks of torch's nodes, which publish nothing.
+pub(crate) fn read_restarts(store: &dyn Store, nodes: u64) -> Result<(u32, Vec<u64>)> {
+    let (mut most, mut torch_nodes) = (0, Vec::new());
     for rank in 0..nodes {
         let key = restarts_of(rank);
         if store.check(&[&key])? {
             let count = String::from_utf8_lossy(&store.get(&key)?).parse().unwrap_or(0);
             most = most.max(count);
+        } else {
+            torch_nodes.push(rank);
         }
     }
-    Ok(most)
-}
-
-/// Returns whether the node of this rank is one of ours: torch's agents never write this key.
-pub(crate) fn is_ours(store: &dyn Store, rank: u64) -> Result<bool> {
-    store.with_timeout(Some(CALL_TIMEOUT)).check(&[&restarts_of(rank)])
+    Ok((most, torch_nodes))
 }
 
 fn restarts_of(rank: u64) -> String {
@@ -110,16 +95,8 @@ fn restarts_of(rank: u64) -> String {
 
 /// Waits for announcements in a round and hands them on, until the job has failed or they are no longer wanted.
 pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: impl Fn(Announcement)) {
-    let mut announced_in = None;
     let mut key = NEWS;
     while is_wanted() {
-        // A restarted store has lost the count of listening nodes.
-        if announced_in != Some(store.generation()) {
-            match store.with_timeout(Some(CALL_TIMEOUT)).add(LISTENING, 1) {
-                Ok(_) => announced_in = Some(store.generation()),
-                Err(error) => tracing::debug!("could not report that this node listens: {error}"),
-            }
-        }
         let start = Instant::now();
         match PatientWait::new(store, &[key], CHECK_INTERVAL).poll(CHECK_INTERVAL) {
             Ok(true) => match read(store) {
@@ -172,17 +149,12 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
     }
 }
 
-/// Waits until all nodes have read that this node, which hosts the store, has failed.
-pub(crate) fn linger(store: &dyn Store) {
+/// Waits until `nodes` nodes have read the failure, or the timeout is over.
+pub(crate) fn linger(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
-    let number = |key| store.add(key, 0);
-    while start.elapsed() < LINGER_TIMEOUT {
-        match number(LISTENING).and_then(|listening| Ok((listening, number(HEARD)?))) {
-            // This node listens, too, but does not read its own announcement.
-            Ok((listening, heard)) if heard + 1 < listening => std::thread::sleep(Duration::from_millis(10)),
-            _ => return,
-        }
+    while start.elapsed() < LINGER_TIMEOUT && store.add(HEARD, 0).is_ok_and(|heard| heard < nodes as i64) {
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -230,17 +202,18 @@ mod tests {
             [Announcement::Restart(Some(failure(1))), Announcement::Failure(Some(failure(3)))]
         );
         assert_eq!(final_failure(&store), Some(failure(3)));
-        // One listened and has heard, and the one who failed does not wait for itself.
-        linger(&store);
+        let start = Instant::now();
+        linger(&store, 1);
+        assert!(start.elapsed() < LINGER_TIMEOUT, "one node has heard");
     }
 
     #[test]
     fn the_most_restarts_count_and_a_node_that_publishes_none_does_not() {
         let store = HashStore::new();
-        assert_eq!(max_restarts(&store, 3).unwrap(), 0);
+        assert_eq!(read_restarts(&store, 3).unwrap(), (0, vec![0, 1, 2]));
         publish_restarts(&store, 0, 1).unwrap();
         publish_restarts(&store, 2, 4).unwrap();
-        assert_eq!(max_restarts(&store, 3).unwrap(), 4);
+        assert_eq!(read_restarts(&store, 3).unwrap(), (4, vec![1]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
-use crate::placement::Placement;
+use crate::formation::Formation;
 
 /// Variables by name.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
@@ -31,24 +31,25 @@ const VARIABLES_OF_ONCE: [&str; 10] = [
 /// The variables of one worker. `error_file` is where it writes what went wrong; `timer_file` the pipe for its timers.
 pub(crate) fn environment(
     config: &LaunchConfig,
-    placement: &Placement,
+    formation: &Formation,
     local_rank: u32,
     error_file: Option<&Path>,
     timer_file: Option<&Path>,
     own: Lookup<'_>,
 ) -> Result<Environment> {
-    let Placement { ranks, master, .. } = placement;
-    let shares = if placement.use_agent_store { "True" } else { "False" };
+    let Formation { round, ranks, .. } = formation;
+    let master = &round.bootstrap_store_info;
+    let shares = if round.use_agent_store { "True" } else { "False" };
     let numbers = [
-        ("RANK", placement.rank(local_rank)),
-        ("GROUP_RANK", placement.group_rank),
-        ("ROLE_RANK", placement.role_rank(local_rank)),
+        ("RANK", formation.rank(local_rank)),
+        ("GROUP_RANK", round.rank),
+        ("ROLE_RANK", formation.role_rank(local_rank)),
         ("LOCAL_WORLD_SIZE", config.nproc_per_node.into()),
         ("WORLD_SIZE", ranks.world_size),
-        ("GROUP_WORLD_SIZE", placement.group_world_size),
+        ("GROUP_WORLD_SIZE", round.world_size),
         ("ROLE_WORLD_SIZE", ranks.role_world_size),
         ("MASTER_PORT", master.master_port.into()),
-        ("TORCHELASTIC_RESTART_COUNT", placement.restart_count.into()),
+        ("TORCHELASTIC_RESTART_COUNT", formation.restarts.into()),
         ("TORCHELASTIC_MAX_RESTARTS", config.max_restarts.into()),
     ];
     let texts = [
@@ -107,10 +108,11 @@ pub(crate) fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 
-    use rallypoint_rendezvous::{AssignedRanks, RendezvousParameters, RendezvousStoreInfo};
+    use rallypoint_rendezvous::RendezvousParameters;
 
     use super::*;
     use crate::config::{CommandMode, WorkerCommand};
+    use crate::formation::tests::formation;
 
     pub(crate) fn config(nproc_per_node: u32) -> LaunchConfig {
         let command = WorkerCommand { target: "worker".into(), args: vec![], mode: CommandMode::Program };
@@ -118,21 +120,10 @@ pub(crate) mod tests {
         LaunchConfig { role: "trainer".into(), ..LaunchConfig::new(command, nproc_per_node, rendezvous) }
     }
 
-    pub(crate) fn placement() -> Placement {
-        Placement {
-            group_rank: 1,
-            group_world_size: 3,
-            ranks: AssignedRanks { first: 4, world_size: 9, role_first: 2, role_world_size: 5 },
-            master: RendezvousStoreInfo { master_addr: "node0".into(), master_port: 29500 },
-            restart_count: 1,
-            use_agent_store: true,
-        }
-    }
-
     fn of(config: &LaunchConfig, local_rank: u32, own: &[(&str, &str)]) -> Result<BTreeMap<String, String>> {
         let own = |name: &str| own.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
         let error_file = Path::new("/logs/error.json");
-        let made = environment(config, &placement(), local_rank, Some(error_file), None, &own)?;
+        let made = environment(config, &formation(), local_rank, Some(error_file), None, &own)?;
         let text = |text: OsString| text.into_string().unwrap();
         Ok(made.into_iter().map(|(name, value)| (text(name), text(value))).collect())
     }
@@ -177,7 +168,7 @@ pub(crate) mod tests {
 
     #[test]
     fn without_logs_the_error_file_is_empty_and_not_the_agents_own() {
-        let made = environment(&config(1), &placement(), 0, None, Some(Path::new("/t")), &|_| None).unwrap();
+        let made = environment(&config(1), &formation(), 0, None, Some(Path::new("/t")), &|_| None).unwrap();
         assert!(made.contains(&("TORCHELASTIC_ERROR_FILE".into(), "".into())));
         assert!(made.contains(&("TORCHELASTIC_TIMER_FILE".into(), "/t".into())));
     }

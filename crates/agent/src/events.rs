@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::config::{EventLog, LaunchConfig};
 use crate::disk::{FirstError, is_disk_full};
 use crate::error::{AgentError, Result};
-use crate::placement::Placement;
+use crate::formation::Formation;
 use crate::worker::entry_point_name;
 
 /// Writes events.
@@ -24,9 +25,8 @@ pub(crate) struct Events {
     entry_point: String,
     start: Instant,
     pub(crate) hostname: String,
-    /// The place of the last start; as with torch there is none before the first.
-    pub(crate) placement: Option<Placement>,
-    pub(crate) restarts: u32,
+    /// The round of the last start; as with torch there is none before the first.
+    pub(crate) formation: Option<Arc<Formation>>,
 }
 
 enum Sink {
@@ -109,8 +109,7 @@ impl Events {
             entry_point: entry_point_name(config),
             start,
             hostname,
-            placement: None,
-            restarts: 0,
+            formation: None,
         })
     }
 
@@ -167,15 +166,15 @@ impl Events {
         raw_error: Option<&str>,
         took: Option<Duration>,
     ) -> Value {
-        let place = self.placement.as_ref();
+        let formation = self.formation.as_deref();
         let mut more = json!({
-            "group_world_size": place.map(|place| place.group_world_size),
+            "group_world_size": formation.map(|formation| formation.round.world_size),
             "entry_point": self.entry_point,
         });
-        if let (Some(worker), Some(place)) = (worker, place) {
+        if let (Some(worker), Some(formation)) = (worker, formation) {
             more["local_rank"] = json!([worker.local_rank]);
-            more["role_rank"] = json!([place.role_rank(worker.local_rank)]);
-            more["role_world_size"] = json!([place.ranks.role_world_size]);
+            more["role_rank"] = json!([formation.role_rank(worker.local_rank)]);
+            more["role_world_size"] = json!([formation.ranks.role_world_size]);
             more["exit_code"] = json!([worker.exit_code]);
             // Torch tells it of failures only; it has it as the worker's id otherwise.
             more["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
@@ -186,8 +185,8 @@ impl Events {
             "timestamp": 0,
             "metadata": {
                 "run_id": self.run_id,
-                "global_rank": worker.zip(place).map(|(worker, place)| place.rank(worker.local_rank)),
-                "group_rank": place.map(|place| place.group_rank),
+                "global_rank": worker.zip(formation).map(|(worker, formation)| formation.rank(worker.local_rank)),
+                "group_rank": formation.map(|formation| formation.round.rank),
                 "worker_id": worker.map(|worker| worker.pid.to_string()),
                 "role": self.role,
                 "hostname": self.hostname,
@@ -196,7 +195,7 @@ impl Events {
                 "rdzv_backend": self.backend,
                 "raw_error": raw_error,
                 "metadata": more.to_string(),
-                "agent_restarts": self.restarts,
+                "agent_restarts": formation.map_or(0, |formation| formation.restarts),
                 "duration_ms": took.map(|took| took.as_secs_f64() * 1e3),
             },
         })
@@ -205,22 +204,14 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use rallypoint_rendezvous::{AssignedRanks, RendezvousStoreInfo};
-
     use super::*;
     use crate::environment::tests::config;
+    use crate::formation::tests::formation;
 
     fn events(dir: &std::path::Path) -> Events {
         let config = LaunchConfig { events: EventLog::File(dir.join("events")), ..config(2) };
         let mut events = Events::open(&config, Instant::now()).unwrap();
-        events.placement = Some(Placement {
-            group_rank: 1,
-            group_world_size: 3,
-            ranks: AssignedRanks { first: 4, world_size: 6, role_first: 2, role_world_size: 5 },
-            master: RendezvousStoreInfo { master_addr: "h".into(), master_port: 1 },
-            restart_count: 0,
-            use_agent_store: true,
-        });
+        events.formation = Some(Arc::new(formation()));
         events
     }
 

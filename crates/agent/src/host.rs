@@ -1,38 +1,24 @@
 //! What this machine is called.
 
-use std::net::{IpAddr, ToSocketAddrs};
-
 /// The name the machine gives itself.
 pub(crate) fn short_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Its full name, as Python's `socket.getfqdn()` finds it in the list of hosts. A name that only a name server knows is not
-/// asked for: the report of a failure must not wait for one.
+/// Returns its full name, as Python's `socket.getfqdn()` finds it in the list of hosts. A name server is not asked: it may take its
+/// time, and the report of a failure must not wait for it.
 pub(crate) fn full_name() -> String {
-    let name = short_name();
-    let addresses: Vec<IpAddr> =
-        (name.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip()).collect();
-    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
-    full_name_in(&hosts, &name, &addresses)
+    full_name_in(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), &short_name())
 }
 
-/// The first line that has one of the addresses tells the names: the first of them with a dot, or else the first.
-fn full_name_in(hosts: &str, name: &str, addresses: &[IpAddr]) -> String {
-    if name.contains('.') && addresses.is_empty() {
-        return name.into();
-    }
-    for address in addresses {
-        let line = hosts.lines().find_map(|line| {
-            let mut words = line.split('#').next()?.split_whitespace();
-            (words.next()?.parse::<IpAddr>().ok()? == *address).then(|| words.collect::<Vec<_>>())
-        });
-        if let Some(first) = line.as_ref().and_then(|names| names.first()) {
-            let full = line.iter().flatten().find(|name| name.contains('.'));
-            return (*full.unwrap_or(first)).to_owned();
-        }
-    }
-    name.into()
+/// Returns the name with a dot, or else the first name, of the first line that has the address of `name`.
+fn full_name_in(hosts: &str, name: &str) -> String {
+    let words = |line| str::split_whitespace(str::split(line, '#').next().unwrap_or_default());
+    let address = hosts.lines().find(|line| words(line).skip(1).any(|word| word == name));
+    let address = address.and_then(|line| words(line).next());
+    let line = hosts.lines().find(|line| address.is_some() && words(line).next() == address);
+    let names: Vec<&str> = line.map(|line| words(line).skip(1).collect()).unwrap_or_default();
+    names.iter().find(|name| name.contains('.')).or(names.first()).map_or(name, |name| name).to_owned()
 }
 
 #[cfg(test)]
@@ -41,11 +27,15 @@ mod tests {
 
     #[test]
     fn the_full_name_is_the_one_with_a_dot_of_the_first_line_with_the_address() {
-        let hosts = "127.0.0.1 localhost # x.y\n127.0.0.1 vm.example vm\n10.0.0.1 a node7.cluster\n";
-        let full = |name: &str, address: &str| full_name_in(hosts, name, &[address.parse().unwrap()]);
-        assert_eq!(full("vm", "127.0.0.1"), "localhost");
-        assert_eq!(full("a", "10.0.0.1"), "node7.cluster");
-        assert_eq!(full("b", "10.0.0.9"), "b");
-        assert_eq!(full_name_in(hosts, "c.d", &[]), "c.d");
+        let hosts = "127.0.0.1 localhost # vm\n127.0.0.1 vm.example vm\n10.0.0.1 a node7.cluster\n";
+        for (name, full) in [
+            ("vm", "localhost"),
+            ("a", "node7.cluster"),
+            ("b", "b"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("c.d", "c.d"),
+        ] {
+            assert_eq!(full_name_in(hosts, name), full);
+        }
     }
 }

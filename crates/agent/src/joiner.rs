@@ -15,13 +15,11 @@ use rallypoint_rendezvous::{
 use crate::agent::LaunchObserver;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
+use crate::formation::Formation;
 use crate::{announcements, guard};
 
 /// Interval for checking whether the ranks of the workers can still be assigned.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// How long nodes of torch's may take to notice that their workers have failed: Python may need a while to end.
-const TORCH_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Joins rounds, one after the other, with one handler.
 pub(crate) struct Joiner {
@@ -29,17 +27,6 @@ pub(crate) struct Joiner {
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
     gives_up: AtomicBool,
-}
-
-/// What a node gets from a round, its workers' ranks included.
-#[derive(Debug, Clone)]
-pub(crate) struct Formation {
-    pub(crate) round: RendezvousInfo,
-    pub(crate) ranks: AssignedRanks,
-    /// The most restarts that one of its nodes has counted.
-    pub(crate) restarts: u32,
-    /// How long each of the two took.
-    pub(crate) took: (Duration, Duration),
 }
 
 impl Joiner {
@@ -62,47 +49,12 @@ impl Joiner {
         handler.is_some()
     }
 
-    /// Gives nodes of torch's the time to notice that their workers have failed along with ours. If they first notice that this
-    /// node waits for the next round, they take that for a change of membership and count no restart. Workers with different
-    /// restart counts never meet.
-    pub(crate) fn wait_for_torch(&self, last: &Formation) {
-        let Some(handler) = self.handler.get() else { return };
-        let all_are_ours =
-            || announcements::listening(&*last.round.store).is_ok_and(|ours| ours >= last.round.world_size);
-        if last.round.world_size == 1 || all_are_ours() {
-            return;
-        }
-        let start = Instant::now();
-        while start.elapsed() < TORCH_NOTICE_TIMEOUT && !self.gives_up.load(Ordering::SeqCst) {
-            match handler.membership() {
-                Ok(seen) if seen.is_intact() => std::thread::sleep(CHECK_INTERVAL),
-                _ => return,
-            }
-        }
-    }
-
-    /// Joins a round; this node has counted `restarts` restarts. Calls `in_round` when this node is in a round and only the ranks of
-    /// its workers are missing.
+    /// Joins a round; this node has counted `restarts` restarts.
     ///
     /// # Errors
     ///
-    /// Fails if the rendezvous does. A node that was in a round already has left it then.
-    pub(crate) fn join(&self, restarts: u32, in_round: impl Fn()) -> Result<Formation> {
-        let joined = self.try_join(restarts, in_round);
-        let was_in_round = match &joined {
-            Ok(_) => false,
-            Err(AgentError::Rendezvous(error)) => matches!(error, RendezvousError::NoMaster { .. }),
-            Err(_) => true,
-        };
-        if let (true, Some(handler)) = (was_in_round, self.handler.get())
-            && let Err(error) = handler.leave()
-        {
-            tracing::warn!("could not leave the rendezvous: {error}");
-        }
-        joined
-    }
-
-    fn try_join(&self, restarts: u32, in_round: impl Fn()) -> Result<Formation> {
+    /// Fails if the rendezvous does, or if this node is to give up. A node that was in a round already has left it then.
+    pub(crate) fn join(&self, restarts: u32) -> Result<Formation> {
         let handler = match self.handler.get() {
             Some(handler) => handler,
             None => {
@@ -110,20 +62,25 @@ impl Joiner {
                 self.handler.get_or_init(|| made)
             }
         };
+        let leave = || {
+            if let Err(error) = handler.leave() {
+                tracing::warn!("could not leave the rendezvous: {error}");
+            }
+        };
         loop {
             if self.gives_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
             let start = Instant::now();
-            let round = handler.next_rendezvous()?;
-            let (met, start) = (start.elapsed(), Instant::now());
-            in_round();
-            self.observer.joined(&round).map_err(|source| {
-                let doing = "write to standard output".into();
-                AgentError::System { doing, source }
+            let round = handler.next_rendezvous().inspect_err(|error| {
+                if matches!(error, RendezvousError::NoMaster { .. }) {
+                    leave();
+                }
             })?;
-            if let Some((ranks, restarts)) = self.ranks(&**handler, &round, restarts)? {
-                return Ok(Formation { round, ranks, restarts, took: (met, start.elapsed()) });
+            if let Some(formation) =
+                self.form(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
+            {
+                return Ok(formation);
             }
             tracing::info!("the round is over before all workers have ranks; joining the next one");
         }
@@ -152,20 +109,28 @@ impl Joiner {
         })
     }
 
-    /// Returns the ranks of this node's workers, and how many restarts the nodes have counted; `None` if the round is over before
-    /// all nodes have published their workers.
-    fn ranks(
+    /// Gets the ranks of this node's workers in the round. Returns `None` if the round is over before all nodes have published
+    /// their workers.
+    fn form(
         &self,
         handler: &dyn RendezvousHandler,
-        round: &RendezvousInfo,
+        round: RendezvousInfo,
         restarts: u32,
-    ) -> Result<Option<(AssignedRanks, u32)>> {
+        met: Duration,
+    ) -> Result<Option<Formation>> {
+        let mut start = Instant::now();
+        self.observer.joined(&round).map_err(|source| {
+            let doing = "write to standard output".into();
+            AgentError::System { doing, source }
+        })?;
         let workers = u64::from(self.config.nproc_per_node);
         let (rank, nodes) = (round.rank, round.world_size);
         if self.config.identical_workers || nodes == 1 || workers == 0 {
             let (first, world_size) = (rank * workers, nodes * workers);
             let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
-            return Ok(Some((ranks, restarts)));
+            // Which nodes are ours is not asked, either.
+            let torch_nodes = (0..nodes).filter(|other| *other != rank).collect();
+            return Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }));
         }
         let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;
@@ -179,14 +144,10 @@ impl Joiner {
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
         let mut wait = PatientWait::new(store, &awaited, CHECK_INTERVAL);
-        let (mut start, generation) = (Instant::now(), store.generation());
+        let generation = store.generation();
         loop {
             match wait.poll(Duration::MAX) {
-                Ok(true) => {
-                    let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
-                    let restarts = announcements::max_restarts(store, nodes).map_err(failed)?;
-                    return Ok(Some((ranks, restarts)));
-                }
+                Ok(true) => break,
                 Ok(false) => {}
                 // The calls to the handler below bound how long an outage may last.
                 Err(error) if error.is_outage() => start = Instant::now(),
@@ -203,6 +164,9 @@ impl Joiner {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }
+        let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
+        let (restarts, torch_nodes) = announcements::read_restarts(store, nodes).map_err(failed)?;
+        Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }))
     }
 
     fn interrupted(&self) -> AgentError {

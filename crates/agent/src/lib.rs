@@ -15,13 +15,13 @@ mod error_file;
 mod events;
 mod exec;
 mod exit_barrier;
+mod formation;
 mod guard;
 mod host;
 mod joiner;
 mod logs;
 mod numa;
 mod outcome;
-mod placement;
 mod processes;
 mod report;
 mod reports;
@@ -33,7 +33,7 @@ mod template;
 mod timers;
 mod worker;
 
-pub use agent::{LaunchObserver, World, run};
+pub use agent::{LaunchObserver, run};
 pub use config::{
     CommandMode, EventLog, LaunchConfig, LogDir, LogsConfig, NumaBinding, PerRank, Streams, WatchConfig,
     WorkerCommand,
@@ -44,7 +44,8 @@ pub use error::{AgentError, Result};
 pub use error_file::{tell_error, tell_failure};
 pub use exec::enter;
 pub use guard::{is_agent, reaches_agent, start_agent};
-pub use outcome::{End, Outcome};
+pub use outcome::Outcome;
+pub use rallypoint_core::supervise::Verdict;
 pub use report::{Exit, Failure, end_report, ended_elsewhere, failure_report};
 pub use signal_name::signal_number;
 pub use signals::is_ignored;

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use crate::config::{LaunchConfig, LogDir, LogsConfig};
 use crate::disk::{FirstError, is_disk_full, is_full};
 use crate::error::{AgentError, Result};
+use crate::formation::Formation;
 use crate::host;
-use crate::placement::Placement;
 use crate::template::substitute;
 
 pub(crate) use folder::random_letters;
@@ -124,12 +124,12 @@ impl Logs {
 
     /// Prepares a start: folders for all workers, and the threads that pass on their output. If no files can be created, all
     /// output is passed on.
-    pub(crate) fn start(&mut self, placement: &Placement) -> Result<Attempt> {
-        let (dir, stdout, stderr) = self.files(placement).unwrap_or_else(|error| {
+    pub(crate) fn start(&mut self, formation: &Formation) -> Result<Attempt> {
+        let (dir, stdout, stderr) = self.files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
             (None, None, None)
         });
-        let prefixes = (0..self.workers).map(|local_rank| self.prefix(placement, local_rank)).collect();
+        let prefixes = (0..self.workers).map(|local_rank| self.prefix(formation, local_rank)).collect();
         let stdout = Tail::start(Console::Out, stdout, self.show)?;
         let stderr = Tail::start(Console::Err, stderr, self.show)?;
         let (config, error) = (self.config.clone(), self.error.clone());
@@ -137,13 +137,13 @@ impl Logs {
     }
 
     /// Creates the folder of a start, and its files for filtered lines.
-    fn files(&self, placement: &Placement) -> Result<(Option<PathBuf>, Option<Filter>, Option<Filter>)> {
+    fn files(&self, formation: &Formation) -> Result<(Option<PathBuf>, Option<Filter>, Option<Filter>)> {
         // On a full disk the files could be created, but nothing could be written to them.
         if let Some(dir) = self.full_dir() {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
-        let dir = self.folder.attempt(placement.restart_count, self.workers)?;
+        let dir = self.folder.attempt(formation.restarts, self.workers)?;
         let filtered = |wanted: &[String], name: &str| -> Result<Option<Filter>> {
             match (wanted, &dir) {
                 ([], _) | (_, None) => Ok(None),
@@ -160,14 +160,14 @@ impl Logs {
     }
 
     /// What is put before a tee'd line.
-    fn prefix(&self, placement: &Placement, local_rank: u32) -> Vec<u8> {
+    fn prefix(&self, formation: &Formation, local_rank: u32) -> Vec<u8> {
         match &self.config.prefix_template {
             None => format!("[{}{local_rank}]:", self.role).into_bytes(),
             Some(template) => substitute(
                 template.as_bytes(),
                 &[
                     ("role_name", &self.role),
-                    ("rank", &placement.rank(local_rank).to_string()),
+                    ("rank", &formation.rank(local_rank).to_string()),
                     ("local_rank", &local_rank.to_string()),
                     ("hostname", &host::short_name()),
                 ],

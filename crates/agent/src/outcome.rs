@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rallypoint_core::supervise::Verdict;
+
 use crate::error::AgentError;
 use crate::report::{Exit, Failure};
 
@@ -9,7 +11,9 @@ use crate::report::{Exit, Failure};
 #[derive(Debug)]
 pub struct Outcome {
     /// How it ended.
-    pub end: End,
+    pub verdict: Verdict,
+    /// Why the agent could not go on; there if the verdict is `Error`.
+    pub error: Option<AgentError>,
     /// The workers of this node that failed in the last start, in the order in which that was seen. Workers that the
     /// agent stopped are not among them.
     pub failures: Vec<Failure>,
@@ -33,34 +37,31 @@ pub struct Outcome {
     pub ran: Duration,
 }
 
-/// How a run ended.
-#[derive(Debug)]
-pub enum End {
-    /// All workers of this node ended with 0.
-    Succeeded,
-    /// A worker of this node failed, and there was no restart left.
-    Failed,
-    /// Another node failed for good, or closed the rendezvous before the job was done.
-    FailedElsewhere,
-    /// A worker could not be interrupted for too long.
-    Unhealthy,
-    /// The other nodes left the round of workers that run once.
-    RoundOver,
-    /// This signal ended it.
-    Signalled(i32),
-    /// The job ended while this node was a spare.
-    Spare,
-    /// The agent itself could not go on.
-    Error(AgentError),
-}
-
 impl Outcome {
-    /// The exit code, torchrun's where it tells failure from success: 0 and 1. A signal that came before there were any
-    /// workers would have killed torchrun, which a shell tells as 128 and the signal's number.
+    /// Returns the outcome of a run that could not begin.
+    pub(crate) fn of_error(error: AgentError, ran: Duration) -> Outcome {
+        Outcome {
+            verdict: Verdict::Error,
+            error: Some(error),
+            failures: Vec::new(),
+            first_failure: None,
+            suspects: Vec::new(),
+            last_exit: None,
+            restarts: 0,
+            starts: 0,
+            group: None,
+            world: None,
+            log_errors: Vec::new(),
+            ran,
+        }
+    }
+
+    /// Returns the exit code, torchrun's where it tells failure from success: 0 and 1. A signal that came before there were
+    /// any workers would have killed torchrun, which a shell tells as 128 and the signal's number.
     pub fn exit_code(&self) -> u8 {
-        match self.end {
-            End::Succeeded | End::Spare => 0,
-            End::Signalled(signal) if self.starts == 0 => 128u8.saturating_add(signal as u8),
+        match self.verdict {
+            Verdict::Succeeded | Verdict::Spare => 0,
+            Verdict::Signalled(signal) if self.starts == 0 => 128u8.saturating_add(signal.0 as u8),
             _ => 1,
         }
     }

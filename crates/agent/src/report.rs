@@ -3,13 +3,13 @@
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rallypoint_core::supervise;
+use rallypoint_core::supervise::{self, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::config::LaunchConfig;
 use crate::host;
-use crate::outcome::{End, Outcome};
+use crate::outcome::Outcome;
 use crate::signal_name::signal_name;
 
 /// How a worker ended.
@@ -198,20 +198,20 @@ pub fn failure_report(
 
 /// The end of a run on this node, for programs.
 pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
-    let (result, cause) = match &outcome.end {
-        End::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
-        End::Failed => ("failed", first_cause(outcome)),
-        End::FailedElsewhere if outcome.first_failure.is_none() => {
+    let (result, cause) = match outcome.verdict {
+        Verdict::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
+        Verdict::Failed => ("failed", first_cause(outcome)),
+        Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
         }
-        End::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
-        End::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
-        End::Signalled(signal) => {
-            ("signalled", format!("the agent got {}", signal_name(*signal).unwrap_or("a signal")))
+        Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
+        Verdict::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
+        Verdict::Signalled(signal) => {
+            ("signalled", format!("the agent got {}", signal_name(signal.0).unwrap_or("a signal")))
         }
-        End::RoundOver => ("round_over", "the other nodes left the round".into()),
-        End::Spare => ("spare", "the job ended while this node was a spare".into()),
-        End::Error(error) => ("error", error.to_string()),
+        Verdict::RoundOver => ("round_over", "the other nodes left the round".into()),
+        Verdict::Spare => ("spare", "the job ended while this node was a spare".into()),
+        Verdict::Error => ("error", outcome.error.as_ref().map(ToString::to_string).unwrap_or_default()),
     };
     let exit = |failure: &Failure| match failure.exit {
         Exit::Code(code) => json!({"code": code}),
@@ -222,8 +222,8 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         value["exit"] = exit(failure);
         value
     };
-    let signal = match outcome.end {
-        End::Signalled(signal) => json!({"number": signal, "name": signal_name(signal)}),
+    let signal = match outcome.verdict {
+        Verdict::Signalled(signal) => json!({"number": signal.0, "name": signal_name(signal.0)}),
         _ => Value::Null,
     };
     json!({

@@ -8,8 +8,6 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::Result;
 
-use crate::announcements::listening;
-
 /// How long the store may take to answer each question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -27,7 +25,7 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
     // reported and is not counted yet makes one of torch's seem lost; the supervisor acts on a second look only.
     let ours_finished = ours_that_ended(store)?.max(0) as u64;
     let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).ended()?.max(0) as u64;
-    Ok(Reports { finished, ours_finished, lost_finished, ours: listening(store)? })
+    Ok(Reports { finished, ours_finished, lost_finished })
 }
 
 #[cfg(test)]
@@ -58,7 +56,7 @@ mod tests {
         assert_eq!(read_reports(&round, &seen).unwrap(), Reports::default());
         say_that_it_ended(&*store, 1).unwrap();
         store.add("torchelastic/agent/terminal_state/num_members", 2).unwrap();
-        let reports = Reports { finished: 2, ours_finished: 1, lost_finished: 1, ours: 0 };
+        let reports = Reports { finished: 2, ours_finished: 1, lost_finished: 1 };
         assert_eq!(read_reports(&round, &seen).unwrap(), reports);
     }
 }

@@ -16,15 +16,14 @@ impl Stuck {
         Stuck { limit, since: BTreeMap::new() }
     }
 
-    /// Looks at the workers; one that was held for too long, if there is any.
-    pub(crate) fn look(&mut self, workers: impl Iterator<Item = (LocalRank, u32)>) -> Option<LocalRank> {
+    /// Looks at the workers. Returns whether one was held for too long.
+    pub(crate) fn look(&mut self, workers: impl Iterator<Item = (LocalRank, u32)>) -> bool {
         let held: Vec<_> = workers.filter(|(_, pid)| is_held(*pid)).collect();
         self.look_at(&held, Instant::now())
     }
 
-    fn look_at(&mut self, held: &[(LocalRank, u32)], now: Instant) -> Option<LocalRank> {
+    fn look_at(&mut self, held: &[(LocalRank, u32)], now: Instant) -> bool {
         self.since.retain(|pid, _| held.iter().any(|(_, held)| held == pid));
-        let mut found = None;
         for (rank, pid) in held {
             let since = *self.since.entry(*pid).or_insert_with(|| {
                 tracing::warn!(
@@ -34,12 +33,12 @@ impl Stuck {
                 );
                 now
             });
-            if now.saturating_duration_since(since) >= self.limit && found.is_none() {
+            if now.saturating_duration_since(since) >= self.limit {
                 tracing::error!("worker {} (pid {pid}) could not be interrupted for too long", rank.0);
-                found = Some(*rank);
+                return true;
             }
         }
-        found
+        false
     }
 }
 
@@ -60,15 +59,15 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let worker = (LocalRank(1), 77);
-        assert_eq!(stuck.look_at(&[worker], at(0)), None);
-        assert_eq!(stuck.look_at(&[worker], at(4)), None);
-        assert_eq!(stuck.look_at(&[], at(5)), None, "it came back");
-        assert_eq!(stuck.look_at(&[worker], at(6)), None);
-        assert_eq!(stuck.look_at(&[worker], at(11)), Some(LocalRank(1)));
+        assert!(!stuck.look_at(&[worker], at(0)));
+        assert!(!stuck.look_at(&[worker], at(4)));
+        assert!(!stuck.look_at(&[], at(5)), "it came back");
+        assert!(!stuck.look_at(&[worker], at(6)));
+        assert!(stuck.look_at(&[worker], at(11)));
     }
 
     #[test]
     fn this_process_is_not_held() {
-        assert_eq!(Stuck::new(Duration::ZERO).look([(LocalRank(0), std::process::id())].into_iter()), None);
+        assert!(!Stuck::new(Duration::ZERO).look([(LocalRank(0), std::process::id())].into_iter()));
     }
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::config::{CommandMode, LaunchConfig};
 use crate::environment::{devices, environment};
 use crate::error::Result;
+use crate::formation::Formation;
 use crate::logs::Attempt;
 use crate::numa;
-use crate::placement::Placement;
 use crate::template::substitute_os;
 
 /// Runs a script as `--run-path` does, and leaves what went wrong in the error file as torch's `record` does.
@@ -37,7 +37,7 @@ pub(crate) struct WorkerPlan {
 /// The workers of this node for one start.
 pub(crate) fn plan(
     config: &LaunchConfig,
-    placement: &Placement,
+    formation: &Formation,
     attempt: &mut Attempt,
     timer_file: Option<&Path>,
 ) -> Result<Vec<WorkerPlan>> {
@@ -47,7 +47,7 @@ pub(crate) fn plan(
             let (program, args) = command_line(config, local_rank)?;
             let logs = attempt.worker(local_rank)?;
             let error_file = logs.error_file.as_deref();
-            let environment = environment(config, placement, local_rank, error_file, timer_file, &own)?;
+            let environment = environment(config, formation, local_rank, error_file, timer_file, &own)?;
             let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);
             Ok(WorkerPlan { local_rank, program, args, environment, stdout, stderr, error_file })
         })

@@ -6,8 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rallypoint_core::rendezvous::{LossCause, Lost, Membership, MonoTime, NodeDesc};
 use rallypoint_core::supervise::{
-    Event, Exit, LocalRank, News, Obstacle, Order, Policy, Reason, Reports, Signal, Supervisor, Target,
-    Verdict,
+    Event, Exit, LocalRank, Order, Policy, Reason, Reports, Signal, Supervisor, Target, Verdict,
 };
 
 /// What may happen next, as far as it depends on chance.
@@ -22,54 +21,46 @@ enum Chance {
     /// What was left behind ends.
     StraysEnd,
     Signalled(i32),
-    Waiting(u64),
-    Left(u64),
-    RoundOver,
     PeerRestarts,
     PeerFailed,
-    Closed(u64),
     /// The rendezvous is looked at.
     Seen(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
     Formed {
-        peers: bool,
-        lost: bool,
+        /// The round has nodes from this number on.
+        first: i64,
+        are_all_ours: bool,
     },
     PeersAlive,
-    Dropped,
-    NotFormed(Obstacle),
+    NotFormed {
+        is_spare: bool,
+    },
     NotStarted(usize),
-    Stuck(usize),
+    Stuck,
     Time(u64),
 }
 
 fn chance() -> impl Strategy<Value = Chance> {
     let worker = 0..4usize;
     prop_oneof![
-        4 => (any::<bool>(), any::<bool>()).prop_map(|(peers, lost)| Chance::Formed { peers, lost }),
+        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| Chance::Formed { first, are_all_ours }),
         2 => Just(Chance::PeersAlive),
-        1 => Just(Chance::Dropped),
         4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
         4 => worker.clone().prop_map(Chance::Obeys),
         2 => worker.clone().prop_map(Chance::LeavesBehind),
         3 => Just(Chance::StraysEnd),
         4 => (0..12_000u64).prop_map(Chance::Time),
         2 => any::<bool>().prop_map(Chance::Finished),
-        1 => (0..3u64).prop_map(Chance::Waiting),
-        1 => (0..3u64).prop_map(Chance::Left),
-        1 => Just(Chance::RoundOver),
         1 => Just(Chance::PeerRestarts),
-        1 => (0..3u64).prop_map(Chance::Closed),
-        3 => seen(),
+        6 => seen(),
         1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signalled),
         1 => prop_oneof![
             Just(Chance::PeerFailed),
             Just(Chance::StoreLost),
-            Just(Chance::NotFormed(Obstacle::Failed)),
-            Just(Chance::NotFormed(Obstacle::Spare)),
-            worker.clone().prop_map(Chance::NotStarted),
-            worker.prop_map(Chance::Stuck),
+            any::<bool>().prop_map(|is_spare| Chance::NotFormed { is_spare }),
+            worker.prop_map(Chance::NotStarted),
+            Just(Chance::Stuck),
         ],
     ]
 }
@@ -78,9 +69,9 @@ fn chance() -> impl Strategy<Value = Chance> {
 fn seen() -> impl Strategy<Value = Chance> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (place.clone(), place, flags, 0..3u64).prop_map(move |(second, third, flags, finished)| {
-        let (is_closed, is_final, is_answered) = flags;
+        let (is_closed, is_final, is_answered, is_dropped) = flags;
         let at = |place| [(1, second), (2, third)].into_iter().filter(move |(_, is)| *is == place);
         let nodes = |place| at(place).map(|(number, _)| node(number)).collect::<Vec<_>>();
         let lost = nodes(2);
@@ -92,9 +83,10 @@ fn seen() -> impl Strategy<Value = Chance> {
             is_round_over: !nodes(1).is_empty(),
             lost: (!lost.is_empty()).then_some(Lost { nodes: lost, cause: LossCause::Left, is_final }),
             is_closed,
+            is_dropped,
             ..Membership::default()
         };
-        let reports = Reports { finished, ours: 3, ..Reports::default() };
+        let reports = Reports { finished, ..Reports::default() };
         Chance::Seen(seen.into(), is_answered.then_some(reports))
     })
 }
@@ -124,7 +116,10 @@ struct World {
     failed: bool,
     excused: u32,
     checks_peers: bool,
-    last_news: Option<News>,
+    /// The lowest number of a node of the last round.
+    first: i64,
+    /// The worker whose failure was announced last, and whether that was final.
+    announced: Option<(LocalRank, bool)>,
     verdict: Option<Verdict>,
 }
 
@@ -144,7 +139,8 @@ impl World {
             failed: false,
             excused: 0,
             checks_peers: false,
-            last_news: None,
+            first: 3,
+            announced: None,
             verdict: None,
         };
         world.obey();
@@ -155,19 +151,21 @@ impl World {
     fn event(&mut self, chance: &Chance) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
         Some(match chance {
-            Chance::Formed { peers, lost } if self.joining => {
+            Chance::Formed { first, are_all_ours } if self.joining => {
                 self.joining = false;
-                self.excused += u32::from(std::mem::take(&mut self.failed) && *lost);
-                Event::Formed { restarts: self.restarts, has_peers: *peers, lost_peers: *lost }
+                let has_lost = self.first < *first;
+                self.excused += u32::from(std::mem::take(&mut self.failed) && has_lost);
+                self.first = *first;
+                let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
+                Event::Formed { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
             }
             Chance::PeersAlive if self.checks_peers => {
                 self.checks_peers = false;
                 Event::PeersAlive
             }
-            Chance::Dropped => Event::Dropped,
-            Chance::NotFormed(obstacle) if self.joining => {
+            Chance::NotFormed { is_spare } if self.joining => {
                 self.joining = false;
-                Event::NotFormed(*obstacle)
+                Event::NotFormed { is_spare: *is_spare }
             }
             Chance::Ends(worker, well) => return self.exit(index(worker), Exit::Code(i32::from(!well))),
             Chance::Obeys(worker) if self.workers[index(worker)].told.is_some() => {
@@ -187,9 +185,7 @@ impl World {
                 self.workers[worker].alive = false;
                 Event::NotStarted(LocalRank(worker as u32))
             }
-            Chance::Stuck(worker) if self.workers[index(worker)].alive => {
-                Event::Stuck(LocalRank(index(worker) as u32))
-            }
+            Chance::Stuck if self.workers.iter().any(|worker| worker.alive) => Event::Stuck,
             Chance::Finished(all) if self.finishing => {
                 self.finishing = false;
                 Event::Finished { all: *all }
@@ -198,12 +194,8 @@ impl World {
                 self.signals += 1;
                 Event::Signalled(Signal(*signal))
             }
-            Chance::Waiting(nodes) => Event::NodesWaiting(*nodes),
-            Chance::Left(nodes) => Event::NodesLeft(*nodes),
-            Chance::RoundOver => Event::RoundOver,
             Chance::PeerRestarts => Event::PeerRestarts,
             Chance::PeerFailed => Event::PeerFailed,
-            Chance::Closed(finished) => Event::Closed { finished: *finished },
             Chance::StoreLost => Event::StoreLost,
             Chance::Seen(seen, reports) => {
                 self.supervisor.handle_membership(seen, reports.as_ref(), self.now);
@@ -252,24 +244,21 @@ impl World {
 
     fn carry_out(&mut self, order: Order) {
         match order {
-            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportFailed | Order::Leave => {}
+            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportPause(_) => {}
+            Order::ReportFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
             Order::Join(reason) => {
                 assert!(!self.joining, "it joins already");
                 assert!(self.is_alone(), "joins while something is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
-                        assert_eq!(
-                            self.last_news,
-                            Some(News::Restart(worker)),
-                            "the others were told before"
-                        );
+                        assert_eq!(self.announced, Some((worker, false)), "the others were told before");
                         (self.restarts, self.failed) = (self.restarts + 1, true);
                         assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
                     Reason::PeerRestarts => (self.restarts, self.failed) = (self.restarts + 1, true),
                     _ => {}
                 }
-                (self.joining, self.signals) = (true, 0);
+                (self.joining, self.finishing, self.signals) = (true, false, 0);
             }
             Order::StopJoining => assert!(self.joining),
             Order::Start { restarts } => {
@@ -286,15 +275,11 @@ impl World {
                     (self.strays, self.strays_killed) = (false, true);
                 }
             }
-            Order::Tell(news) => self.last_news = Some(news),
+            Order::Announce { worker, is_final } => self.announced = Some((worker, is_final)),
             Order::CheckPeers(_) => self.checks_peers = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
                 (self.finishing, self.signals) = (true, 0);
-            }
-            Order::StopFinishing => {
-                assert!(self.finishing);
-                self.finishing = false;
             }
             Order::End { verdict, .. } => {
                 assert!(self.is_alone(), "{verdict:?} while something is left");
@@ -314,8 +299,8 @@ impl World {
             worker.told = Some(self.now);
             return;
         }
-        let grace = self.policy.shutdown_grace.min(self.policy.restart_grace);
-        let had_its_grace = worker.told.is_some_and(|told| self.now.since(told) >= grace);
+        let had_its_grace =
+            worker.told.is_some_and(|told| self.now.since(told) >= self.policy.shutdown_grace);
         assert!(had_its_grace || self.signals >= 2, "killed without its grace");
         worker.killed = true;
         let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("it was alive");
@@ -331,7 +316,6 @@ proptest! {
         workers in 1..4u32,
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,
-        restart in 0..40_000u64,
         is_elastic in any::<bool>(),
         chances in prop::collection::vec(chance(), 0..60),
     ) {
@@ -339,7 +323,6 @@ proptest! {
             workers,
             max_restarts,
             shutdown_grace: Duration::from_millis(shutdown),
-            restart_grace: Duration::from_millis(restart),
             is_elastic,
             runs_once: false,
             max_restart_backoff: Duration::from_secs(30),
@@ -355,7 +338,7 @@ proptest! {
         prop_assert!(world.supervisor.has_ended());
         if world.verdict == Some(Verdict::Failed) {
             prop_assert!(world.restarts >= max_restarts + world.excused);
-            prop_assert!(matches!(world.last_news, Some(News::Failure(_))));
+            prop_assert!(matches!(world.announced, Some((_, true))));
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rallypoint_agent::{
-    AgentError, CommandMode, End, Exit, LaunchConfig, LaunchObserver, LogDir, LogsConfig, Outcome,
-    WorkerCommand, World,
+    AgentError, CommandMode, Exit, LaunchConfig, LaunchObserver, LogDir, LogsConfig, Outcome, Verdict,
+    WorkerCommand,
 };
 use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousInfo, RendezvousParameters};
 use rallypoint_store::StoreError;
@@ -62,11 +62,13 @@ fn exit_code(outcome: &Outcome, stays: bool) -> u8 {
         Some(Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
         None => 0,
     };
-    match &outcome.end {
-        End::Error(error) => complain(error),
-        End::RoundOver if of_command != 0 => ROUND_OVER,
-        End::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(*signal as u8),
-        End::Spare if outcome.starts > 0 => {
+    if let Some(error) = &outcome.error {
+        return complain(error);
+    }
+    match outcome.verdict {
+        Verdict::RoundOver if of_command != 0 => ROUND_OVER,
+        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
+        Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0
         }
@@ -111,7 +113,7 @@ impl LaunchObserver for Line {
         }
     }
 
-    fn formed(&self, _: &World) {}
+    fn formed(&self, _: &str) {}
 
     fn ended(&self) {
         live_line::end();

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
-    AgentError, End, LaunchConfig, Outcome, end_report, ended_elsewhere, entry_point_name, failure_report,
-    tell_error, tell_failure,
+    AgentError, LaunchConfig, Outcome, Verdict, end_report, ended_elsewhere, entry_point_name,
+    failure_report, tell_error, tell_failure,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -180,36 +180,37 @@ impl Voice {
 
 /// Says what came of it, to everybody who wants to know.
 fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode {
-    match &outcome.end {
-        End::Error(error) => {
-            voice.complain(&error.to_string());
-            if let Some(hint) = hint(config, error) {
-                voice.say(&format!("hint: {hint}"));
-            }
+    if let Some(error) = &outcome.error {
+        voice.complain(&error.to_string());
+        if let Some(hint) = hint(config, error) {
+            voice.say(&format!("hint: {hint}"));
         }
-        End::Unhealthy if outcome.failures.is_empty() => {
+    }
+    match outcome.verdict {
+        Verdict::Unhealthy if outcome.failures.is_empty() => {
             voice.complain("a worker could not be interrupted for too long and was given up");
         }
-        End::FailedElsewhere if outcome.first_failure.is_none() => {
+        Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             voice.complain(&ended_elsewhere(&outcome.suspects));
             voice.say("hint: the output of that node may say why");
         }
-        End::Failed | End::FailedElsewhere | End::Unhealthy => {
+        Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => {
             let title = entry_point_name(config);
             let first = outcome.first_failure.as_ref();
             let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
             voice.say(&report);
         }
-        End::Succeeded | End::Spare | End::RoundOver | End::Signalled(_) => {}
+        _ => {}
     }
     if let Some(path) = &config.error_file {
-        match (&outcome.end, outcome.first_failure.as_ref().or(outcome.failures.first())) {
-            (End::Error(error), _) => tell_error(&error.to_string(), path),
-            (End::FailedElsewhere, _) if outcome.first_failure.is_none() => {
+        let failure = outcome.first_failure.as_ref().or(outcome.failures.first());
+        match (outcome.verdict, &outcome.error, failure) {
+            (_, Some(error), _) => tell_error(&error.to_string(), path),
+            (Verdict::FailedElsewhere, ..) if outcome.first_failure.is_none() => {
                 tell_error(&ended_elsewhere(&outcome.suspects), path);
             }
-            (End::Succeeded | End::Spare, _) | (_, None) => {}
-            (_, Some(failure)) => tell_failure(failure, path),
+            (Verdict::Succeeded | Verdict::Spare, ..) | (.., None) => {}
+            (.., Some(failure)) => tell_failure(failure, path),
         }
     }
     let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome, voice));

@@ -33,7 +33,6 @@ impl Ours {
             workers: 1,
             max_restarts: u32::MAX,
             shutdown_grace: Duration::ZERO,
-            restart_grace: Duration::ZERO,
             max_restart_backoff: Duration::ZERO,
             is_elastic: true,
             runs_once: false,
@@ -102,8 +101,8 @@ impl Ours {
         let deadline = self.pursuit.take().map_or(MonoTime::default(), |pursuit| pursuit.deadline());
         let report = match (end, life.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
-                let has_peers = state.participants.len() > 1;
-                self.supervisor.handle_event(Event::Formed { restarts: 0, has_peers, lost_peers: false });
+                let nodes = state.participants.keys().cloned().collect();
+                self.supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
                 life.stage = Stage::Working { round: state.round };
                 let _ = self.obey(life, now);
                 return (idle().0, Some(Report::Joined { state }));
@@ -131,8 +130,7 @@ impl Ours {
     /// Looks at the membership as the agent does while its worker runs; what it does about it, if anything.
     fn look(&mut self, life: &mut Life, state: &Arc<State>, now: Duration) -> Option<Next> {
         let seen = self.member.membership(self.member.joined.as_deref(), state);
-        let reports = Reports { ours: seen.world_size(), ..Reports::default() };
-        self.supervisor.handle_membership(&seen, Some(&reports), life.clocks.mono(now));
+        self.supervisor.handle_membership(&seen, Some(&Reports::default()), life.clocks.mono(now));
         self.obey(life, now)
     }
 

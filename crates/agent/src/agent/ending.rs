@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::supervise::{Parting, Verdict};
+use rallypoint_core::supervise::{Parting, Signal, Verdict};
 use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::Agent;
 use crate::announcements;
 use crate::error::AgentError;
 use crate::events::OfWorker;
-use crate::outcome::{End, Outcome};
+use crate::outcome::Outcome;
 use crate::report::{self, Exit, Failure};
 
 /// How long closing or leaving the rendezvous may take.
@@ -28,6 +28,7 @@ const SIGNALLED_SHOW_TIMEOUT: Duration = Duration::from_secs(5);
 impl Agent {
     pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
         self.observer.ended();
+        self.stop_finishing();
         self.calls.drain(..).for_each(|call| drop(call.join()));
         let elsewhere = self.elsewhere.take().or_else(|| self.look_elsewhere(verdict));
         let suspects = match (verdict, &elsewhere) {
@@ -47,20 +48,23 @@ impl Agent {
                 self.config.rendezvous.run_id
             );
         }
-        let end = self.verdict(verdict);
-        self.tell_events(&end);
+        let unknown = || AgentError::Config("the agent ended without saying why; please report this".into());
+        let error = (verdict == Verdict::Error).then(|| self.error.take().unwrap_or_else(unknown));
+        self.tell_events(verdict, error.as_ref());
         self.logs.check_disk();
         let log_errors =
             [self.logs.error(), self.events.error()].into_iter().flatten().map(String::from).collect();
+        let formation = self.formation.as_ref();
         Outcome {
-            end,
+            verdict,
+            error,
             first_failure,
             suspects,
             last_exit: self.last_exit.map(report::Exit::from),
             restarts: self.supervisor.restarts(),
             starts: self.starts,
-            group: self.placement.as_ref().map(|place| (place.group_rank, place.group_world_size)),
-            world: self.placement.as_ref().map(|place| (place.ranks.first, place.ranks.world_size)),
+            group: formation.map(|formation| (formation.round.rank, formation.round.world_size)),
+            world: formation.map(|formation| (formation.ranks.first, formation.ranks.world_size)),
             failures: std::mem::take(&mut self.failures),
             log_errors,
             ran: self.start.elapsed(),
@@ -103,37 +107,10 @@ impl Agent {
         if let Some(node) = self.membership.as_ref().and_then(|seen| seen.closed_by.clone()) {
             return vec![node];
         }
-        let Some(round) = self.formation.as_ref().map(|formation| &formation.round) else {
-            return Vec::new();
-        };
-        let (mut suspects, mut store_answers) = (Vec::new(), true);
-        for (rank, node) in (0..).zip(&round.participants) {
-            // If the store is gone with the node that failed, any other node may be torch's.
-            let is_ours = store_answers && {
-                let answer = announcements::is_ours(&*round.store, rank);
-                store_answers = answer.is_ok();
-                answer.unwrap_or(false)
-            };
-            if rank != round.rank && !is_ours {
-                suspects.push(format!("node {rank} ({}, pid {})", node.addr, node.pid));
-            }
-        }
-        suspects
-    }
-
-    fn verdict(&mut self, verdict: Verdict) -> End {
-        match verdict {
-            Verdict::Succeeded => End::Succeeded,
-            Verdict::Failed => End::Failed,
-            Verdict::FailedElsewhere => End::FailedElsewhere,
-            Verdict::Unhealthy => End::Unhealthy,
-            Verdict::RoundOver => End::RoundOver,
-            Verdict::Signalled { signal, .. } => End::Signalled(signal.0),
-            Verdict::Spare => End::Spare,
-            Verdict::Error => End::Error(self.error.take().unwrap_or_else(|| {
-                AgentError::Config("the agent ended without saying why; please report this".into())
-            })),
-        }
+        let Some(formation) = &self.formation else { return Vec::new() };
+        let nodes = (0..).zip(&formation.round.participants);
+        let torchs = nodes.filter(|(rank, _)| formation.torch_nodes.contains(rank));
+        torchs.map(|(rank, node)| format!("node {rank} ({}, pid {})", node.addr, node.pid)).collect()
     }
 
     /// Closes or leaves the rendezvous, in the time there is.
@@ -142,11 +119,11 @@ impl Agent {
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
         let board = self.watching.as_ref().map(|watching| Arc::clone(&watching.board));
         self.watching = None;
-        let is_alone = round.as_ref().is_none_or(|round| round.world_size == 1);
+        let nodes = round.as_ref().map_or(1, |round| round.world_size);
         // The store ends with this node, and no other node has ever known its port.
         let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
         // The last node to finish has closed it. The host of the store, which ends last, closes it again to be sure.
-        let closed = verdict == Verdict::Succeeded && !is_alone && !handler.hosts_store();
+        let closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match parting {
@@ -171,7 +148,8 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(board), true) =
                 (verdict, board, handler.hosts_store())
             {
-                announcements::linger(&*board);
+                // One node has announced the failure and does not read it.
+                announcements::linger(&*board, nodes - 1);
             }
             drop(handler);
             drop(done);
@@ -179,17 +157,20 @@ impl Agent {
         let _ = is_done.recv_timeout(PART_TIMEOUT);
     }
 
-    fn tell_events(&mut self, end: &End) {
-        let state = match end {
-            End::Succeeded => "SUCCEEDED",
-            End::Failed | End::FailedElsewhere | End::Unhealthy => "FAILED",
-            End::Spare | End::RoundOver => return self.events.of_agent("SUCCEEDED", None),
-            End::Signalled(signal) => {
+    fn tell_events(&mut self, verdict: Verdict, error: Option<&AgentError>) {
+        let state = match verdict {
+            Verdict::Succeeded => "SUCCEEDED",
+            Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => "FAILED",
+            Verdict::Spare | Verdict::RoundOver => return self.events.of_agent("SUCCEEDED", None),
+            Verdict::Signalled(Signal(signal)) => {
                 let pid = std::process::id();
                 let error = format!("SignalException: Process {pid} got signal: {signal}");
                 return self.events.of_agent("FAILED", Some(&error));
             }
-            End::Error(error) => return self.events.of_agent("FAILED", Some(&error.to_string())),
+            Verdict::Error => {
+                let error = error.map(|error| error.to_string());
+                return self.events.of_agent("FAILED", error.as_deref());
+            }
         };
         for local_rank in 0..self.config.nproc_per_node {
             let failure = self.failures.iter().find(|failure| failure.local_rank == local_rank);

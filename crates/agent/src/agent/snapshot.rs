@@ -21,14 +21,15 @@ pub(super) struct Snapshot {
 
 impl Agent {
     pub(super) fn snapshot(&self) -> Snapshot {
-        let place = self.placement.as_ref();
+        let formation = self.formation.as_deref();
+        let round = formation.map(|formation| &formation.round);
         Snapshot {
             status: if self.supervisor.is_running() { "running" } else { "waiting" },
             run_id: self.config.rendezvous.run_id.clone(),
-            round: self.formation.as_ref().map(|formation| formation.round.round),
-            group_rank: place.map(|place| place.group_rank),
-            group_world_size: place.map(|place| place.group_world_size),
-            world_size: place.map(|place| place.ranks.world_size),
+            round: round.map(|round| round.round),
+            group_rank: round.map(|round| round.rank),
+            group_world_size: round.map(|round| round.world_size),
+            world_size: formation.map(|formation| formation.ranks.world_size),
             workers: self.processes.running().count(),
             starts: self.starts,
             restarts: self.supervisor.restarts(),

@@ -1,18 +1,17 @@
 //! Beginning a round: joining it, starting its workers, and taking down how they end.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy, Reason};
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Policy};
 
+use super::Agent;
 use super::message::Message;
-use super::{Agent, World};
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::error_file::Cause;
 use crate::events::OfWorker;
-use crate::joiner::Formation;
-use crate::placement::Placement;
+use crate::formation::Formation;
 use crate::processes::Ended;
 use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
@@ -26,25 +25,15 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
         workers: config.nproc_per_node,
         max_restarts: config.max_restarts,
         shutdown_grace: config.shutdown_grace,
-        restart_grace: config.shutdown_grace,
         max_restart_backoff: config.max_restart_backoff,
         is_elastic: config.rendezvous.backend != "static",
         runs_once: config.runs_once,
     }
 }
 
-/// The full name of this machine, asked for in the background: a name server may take its time.
-pub(super) fn host_name() -> Arc<OnceLock<String>> {
-    let name = Arc::new(OnceLock::new());
-    let here = Arc::clone(&name);
-    // Without a thread there is the short name.
-    let _ = std::thread::Builder::new().spawn(move || here.set(crate::host::full_name()));
-    name
-}
-
 impl Agent {
     /// Begins to join, after the output of the last start has been shown.
-    pub(super) fn join(&mut self, reason: Reason) {
+    pub(super) fn join(&mut self) {
         if let Some(attempt) = self.attempt.take() {
             // If the reader is slow, the rest is shown along with the output of the next start.
             attempt.finish(SHOW_TIMEOUT, || false);
@@ -53,15 +42,13 @@ impl Agent {
                 self.all_shown &= done.finish(SHOW_TIMEOUT, || true);
             }
         }
-        if let (Some(formation), true) = (&self.formation, std::mem::take(&mut self.counted)) {
+        if self.stop_finishing()
+            && let Some(formation) = &self.formation
+        {
             crate::exit_barrier::take_back(&formation.round);
         }
         self.joins_since = Instant::now();
         let (joiner, sender) = (Arc::clone(&self.joiner), self.sender.clone());
-        let failed_in = match reason {
-            Reason::WorkerFailed { .. } => self.formation.clone(),
-            _ => None,
-        };
         if let Some(watching) = &self.watching {
             watching.stop_looking();
         }
@@ -69,16 +56,12 @@ impl Agent {
         std::thread::spawn(move || {
             // The other nodes read the announcement before they see that this node waits for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
-            if let Some(last) = &failed_in {
-                joiner.wait_for_torch(last);
-            }
-            let joined = joiner.join(restarts, || sender.send(Message::InRound));
-            sender.send(Message::Joined(joined.map(Box::new)));
+            sender.send(Message::Joined(joiner.join(restarts).map(Arc::new)));
         });
     }
 
     /// This node is in a round.
-    pub(super) fn formed(&mut self, formation: Formation) {
+    pub(super) fn formed(&mut self, formation: Arc<Formation>) {
         let (met, ranked) = formation.took;
         self.events.took("RENDEZVOUS", met);
         self.events.took("ASSIGN_WORKER_RANKS", ranked);
@@ -90,24 +73,18 @@ impl Agent {
 
     /// Starts all workers; what can't be started is told to the supervisor.
     pub(super) fn start_workers(&mut self, restarts: u32) {
-        let Some(formation) = self.formation.clone() else { return };
-        let Some(handler) = self.handler().cloned() else { return };
+        let (Some(formation), Some(handler)) = (self.formation.take(), self.handler().cloned()) else {
+            return;
+        };
+        let formation = Arc::new(Formation { restarts, ..(*formation).clone() });
+        let round = &formation.round;
         self.starts += 1;
         self.failures.clear();
         self.pids.clear();
-        let (round, ranks) = (&formation.round, formation.ranks);
-        let placement = Placement {
-            group_rank: round.rank,
-            group_world_size: round.world_size,
-            ranks,
-            master: round.bootstrap_store_info.clone(),
-            restart_count: restarts,
-            use_agent_store: round.use_agent_store,
-        };
-        self.observer.formed(&self.world(&formation, restarts));
-        (self.events.placement, self.events.restarts) = (Some(placement.clone()), restarts);
-        let started = self.prepare(&placement).map(|plans| self.start_all(plans));
-        self.placement = Some(placement);
+        self.observer.formed(&formation.describe(&self.config));
+        self.events.formation = Some(Arc::clone(&formation));
+        let started = self.prepare(&formation).map(|plans| self.start_all(plans));
+        self.formation = Some(Arc::clone(&formation));
         if let Err(error) = started {
             self.error = Some(error);
             for rank in 0..self.config.nproc_per_node {
@@ -136,10 +113,10 @@ impl Agent {
         self.reap();
     }
 
-    fn prepare(&mut self, placement: &Placement) -> Result<Vec<WorkerPlan>> {
+    fn prepare(&mut self, formation: &Formation) -> Result<Vec<WorkerPlan>> {
         let timer_file = self.timers.as_mut().map(|timers| timers.restart()).transpose()?;
-        let attempt = self.attempt.insert(self.logs.start(placement)?);
-        let plans = plan(&self.config, placement, attempt, timer_file.as_deref())?;
+        let attempt = self.attempt.insert(self.logs.start(formation)?);
+        let plans = plan(&self.config, formation, attempt, timer_file.as_deref())?;
         self.error_files = plans.iter().map(|plan| plan.error_file.clone()).collect();
         Ok(plans)
     }
@@ -161,24 +138,6 @@ impl Agent {
                 }
                 None => self.supervisor.handle_event(Event::NotStarted(LocalRank(local_rank))),
             }
-        }
-    }
-
-    fn world(&self, formation: &Formation, restarts: u32) -> World {
-        let round = &formation.round;
-        let place = &round.bootstrap_store_info;
-        let interpreter = self.config.command.mode.interpreter();
-        World {
-            run_id: self.config.rendezvous.run_id.clone(),
-            round: round.round,
-            workers: formation.ranks.world_size,
-            nodes: round.participants.iter().map(|node| node.addr.to_string()).collect(),
-            group_world_size: round.world_size,
-            group_rank: round.rank,
-            ranks: (formation.ranks.first, u64::from(self.config.nproc_per_node)),
-            master: format!("{}:{}", place.master_addr, place.master_port),
-            interpreter: interpreter.map(|interpreter| interpreter.to_string_lossy().into_owned()),
-            restarts,
         }
     }
 
@@ -225,20 +184,20 @@ impl Agent {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         let path = self.error_files.get(local_rank as usize).cloned().flatten();
         let cause = path.as_deref().and_then(Cause::read);
-        let place = self.placement.as_ref();
+        let formation = self.formation.as_ref();
         let attempt = self.attempt.as_ref();
         let (last_lines, shown) = attempt.map(|attempt| attempt.last_lines(local_rank)).unwrap_or_default();
         Failure {
-            host: self.host.get().cloned().unwrap_or_else(crate::host::short_name),
-            group_rank: place.map_or(0, |place| place.group_rank),
+            host: crate::host::full_name(),
+            group_rank: formation.map_or(0, |formation| formation.round.rank),
             role: self.config.role.clone(),
-            rank: place.map_or(0, |place| place.rank(local_rank)),
+            rank: formation.map_or(0, |formation| formation.rank(local_rank)),
             local_rank,
             pid,
             exit,
             timestamp: cause.as_ref().and_then(|cause| cause.timestamp).unwrap_or(now),
             ran: ran.as_secs_f64(),
-            restart: place.map_or(0, |place| place.restart_count),
+            restart: formation.map_or(0, |formation| formation.restarts),
             error_file: path.filter(|_| cause.is_some()).map(|path| path.to_string_lossy().into_owned()),
             message: cause.map_or_else(|| exit.message(pid), |cause| cause.message),
             last_lines,

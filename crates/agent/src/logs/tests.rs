@@ -7,7 +7,8 @@ use rallypoint_testkit::{WAIT_TIMEOUT, eventually_or};
 
 use super::*;
 use crate::config::{LogDir, PerRank, Streams};
-use crate::environment::tests::{config, placement};
+use crate::environment::tests::config;
+use crate::formation::tests::formation;
 
 /// Only a failure takes that long.
 const MOST: Duration = Duration::from_secs(60);
@@ -47,7 +48,7 @@ fn folders_are_torchs_and_an_earlier_start_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 2, |logs| logs.redirects = PerRank::Some([(0, BOTH)].into()));
     for text in ["first\n", "second\n"] {
-        let mut attempt = logs.start(&placement()).unwrap();
+        let mut attempt = logs.start(&formation()).unwrap();
         let streams = attempt.worker(0).unwrap();
         assert!(attempt.worker(1).unwrap().stdout.is_none());
         write(&streams.stdout, text);
@@ -94,7 +95,7 @@ fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
     for written in [false, true] {
         let mut logs = Logs::create(&config(2)).unwrap();
         let temporary = logs.folder.path().unwrap().parent().unwrap().to_owned();
-        let mut attempt = logs.start(&placement()).unwrap();
+        let mut attempt = logs.start(&formation()).unwrap();
         let worker = attempt.worker(1).unwrap();
         if written {
             std::fs::write(worker.error_file.unwrap(), "{}").unwrap();
@@ -120,7 +121,7 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
         logs.prefix_template = Some("${role_name}/${rank}/${local_rank} $x|".into());
         logs.shown_ranks = Some(vec![0, 2]);
     });
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
     std::thread::scope(|scope| {
         for worker in &streams {
@@ -156,7 +157,7 @@ fn lines_that_nobody_takes_are_reported_and_those_of_a_slow_reader_wait() {
         true
     };
     let closed = OPEN.lock().unwrap();
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     let worker = attempt.worker(0).unwrap();
     write(&worker.stdout, "one\ntwo\nthree\n");
     assert!(!attempt.finish(Duration::from_millis(50), || false));
@@ -170,7 +171,7 @@ fn lines_that_nobody_takes_are_reported_and_those_of_a_slow_reader_wait() {
     assert!(attempt.finish(MOST, || false));
     // And one that is gone.
     logs.show = |_, _| false;
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     write(&attempt.worker(0).unwrap().stdout, "one\ntwo\n");
     assert!(!attempt.finish(MOST, || false));
 }
@@ -182,7 +183,7 @@ fn lines_are_shown_while_the_worker_runs() {
         logs.tee = PerRank::All(BOTH);
         logs.stdout_filters = vec!["want".into(), "also".into()];
     });
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     let worker = attempt.worker(0).unwrap();
     write(&worker.stdout, "not this\nI want this\nand also this\nwan");
     let expected = "[trainer0]:I want this\n[trainer0]:and also this\n";
@@ -198,7 +199,7 @@ fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
         logs.redirects = PerRank::Some([(1, BOTH)].into());
         logs.shown_ranks = Some(vec![2]);
     });
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
     for (rank, worker) in streams.iter().enumerate() {
         write(&worker.stderr, &format!("a\nworker {rank} failed"));
@@ -216,7 +217,7 @@ fn without_a_folder_nothing_is_written() {
     config.logs.tee = PerRank::All(BOTH);
     let mut logs = Logs::create(&config).unwrap();
     assert!(logs.folder().path().is_none());
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     let worker = attempt.worker(0).unwrap();
     assert!(worker.stdout.is_none() && worker.error_file.is_none());
     write(&worker.stderr, "");
@@ -245,7 +246,7 @@ fn output_whose_file_can_not_be_made_is_passed_through() {
         logs.redirects = PerRank::Some([(0, BOTH)].into());
         logs.shown_ranks = Some(vec![]);
     });
-    let mut attempt = logs.start(&placement()).unwrap();
+    let mut attempt = logs.start(&formation()).unwrap();
     // Nothing can be made below a file.
     let own = logs.folder().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();

@@ -146,7 +146,8 @@ fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() 
         ),
     ] {
         let outcome = Outcome {
-            end: End::FailedElsewhere,
+            verdict: Verdict::FailedElsewhere,
+            error: None,
             // It failed by itself while the job was ending: not the cause.
             failures: vec![failure(0, Exit::Code(1))],
             first_failure: None,
@@ -178,7 +179,8 @@ fn a_first_failure_on_another_node_is_the_cause_there_too() {
 #[test]
 fn the_end_report_says_what_happened() {
     let outcome = Outcome {
-        end: End::Failed,
+        verdict: Verdict::Failed,
+        error: None,
         failures: vec![failure(0, Exit::Signal(11))],
         first_failure: Some(failure(0, Exit::Signal(11))),
         last_exit: None,

@@ -1,6 +1,8 @@
-//! What happens to a node. Facts only: what comes of them is decided in the supervisor.
+//! What happens to a node. The supervisor decides what follows.
 
 use std::fmt;
+
+use crate::rendezvous::NodeDesc;
 
 /// The rank of a worker on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,65 +44,46 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Why this node is in no round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Obstacle {
-    /// The job is over, and this node was a spare.
-    Spare,
-    /// It left because it was told to.
-    Interrupted,
-    /// Anything else; whoever told of it has the details.
-    Failed,
-}
-
 /// Something that happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// This node is in a round and knows the ranks of its workers.
     Formed {
         /// How often the nodes of the round have restarted their workers after a failure: the most that any of them has.
         restarts: u32,
-        /// Whether other nodes are in the round.
-        has_peers: bool,
-        /// Whether a node of the round before is missing from this one.
-        lost_peers: bool,
+        /// The nodes of the round, where they are known.
+        nodes: Vec<NodeDesc>,
+        /// Whether all of them are ours, and not torch's.
+        are_all_ours: bool,
     },
-    /// It is in none.
-    NotFormed(Obstacle),
-    /// A worker could not be started; whoever told of it has the details. It counts as ended.
+    /// This node is in no round. The driver has the details.
+    NotFormed {
+        /// Whether the job has ended while this node was a spare.
+        is_spare: bool,
+    },
+    /// A worker could not be started, and counts as ended. The driver has the details.
     NotStarted(LocalRank),
     /// A worker ended.
     Exited(LocalRank, Exit),
     /// None of the processes that the workers have started is left.
     Alone,
-    /// A worker can't be interrupted, and has been so for too long.
-    Stuck(LocalRank),
+    /// A worker could not be interrupted for too long.
+    Stuck,
     /// This node was told to end.
     Signalled(Signal),
-    /// So many nodes wait for the next round.
-    NodesWaiting(u64),
-    /// So many nodes are gone from the round without having finished: they have left, or died.
-    NodesLeft(u64),
-    /// Nodes of the round have left it and wait for the next one.
-    RoundOver,
-    /// The other nodes have dropped this one from the round.
-    Dropped,
+    /// The nodes of the round have reported how many workers they have; these nodes have some.
+    WorkingNodes(Vec<NodeDesc>),
     /// No node of the round has been lost: the answer to `CheckPeers`.
     PeersAlive,
     /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
     PeerRestarts,
     /// Another node has failed for good.
     PeerFailed,
-    /// Somebody has closed the rendezvous.
-    Closed {
-        /// How many nodes have finished, this one included.
-        finished: u64,
-    },
-    /// The store of the round is lost; whoever told of it has the details.
+    /// The store of the round is lost. The driver has the details.
     StoreLost,
-    /// This node waits no longer for the others to finish; whether all have.
+    /// This node waits no longer for the other nodes to finish.
     Finished {
-        /// Whether all nodes have.
+        /// Whether all nodes have finished.
         all: bool,
     },
 }

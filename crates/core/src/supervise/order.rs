@@ -1,6 +1,7 @@
 //! What is to be done, and why. Each order prints on one line.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::event::{Exit, LocalRank, Signal};
 
@@ -18,8 +19,15 @@ pub enum Order {
     },
     /// Send a signal.
     Send(Target, Signal),
-    /// Tell the other nodes, now.
-    Tell(News),
+    /// Tell the other nodes now that a worker of this node has failed.
+    Announce {
+        /// The worker.
+        worker: LocalRank,
+        /// Whether the job has failed. Otherwise all nodes restart their workers.
+        is_final: bool,
+    },
+    /// Report that the next start is delayed by this long, because the workers ran for a short time again.
+    ReportPause(Duration),
     /// Report which nodes of the round are lost, and why.
     ReportLost,
     /// Report how many nodes wait for the next round, and that this node goes on.
@@ -28,13 +36,11 @@ pub enum Order {
     ReportFailed,
     /// Take this node out of the rendezvous now, while its workers end.
     Leave,
-    /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, or
-    /// with `NodesLeft`.
+    /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, unless the
+    /// membership shows the loss.
     CheckPeers(LocalRank),
     /// Wait until all nodes have finished; to be answered with `Finished`.
     Finish,
-    /// Give that up; it need not be answered.
-    StopFinishing,
     /// It is over.
     End {
         /// How it ended.
@@ -51,15 +57,6 @@ pub enum Target {
     Worker(LocalRank),
     /// What workers have started and left behind.
     Strays,
-}
-
-/// What other nodes are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum News {
-    /// A worker has failed here; all start over.
-    Restart(LocalRank),
-    /// A worker has failed here, and that was the last time.
-    Failure(LocalRank),
 }
 
 /// Why the workers are (re)started or stopped.
@@ -122,12 +119,7 @@ pub enum Verdict {
     /// The other nodes left the round of workers that run in one round only.
     RoundOver,
     /// This node was told to end.
-    Signalled {
-        /// By which signal.
-        signal: Signal,
-        /// Whether workers had been started by then.
-        started: bool,
-    },
+    Signalled(Signal),
     /// The job ended without this node.
     Spare,
     /// Something that whoever told of it has the details of.

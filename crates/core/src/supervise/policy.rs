@@ -9,10 +9,8 @@ pub struct Policy {
     pub workers: u32,
     /// How often they may be restarted after a failure.
     pub max_restarts: u32,
-    /// How long each may take to end when the node was told to.
+    /// How long each may take to end before it is killed.
     pub shutdown_grace: Duration,
-    /// How long when they are to be started again, or another has failed.
-    pub restart_grace: Duration,
     /// The longest pause before a restart.
     pub max_restart_backoff: Duration,
     /// Whether the job continues without nodes that are lost.
@@ -33,6 +31,9 @@ impl Policy {
 
     /// How long after a round has formed its nodes may take to report whether they have workers. Some never do.
     pub const WORKERS_REPORT_GRACE: Duration = Duration::from_secs(3);
+
+    /// How long nodes of torch's may take to notice that their workers have failed: Python may need a while to end.
+    pub const TORCH_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// A run of the workers that is shorter than this counts as a short run. Short runs in a row delay the next restart.
     pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);

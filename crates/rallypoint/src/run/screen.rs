@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use rallypoint_agent::{LaunchObserver, World};
+use rallypoint_agent::LaunchObserver;
 use rallypoint_rendezvous::Observer;
 
 use crate::live_line;
@@ -23,10 +23,10 @@ impl LaunchObserver for Screen {
         Arc::clone(&self.0) as _
     }
 
-    fn formed(&self, world: &World) {
+    fn formed(&self, world: &str) {
         self.0.end();
         match std::io::stderr().is_terminal() {
-            true => output::complain(&world.to_string()),
+            true => output::complain(world),
             false => tracing::info!("{world}"),
         }
     }

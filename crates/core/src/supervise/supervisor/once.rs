@@ -1,37 +1,26 @@
 //! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
 
 use super::{Phase, Supervisor, Then};
-use crate::rendezvous::{Membership, MonoTime, NodeDesc};
+use crate::rendezvous::{Membership, MonoTime};
 use crate::supervise::event::{Event, LocalRank, Signal};
-use crate::supervise::ladder::Ladder;
 use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
-use crate::supervise::peers::{Reports, unfinished};
+use crate::supervise::peers::Reports;
 use crate::supervise::policy::Policy;
 
 impl Supervisor {
-    /// The nodes of the round have reported how many workers they have; these nodes have some.
-    pub fn handle_working_nodes(&mut self, nodes: Vec<NodeDesc>) {
-        self.working_nodes = Some(nodes);
-    }
-
     pub(super) fn while_running_once(&mut self, event: Event) {
+        let is_idle = self.workers.is_empty();
         match event {
             Event::Exited(_, exit) if !exit.is_success() => self.fail_once(Verdict::Failed),
-            Event::Exited(..) if self.workers.iter().all(|worker| *worker == Ladder::Gone) => {
-                self.phase = Phase::Finishing { closed_since: None };
-                self.orders.push_back(Order::Finish);
-            }
+            Event::Exited(..) => self.finish_if_done(),
             Event::NotStarted(_) => self.fail_once(Verdict::Error),
-            Event::Signalled(signal) if self.workers.is_empty() => {
-                self.end(Then::End(self.signalled(signal), Parting::Leave));
-            }
+            Event::Signalled(signal) if is_idle => self.end(Verdict::Signalled(signal), Parting::Leave),
             Event::Signalled(signal) => {
                 let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
                 self.orders.extend(workers.map(|worker| Order::Send(worker, signal)));
             }
-            Event::StoreLost if self.workers.is_empty() => {
-                self.end(Then::End(Verdict::Error, Parting::Nothing));
-            }
+            Event::StoreLost if is_idle => self.end(Verdict::Error, Parting::Nothing),
+            Event::WorkingNodes(nodes) => self.working_nodes = Some(nodes),
             _ => {}
         }
     }
@@ -51,19 +40,15 @@ impl Supervisor {
         reports: Option<&Reports>,
         now: MonoTime,
     ) {
-        let lost = reports.map_or(0, |reports| unfinished(seen, reports));
+        let lost = reports.map_or(0, |reports| reports.unfinished(seen));
         let is_lost = self.peers.confirm_lost(seen, lost, now).is_some();
-        let gone = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
-        if gone > std::mem::replace(&mut self.reported_lost, gone) {
-            self.orders.push_back(Order::ReportLost);
-        }
+        self.report_lost(seen);
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
                 // The next round begins when this node has left, too.
                 self.orders.extend([Order::ReportFailed, Order::Leave]);
-                let then = Then::End(Verdict::RoundOver, Parting::Nothing);
-                self.stop(Signal::TERM, self.policy.restart_grace, then);
+                self.stop(Signal::TERM, Then::End(Verdict::RoundOver, Parting::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
@@ -79,15 +64,14 @@ impl Supervisor {
 
     /// Decides whether a node without workers joins again. It does not if that would cost another node its workers.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
-        let waiting = seen.num_nodes_waiting();
         if seen.is_closed {
-            return self.end(Then::End(Verdict::Spare, Parting::Nothing));
+            return self.end(Verdict::Spare, Parting::Nothing);
         }
         let has_workers = match &self.working_nodes {
             Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
             None => now.since(self.started_at) < Policy::WORKERS_REPORT_GRACE,
         };
-        match waiting {
+        match seen.num_nodes_waiting() {
             0 => self.report_waiting(seen),
             _ if seen.is_dropped => self.join(Reason::Dropped),
             _ if seen.is_round_over => self.join(Reason::RoundOver),
@@ -108,12 +92,11 @@ impl Supervisor {
 
     fn fail_once(&mut self, verdict: Verdict) {
         self.orders.push_back(Order::ReportFailed);
-        self.stop(Signal::TERM, self.policy.shutdown_grace, Then::End(verdict, Parting::Leave));
+        self.stop(Signal::TERM, Then::End(verdict, Parting::Leave));
     }
 
     fn end_finished(&mut self, parting: Parting) {
-        self.orders.push_back(Order::StopFinishing);
-        self.stop(Signal::TERM, self.policy.shutdown_grace, Then::End(Verdict::Succeeded, parting));
+        self.stop(Signal::TERM, Then::End(Verdict::Succeeded, parting));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::rendezvous::{LossCause, Lost};
+use crate::rendezvous::{LossCause, Lost, NodeDesc};
 use crate::supervise::event::Exit;
 
 const GRACE: Duration = Duration::from_secs(30);
@@ -22,12 +22,12 @@ fn running(workers: u32) -> Supervisor {
         workers,
         max_restarts: 0,
         shutdown_grace: GRACE,
-        restart_grace: GRACE,
         max_restart_backoff: GRACE,
         is_elastic: true,
         runs_once: true,
     });
-    supervisor.handle_event(Event::Formed { restarts: 0, has_peers: true, lost_peers: false });
+    let nodes = (0..3).map(node).collect();
+    supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
     let orders = orders(&mut supervisor, 0);
     assert_eq!(orders, [Order::Join(Reason::FirstStart), Order::Start { restarts: 0 }]);
     supervisor
@@ -38,7 +38,7 @@ fn orders(supervisor: &mut Supervisor, seconds: u64) -> Vec<Order> {
 }
 
 fn tell(supervisor: &mut Supervisor, events: &[Event]) -> Vec<Order> {
-    events.iter().for_each(|event| supervisor.handle_event(*event));
+    events.iter().for_each(|event| supervisor.handle_event(event.clone()));
     orders(supervisor, 0)
 }
 
@@ -82,8 +82,9 @@ fn a_worker_outlives_newcomers_losses_failures_of_peers_and_the_store() {
     assert_eq!(see(&mut node, 2, &newcomer(), Reports::default()), []);
     assert_eq!(see(&mut node, 3, &one_lost(), Reports::default()), [Order::ReportLost]);
     assert_eq!(see(&mut node, 4, &one_lost(), Reports::default()), []);
-    let events = [Event::PeerRestarts, Event::PeerFailed, Event::Closed { finished: 0 }, Event::StoreLost];
-    assert_eq!(tell(&mut node, &events), []);
+    assert_eq!(tell(&mut node, &[Event::PeerRestarts, Event::PeerFailed, Event::StoreLost]), []);
+    let closed = Membership { is_closed: true, ..one_lost() };
+    assert_eq!(see(&mut node, 5, &closed, Reports::default()), []);
     assert!(node.is_running());
 }
 
@@ -102,11 +103,11 @@ fn a_node_that_has_finished_waits_for_all_nodes_that_are_not_lost() {
     let mut node = running(1);
     let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
     assert_eq!(tell(&mut node, &finished), [Order::Finish]);
-    let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0, ours: 3 };
+    let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
     assert_eq!(see(&mut node, 1, &one_lost(), one), [Order::ReportLost]);
     assert_eq!(see(&mut node, 2, &one_lost(), one), [], "the other node works");
     let two = Reports { finished: 2, ours_finished: 2, ..one };
-    let expected = [Order::StopFinishing, end(Verdict::Succeeded, Parting::Leave)];
+    let expected = [end(Verdict::Succeeded, Parting::Leave)];
     assert_eq!(see(&mut node, 3, &one_lost(), two), expected);
 }
 
@@ -114,7 +115,7 @@ fn a_node_that_has_finished_waits_for_all_nodes_that_are_not_lost() {
 fn a_node_without_workers_joins_again_unless_another_would_lose_its_workers() {
     let mut idle = running(0);
     assert_eq!(see(&mut idle, 1, &newcomer(), Reports::default()), [], "the others may be about to report");
-    idle.handle_working_nodes(vec![node(2)]);
+    idle.handle_event(Event::WorkingNodes(vec![node(2)]));
     assert_eq!(see(&mut idle, 4, &newcomer(), Reports::default()), [Order::ReportWaiting(1)]);
     let lost = Membership { waiting: vec![node(3)], ..one_lost() };
     let expected = [Order::ReportLost, Order::Join(Reason::NodesWaiting(1))];
@@ -130,7 +131,7 @@ fn a_node_without_workers_joins_again_unless_another_would_lose_its_workers() {
 
 #[test]
 fn a_node_without_workers_stays_until_a_signal_or_the_end_of_the_job() {
-    let signalled = Verdict::Signalled { signal: Signal::TERM, started: true };
+    let signalled = Verdict::Signalled(Signal::TERM);
     assert_eq!(tell(&mut running(0), &[Event::Signalled(Signal::TERM)]), [end(signalled, Parting::Leave)]);
     let closed = Membership { is_closed: true, ..newcomer() };
     let expected = [end(Verdict::Spare, Parting::Nothing)];
