@@ -196,7 +196,7 @@ def test_a_node_alone_gives_up_in_time_and_is_out(lib, server):
 
 
 def test_a_time_out_says_who_came_and_how_many_must():
-    node = Node(OURS, OURS.server(), run_id(), (2, 3), join=1).start()
+    node = Node(OURS, OURS.server(), run_id(), (2, 3), join=3).start()
     with pytest.raises(OURS.api.RendezvousTimeoutError, match="1 of at least 2 nodes joined") as error:
         node.joined()
     assert "127.0.0.1" in str(error.value)

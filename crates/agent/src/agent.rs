@@ -33,7 +33,7 @@ use crate::events::Events;
 use crate::exit_barrier::EXIT_BARRIER_TIMEOUT;
 use crate::formation::Formation;
 use crate::joiner::Joiner;
-use crate::logs::{Attempt, Logs};
+use crate::logs::Logs;
 use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::report::Failure;
@@ -95,11 +95,6 @@ struct Agent {
     give_up: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,
-    attempt: Option<Attempt>,
-    /// Those of earlier starts of which something may still be shown.
-    retired: Vec<Attempt>,
-    /// Whether all lines of those that are over were shown.
-    all_shown: bool,
     /// A signal has come, whatever came of it.
     signalled: bool,
     /// The round of the last start.
@@ -169,9 +164,6 @@ impl Agent {
             give_up: None,
             observer,
             logs: Logs::create(&config)?,
-            attempt: None,
-            retired: Vec::new(),
-            all_shown: true,
             signalled: false,
             formation: None,
             epoch: 0,

@@ -1,5 +1,5 @@
 //! The workers' output: where each stream goes, and that all of it gets there. Folders are torch's (`logs/folder.rs`);
-//! what is shown on the way is passed on by a thread for each stream (`logs/tail.rs`).
+//! what is shown is passed on by one thread for each of the agent's streams (`logs/tail.rs`).
 //!
 //! A redirected stream is a file that the worker writes itself, so that nothing is lost with the agent. Standard error that
 //! is not redirected goes through the agent, which keeps the last lines for the failure report.
@@ -13,6 +13,7 @@ mod tail;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::{LaunchConfig, LogDir, LogsConfig};
@@ -22,10 +23,10 @@ use crate::formation::Formation;
 use crate::host;
 use crate::template::substitute;
 
-pub(crate) use folder::random_letters;
-pub(crate) use folder::{Folder, remove_unused};
+pub(crate) use folder::{Folder, random_letters, remove_unused};
 use last_lines::LastLines;
-use tail::{Console, Followed, Tail};
+use lines::Lines;
+use tail::{Console, Followed, Show, Tail};
 
 /// How often the disk of the log files is checked. Workers write them, so the agent sees no error when the disk is full.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,7 +35,6 @@ const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const PASSED_THROUGH: &str = "the workers run on, and their output is passed through instead of stored";
 
 /// The logs of a run, from its first start to its last.
-#[derive(Debug)]
 pub(crate) struct Logs {
     config: LogsConfig,
     role: String,
@@ -43,8 +43,41 @@ pub(crate) struct Logs {
     /// Why output of the workers is missing from the files.
     error: FirstError,
     next_disk_check: Instant,
-    /// How something is shown.
-    show: fn(Console, &[u8]) -> bool,
+    stdout: Tail,
+    stderr: Tail,
+    start: Start,
+}
+
+/// The files of one start of the workers.
+#[derive(Debug, Default)]
+struct Start {
+    dir: Option<PathBuf>,
+    stdout_filter: Option<Arc<Filter>>,
+    stderr_filter: Option<Arc<Filter>>,
+    /// What is put before a tee'd line of each worker.
+    prefixes: Vec<Vec<u8>>,
+    /// The last lines of each worker's standard error, and whether the console shows the stream.
+    stderr_ends: Vec<(LastLines, bool)>,
+}
+
+/// Lines with one of some texts in them also go to a file.
+#[derive(Debug)]
+struct Filter {
+    file: File,
+    path: PathBuf,
+    wanted: Vec<String>,
+    error: FirstError,
+}
+
+/// Where one worker's streams go.
+#[derive(Debug)]
+pub(crate) struct WorkerLogs {
+    /// Its standard output; inherited if there is none.
+    pub(crate) stdout: Option<OwnedFd>,
+    /// Its standard error; inherited if there is none.
+    pub(crate) stderr: Option<OwnedFd>,
+    /// Where it is to write what went wrong.
+    pub(crate) error_file: Option<PathBuf>,
 }
 
 impl Logs {
@@ -55,6 +88,10 @@ impl Logs {
     ///
     /// Fails if the folder can't be created for another reason.
     pub(crate) fn create(config: &LaunchConfig) -> Result<Logs> {
+        Logs::showing(config, tail::show)
+    }
+
+    fn showing(config: &LaunchConfig, show: Show) -> Result<Logs> {
         let error = FirstError::default();
         let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
@@ -70,7 +107,9 @@ impl Logs {
             folder,
             error,
             next_disk_check: Instant::now() + DISK_CHECK_INTERVAL,
-            show: tail::show,
+            stdout: Tail::start(Console::Out, show)?,
+            stderr: Tail::start(Console::Err, show)?,
+            start: Start::default(),
         })
     }
 
@@ -122,41 +161,36 @@ impl Logs {
         self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
-    /// Prepares a start: folders for all workers, and the threads that pass on their output. If no files can be created, all
-    /// output is passed on.
-    pub(crate) fn start(&mut self, formation: &Formation) -> Result<Attempt> {
-        let (dir, stdout, stderr) = self.files(formation).unwrap_or_else(|error| {
+    /// Prepares a start: folders and files for all workers. If no files can be created, all output is passed on.
+    pub(crate) fn start(&mut self, formation: &Formation) {
+        self.start = self.files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
-            (None, None, None)
+            Start::default()
         });
-        let prefixes = (0..self.workers).map(|local_rank| self.prefix(formation, local_rank)).collect();
-        let stdout = Tail::start(Console::Out, stdout, self.show)?;
-        let stderr = Tail::start(Console::Err, stderr, self.show)?;
-        let (config, error) = (self.config.clone(), self.error.clone());
-        Ok(Attempt { config, dir, prefixes, stdout, stderr, stderr_ends: Vec::new(), error })
+        self.start.prefixes =
+            (0..self.workers).map(|local_rank| self.prefix(formation, local_rank)).collect();
     }
 
     /// Creates the folder of a start, and its files for filtered lines.
-    fn files(&self, formation: &Formation) -> Result<(Option<PathBuf>, Option<Filter>, Option<Filter>)> {
+    fn files(&self, formation: &Formation) -> Result<Start> {
         // On a full disk the files could be created, but nothing could be written to them.
         if let Some(dir) = self.full_dir() {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
         let dir = self.folder.attempt(formation.restarts, self.workers)?;
-        let filtered = |wanted: &[String], name: &str| -> Result<Option<Filter>> {
-            match (wanted, &dir) {
-                ([], _) | (_, None) => Ok(None),
-                (wanted, Some(dir)) => {
-                    let path = dir.join(name);
-                    let (file, wanted, error) = (create(&path)?, wanted.to_vec(), self.error.clone());
-                    Ok(Some(Filter { file, path, wanted, error }))
-                }
-            }
+        let filtered = |wanted: &[String], name: &str| -> Result<Option<Arc<Filter>>> {
+            let Some(dir) = dir.as_ref().filter(|_| !wanted.is_empty()) else { return Ok(None) };
+            let path = dir.join(name);
+            let (file, wanted, error) = (create(&path)?, wanted.to_vec(), self.error.clone());
+            Ok(Some(Arc::new(Filter { file, path, wanted, error })))
         };
-        let stdout = filtered(&self.config.stdout_filters, "filtered_stdout.log")?;
-        let stderr = filtered(&self.config.stderr_filters, "filtered_stderr.log")?;
-        Ok((dir, stdout, stderr))
+        Ok(Start {
+            stdout_filter: filtered(&self.config.stdout_filters, "filtered_stdout.log")?,
+            stderr_filter: filtered(&self.config.stderr_filters, "filtered_stderr.log")?,
+            dir,
+            ..Start::default()
+        })
     }
 
     /// What is put before a tee'd line.
@@ -174,53 +208,11 @@ impl Logs {
             ),
         }
     }
-}
 
-/// Lines with one of some texts in them also go to a file.
-#[derive(Debug)]
-struct Filter {
-    file: File,
-    path: PathBuf,
-    wanted: Vec<String>,
-    error: FirstError,
-}
-
-/// The logs of one start.
-#[derive(Debug)]
-pub(crate) struct Attempt {
-    config: LogsConfig,
-    dir: Option<PathBuf>,
-    prefixes: Vec<Vec<u8>>,
-    stdout: Tail,
-    stderr: Tail,
-    stderr_ends: Vec<StderrEnd>,
-    error: FirstError,
-}
-
-/// The last lines of a worker's standard error.
-#[derive(Debug)]
-struct StderrEnd {
-    local_rank: u32,
-    lines: LastLines,
-    /// Whether the console shows the stream.
-    is_shown: bool,
-}
-
-/// Where one worker's streams go.
-#[derive(Debug)]
-pub(crate) struct WorkerLogs {
-    /// Its standard output; inherited if there is none.
-    pub(crate) stdout: Option<OwnedFd>,
-    /// Its standard error; inherited if there is none.
-    pub(crate) stderr: Option<OwnedFd>,
-    /// Where it is to write what went wrong.
-    pub(crate) error_file: Option<PathBuf>,
-}
-
-impl Attempt {
-    /// Returns the streams of one worker, once. A stream whose file can't be created is passed through.
+    /// Returns the streams of the next worker of this start, in the order of local ranks. A stream whose file can't be created is
+    /// passed through.
     pub(crate) fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
-        let dir = self.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
+        let dir = self.start.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
         let shown = shown || self.config.dir == LogDir::Nowhere;
@@ -240,7 +232,7 @@ impl Attempt {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
                 }
-                (Some(file.into()), LastLines::in_file(path), tee.stderr && shown)
+                (Some(file.into()), LastLines::InFile(path), tee.stderr && shown)
             }
             None if !self.config.keeps_last_lines => (None, LastLines::default(), true),
             None => {
@@ -248,13 +240,13 @@ impl Attempt {
                     let doing = "make a pipe for standard error".into();
                     AgentError::System { doing, source }
                 })?;
-                let kept = LastLines::default();
+                let last = LastLines::default();
                 let is_shown = shown || stored_err;
-                self.stderr.add(Followed::passage(ours, kept.clone(), is_shown));
-                (Some(theirs), kept, is_shown)
+                self.stderr.follow(Followed::Passage { file: ours.into(), last: last.clone(), is_shown });
+                (Some(theirs), last, is_shown)
             }
         };
-        self.stderr_ends.push(StderrEnd { local_rank, lines, is_shown });
+        self.start.stderr_ends.push((lines, is_shown));
         let error_file = dir.map(|dir| dir.join("error.json"));
         Ok(WorkerLogs { stdout, stderr, error_file })
     }
@@ -271,38 +263,38 @@ impl Attempt {
         }
     }
 
-    fn follow(&mut self, path: &Path, local_rank: u32, to: Console) -> Result<()> {
+    fn follow(&self, path: &Path, local_rank: u32, to: Console) -> Result<()> {
         let file = File::open(path).map_err(|source| AgentError::File {
             doing: "open",
             path: path.to_owned(),
             source,
         })?;
-        let prefix = self.prefixes.get(local_rank as usize).cloned().unwrap_or_default();
-        let tail = if to == Console::Out { &self.stdout } else { &self.stderr };
-        tail.add(Followed::file(file, prefix));
+        let prefix = self.start.prefixes.get(local_rank as usize).cloned().unwrap_or_default();
+        let (tail, filter) = match to {
+            Console::Out => (&self.stdout, &self.start.stdout_filter),
+            Console::Err => (&self.stderr, &self.start.stderr_filter),
+        };
+        tail.follow(Followed::File { file, prefix, lines: Lines::default(), filter: filter.clone() });
         Ok(())
     }
 
     /// Returns the last lines that a worker wrote to standard error up to now, and whether the console shows them.
     pub(crate) fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
-        // What has come but was not read yet is read first.
         self.stderr.catch_up();
-        let end = self.stderr_ends.iter().find(|end| end.local_rank == local_rank);
-        end.map(|end| (end.lines.lines(), end.is_shown)).unwrap_or_default()
+        let end = self.start.stderr_ends.get(local_rank as usize);
+        end.map(|(lines, is_shown)| (lines.lines(), *is_shown)).unwrap_or_default()
     }
 
-    /// Whether all was passed on, after it was finished.
-    pub(crate) fn is_done(&self) -> bool {
-        self.stdout.is_done() && self.stderr.is_done()
-    }
-
-    /// The workers have ended: passes on all that they wrote, for as long as it takes; but if nobody takes anything, no longer
-    /// than `patience`, or until `is_enough`. Returns whether all tee'd lines were shown.
+    /// The workers of this start have ended: passes on all that they wrote, for as long as that takes, but waits no longer than
+    /// `patience` for a reader that reads nothing, or until `is_enough`. What is left then is passed on along with the output of the
+    /// next start. Returns whether all tee'd lines were shown.
     pub(crate) fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
         let tails = [&self.stdout, &self.stderr];
-        tails.iter().for_each(|tail| tail.stop());
-        let [stdout, stderr] = tails.map(|tail| tail.wait(patience, &mut is_enough));
-        stdout && stderr
+        let flushes = tails.map(|tail| tail.flush(true));
+        let waits = tails.into_iter().zip(&flushes);
+        waits
+            .map(|(tail, flushed)| tail.wait(flushed, patience, &mut is_enough))
+            .fold(true, |all, shown| all & shown)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::config::{CommandMode, LaunchConfig};
 use crate::environment::{devices, environment};
 use crate::error::Result;
 use crate::formation::Formation;
-use crate::logs::Attempt;
+use crate::logs::Logs;
 use crate::numa;
 use crate::template::substitute_os;
 
@@ -38,14 +38,14 @@ pub(crate) struct WorkerPlan {
 pub(crate) fn plan(
     config: &LaunchConfig,
     formation: &Formation,
-    attempt: &mut Attempt,
+    logs: &mut Logs,
     timer_file: Option<&Path>,
 ) -> Result<Vec<WorkerPlan>> {
     let own = |name: &str| std::env::var_os(name);
     (0..config.nproc_per_node)
         .map(|local_rank| {
             let (program, args) = command_line(config, local_rank)?;
-            let logs = attempt.worker(local_rank)?;
+            let logs = logs.worker(local_rank)?;
             let error_file = logs.error_file.as_deref();
             let environment = environment(config, formation, local_rank, error_file, timer_file, &own)?;
             let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);

@@ -34,14 +34,7 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 impl Agent {
     /// Begins to join, after the output of the last start has been shown.
     pub(super) fn join(&mut self) {
-        if let Some(attempt) = self.attempt.take() {
-            // If the reader is slow, the rest is shown along with the output of the next start.
-            attempt.finish(SHOW_TIMEOUT, || false);
-            self.retired.push(attempt);
-            for done in self.retired.extract_if(.., |attempt| attempt.is_done()) {
-                self.all_shown &= done.finish(SHOW_TIMEOUT, || true);
-            }
-        }
+        self.logs.finish(SHOW_TIMEOUT, || false);
         if self.stop_finishing()
             && let Some(formation) = &self.formation
         {
@@ -115,8 +108,8 @@ impl Agent {
 
     fn prepare(&mut self, formation: &Formation) -> Result<Vec<WorkerPlan>> {
         let timer_file = self.timers.as_mut().map(|timers| timers.restart()).transpose()?;
-        let attempt = self.attempt.insert(self.logs.start(formation)?);
-        let plans = plan(&self.config, formation, attempt, timer_file.as_deref())?;
+        self.logs.start(formation);
+        let plans = plan(&self.config, formation, &mut self.logs, timer_file.as_deref())?;
         self.error_files = plans.iter().map(|plan| plan.error_file.clone()).collect();
         Ok(plans)
     }
@@ -185,8 +178,7 @@ impl Agent {
         let path = self.error_files.get(local_rank as usize).cloned().flatten();
         let cause = path.as_deref().and_then(Cause::read);
         let formation = self.formation.as_ref();
-        let attempt = self.attempt.as_ref();
-        let (last_lines, shown) = attempt.map(|attempt| attempt.last_lines(local_rank)).unwrap_or_default();
+        let (last_lines, shown) = self.logs.last_lines(local_rank);
         Failure {
             host: crate::host::full_name(),
             group_rank: formation.map_or(0, |formation| formation.round.rank),

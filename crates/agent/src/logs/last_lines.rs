@@ -1,31 +1,25 @@
 //! The last lines of a stream, for the failure report: kept while they pass, or read again from the file they are in.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::lines::Lines;
 
-/// So many lines tell what went wrong: the end of a traceback with its message.
-const KEPT: usize = 20;
-/// Of a line so many characters.
-const LONGEST: usize = 500;
-/// Of a file so much is read.
-const BYTES: u64 = 32 << 10;
+/// How many lines are reported: enough for the end of a traceback with its message.
+const MAX_LINES: usize = 20;
+/// How many characters of a line.
+const MAX_LINE_LENGTH: usize = 500;
+/// How many bytes of a stream are looked at.
+const MAX_BYTES: usize = 32 << 10;
 
 /// The last lines of a stream.
 #[derive(Debug, Clone)]
 pub(super) enum LastLines {
-    Kept(Arc<Mutex<Kept>>),
+    /// The last bytes that have passed.
+    Kept(Arc<Mutex<Vec<u8>>>),
     InFile(PathBuf),
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    lines: VecDeque<String>,
-    pending: Lines,
 }
 
 impl Default for LastLines {
@@ -35,68 +29,53 @@ impl Default for LastLines {
 }
 
 impl LastLines {
-    /// Those of a stream that goes to this file.
-    pub(super) fn in_file(path: PathBuf) -> LastLines {
-        LastLines::InFile(path)
-    }
-
-    /// These bytes have passed.
-    pub(super) fn pass(&self, bytes: &[u8]) {
-        let LastLines::Kept(kept) = self else { return };
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Kept { lines, pending } = &mut *kept;
-        pending.take(bytes, |line| {
-            if lines.len() == KEPT {
-                lines.pop_front();
-            }
-            lines.push_back(shorten(line));
-        });
-    }
-
-    /// What they are now.
-    pub(super) fn lines(&self) -> Vec<String> {
-        match self {
-            LastLines::Kept(kept) => {
-                let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                let rest = Some(kept.pending.rest()).filter(|rest| !rest.is_empty()).map(shorten);
-                last(kept.lines.iter().cloned().chain(rest).collect())
-            }
-            LastLines::InFile(path) => {
-                let mut bytes = Vec::new();
-                let mut read = || {
-                    let mut file = File::open(path)?;
-                    let length = file.metadata()?.len();
-                    file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
-                    file.take(BYTES).read_to_end(&mut bytes)
-                };
-                // Lines that can't be read are only missing from a report.
-                if read().is_err() {
-                    return Vec::new();
-                }
-                let (mut lines, mut all) = (Lines::default(), Vec::new());
-                lines.take(&bytes, |line| all.push(shorten(line)));
-                lines.finish(|line| all.push(shorten(line)));
-                if bytes.len() as u64 == BYTES && !all.is_empty() {
-                    // The first began before what was read.
-                    all.remove(0);
-                }
-                last(all)
+    /// Keeps bytes that pass.
+    pub(super) fn keep(&self, bytes: &[u8]) {
+        if let LastLines::Kept(kept) = self {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(bytes);
+            if kept.len() > 2 * MAX_BYTES {
+                let old = kept.len() - MAX_BYTES - 1;
+                kept.drain(..old);
             }
         }
     }
+
+    /// Returns the last lines up to now.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let bytes = match self {
+            LastLines::Kept(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            // Lines that can't be read are only missing from a report.
+            LastLines::InFile(path) => end_of(path).unwrap_or_default(),
+        };
+        let start = bytes.len().saturating_sub(MAX_BYTES);
+        let (mut lines, mut all) = (Lines::default(), Vec::new());
+        lines.take(&bytes[start..], |line| all.push(shorten(line)));
+        lines.finish(|line| all.push(shorten(line)));
+        if start > 0 && !all.is_empty() {
+            // The first line began before these bytes.
+            all.remove(0);
+        }
+        while all.last().is_some_and(|line| line.trim().is_empty()) {
+            all.pop();
+        }
+        all.split_off(all.len().saturating_sub(MAX_LINES))
+    }
 }
 
-/// The last of them, without empty ones at the end.
-fn last(mut lines: Vec<String>) -> Vec<String> {
-    while lines.last().is_some_and(|line| line.trim().is_empty()) {
-        lines.pop();
-    }
-    lines.split_off(lines.len().saturating_sub(KEPT))
+/// Returns the last bytes of a file: one more than are looked at, if there are more.
+fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES as u64 + 1)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn shorten(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(MAX_LINE_LENGTH) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.into_owned(),
     }
@@ -109,12 +88,12 @@ mod tests {
     #[test]
     fn the_last_lines_are_kept_with_one_that_has_no_end() {
         let kept = LastLines::default();
-        for n in 0..50 {
-            kept.pass(format!("line {n}\n").as_bytes());
+        for n in 0..50_000 {
+            kept.keep(format!("line {n}\n").as_bytes());
         }
-        kept.pass(b"no end");
+        kept.keep(b"no end");
         let lines = kept.lines();
-        assert_eq!((lines.len(), lines[0].as_str(), lines[19].as_str()), (20, "line 31", "no end"));
+        assert_eq!((lines.len(), lines[0].as_str(), lines[19].as_str()), (20, "line 49981", "no end"));
     }
 
     #[test]
@@ -122,16 +101,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stderr.log");
         std::fs::write(&path, format!("{}\nlast one\n\n", "x".repeat(100_000))).unwrap();
-        assert_eq!(LastLines::in_file(path.clone()).lines(), ["last one"]);
+        assert_eq!(LastLines::InFile(path.clone()).lines(), ["last one"]);
         std::fs::write(&path, "a\nb").unwrap();
-        assert_eq!(LastLines::in_file(path).lines(), ["a", "b"]);
-        assert!(LastLines::in_file(dir.path().join("absent")).lines().is_empty());
+        assert_eq!(LastLines::InFile(path).lines(), ["a", "b"]);
+        assert!(LastLines::InFile(dir.path().join("absent")).lines().is_empty());
     }
 
     #[test]
     fn a_long_line_is_cut_between_letters() {
         let kept = LastLines::default();
-        kept.pass("ü".repeat(LONGEST + 3).as_bytes());
-        assert_eq!(kept.lines()[0].chars().count(), LONGEST + 1);
+        kept.keep("ü".repeat(MAX_LINE_LENGTH + 3).as_bytes());
+        assert_eq!(kept.lines()[0].chars().count(), MAX_LINE_LENGTH + 1);
     }
 }

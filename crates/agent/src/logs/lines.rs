@@ -38,11 +38,6 @@ impl Lines {
             line(rest);
         }
     }
-
-    /// What has no end yet.
-    pub(super) fn rest(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 #[cfg(test)]

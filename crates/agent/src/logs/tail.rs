@@ -1,26 +1,29 @@
 //! A thread that passes on what the workers write to one of the agent's streams: tee'd files line by line with a prefix,
 //! standard error as it comes. Lines of different workers don't tear each other, and at the end nothing is left behind. Each
-//! stream has its own, so that who doesn't read one does not hold up the other.
+//! stream has its own thread, so that a reader that stops reading one stream does not hold up the other.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Filter;
 use super::last_lines::LastLines;
 use super::lines::Lines;
+use crate::channel::{self, Receiver, Sender};
 use crate::error::{AgentError, Result};
 
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long others wait for the thread.
-const CATCH_UP: Duration = Duration::from_secs(1);
+/// Interval for reading files. Standard error that passes through the agent is read when something comes.
+const READ_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long [`Tail::catch_up`] waits.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval for checking whether the reader of the agent's output still reads.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One of the agent's own streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,272 +32,213 @@ pub(super) enum Console {
     Err,
 }
 
+/// Shows bytes on a stream. Returns whether that was possible.
+pub(super) type Show = fn(Console, &[u8]) -> bool;
+
 /// Something that is passed on.
-#[derive(Debug)]
-pub(super) struct Followed {
-    from: From,
-    lines: Lines,
-    ended: bool,
-}
-
-#[derive(Debug)]
-enum From {
+pub(super) enum Followed {
     /// A file of which each line is shown with a prefix.
-    File { file: File, prefix: Vec<u8> },
-    /// A pipe or terminal whose bytes are shown as they are.
-    Passage { fd: Arc<OwnedFd>, last: LastLines, shown: bool },
+    File { file: File, prefix: Vec<u8>, lines: Lines, filter: Option<Arc<Filter>> },
+    /// The end of a pipe or terminal whose bytes are shown as they are.
+    Passage { file: File, last: LastLines, is_shown: bool },
 }
 
-impl Followed {
-    pub(super) fn file(file: File, prefix: Vec<u8>) -> Followed {
-        Followed { from: From::File { file, prefix }, lines: Lines::default(), ended: false }
-    }
-
-    pub(super) fn passage(fd: OwnedFd, last: LastLines, shown: bool) -> Followed {
-        Followed {
-            from: From::Passage { fd: Arc::new(fd), last, shown },
-            lines: Lines::default(),
-            ended: false,
-        }
-    }
+enum Command {
+    Follow(Followed),
+    /// Pass on all that was written, and reply whether all lines so far were shown. If `is_end`, no more will be written.
+    Flush {
+        is_end: bool,
+        reply: mpsc::Sender<bool>,
+    },
+    Stop,
 }
 
-/// The thread and what it follows.
-#[derive(Debug)]
+/// The thread, as others see it. It ends when this is dropped.
 pub(super) struct Tail {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    /// Locked while something is shown, which may take as long as the reader likes.
-    followed: Mutex<Passing>,
-    wake: OwnedFd,
-    stopping: AtomicBool,
-    /// Counts what was written, so that a slow reader is told from none.
-    progress: AtomicU64,
-    /// How often all was read: begun, and done.
-    begun: AtomicU64,
-    done: AtomicU64,
-    /// Whether lines could not be written because their reader is gone.
-    is_unread: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Passing {
-    to: Console,
-    followed: Vec<Followed>,
-    filter: Option<Filter>,
-    buffer: Vec<u8>,
-    show: fn(Console, &[u8]) -> bool,
+    commands: Sender<Command>,
+    progress: Arc<AtomicU64>,
 }
 
 impl Tail {
-    pub(super) fn start(
-        to: Console,
-        filter: Option<Filter>,
-        show: fn(Console, &[u8]) -> bool,
-    ) -> Result<Tail> {
-        let system = |doing: &str, source| AgentError::System { doing: doing.into(), source };
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| system("make an event descriptor", error.into()))?;
-        let passing = Passing { to, followed: Vec::new(), filter, buffer: vec![0; 64 << 10], show };
-        let shared = Arc::new(Shared {
-            followed: Mutex::new(passing),
-            wake,
-            stopping: AtomicBool::new(false),
-            progress: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            done: AtomicU64::new(0),
-            is_unread: AtomicBool::new(false),
-        });
-        let here = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("logs".into()).spawn(move || here.follow());
-        Ok(Tail { thread: thread.map_err(|error| system("start a thread", error))?, shared })
+    pub(super) fn start(to: Console, show: Show) -> Result<Tail> {
+        let system = |source| AgentError::System { doing: "start a thread for output".into(), source };
+        let (sender, commands) = channel::open().map_err(system)?;
+        let progress = Arc::new(AtomicU64::new(0));
+        let (all_shown, buffer) = (true, vec![0; 64 << 10]);
+        let passing = Passing {
+            to,
+            show,
+            commands,
+            progress: Arc::clone(&progress),
+            all_shown,
+            buffer,
+            followed: Vec::new(),
+        };
+        std::thread::Builder::new().name("logs".into()).spawn(move || passing.run()).map_err(system)?;
+        Ok(Tail { commands: sender, progress })
     }
 
-    pub(super) fn add(&self, followed: Followed) {
-        self.shared.lock().followed.push(followed);
-        self.shared.wake();
+    pub(super) fn follow(&self, followed: Followed) {
+        self.commands.send(Command::Follow(followed));
     }
 
-    /// Waits until what has come up to now was read, unless whoever reads our output holds that up.
+    /// Waits until what has been written up to now was read, unless the reader of the agent's output holds that up.
     pub(super) fn catch_up(&self) {
-        let next = self.shared.begun.load(Ordering::SeqCst) + 1;
-        self.shared.wake();
-        let deadline = Instant::now() + CATCH_UP;
-        while self.shared.done.load(Ordering::SeqCst) < next && !self.is_done() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        let _ = self.flush(false).recv_timeout(CATCH_UP_TIMEOUT);
     }
 
-    /// Nothing more will be written: it ends when all that was has been passed on.
-    pub(super) fn stop(&self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.wake();
+    /// Has the thread pass on all that was written. The receiver gets whether all lines so far were shown.
+    pub(super) fn flush(&self, is_end: bool) -> mpsc::Receiver<bool> {
+        let (reply, replied) = mpsc::channel();
+        self.commands.send(Command::Flush { is_end, reply });
+        replied
     }
 
-    /// Whether all was passed on.
-    pub(super) fn is_done(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// After it was stopped: waits as long as somebody takes what is passed on, or has not for less than `patience`, or until
-    /// `is_enough`. Returns whether all lines were shown.
-    pub(super) fn wait(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
-        let mut seen = (self.shared.progress.load(Ordering::SeqCst), Instant::now());
-        while !self.is_done() && seen.1.elapsed() < patience && !is_enough() {
-            std::thread::sleep(Duration::from_millis(1));
-            let progress = self.shared.progress.load(Ordering::SeqCst);
-            if progress != seen.0 {
-                seen = (progress, Instant::now());
+    /// Waits for the end of a flush until the reader has read nothing for `patience`, or until `is_enough`. Returns whether all
+    /// lines were shown.
+    pub(super) fn wait(
+        &self,
+        flushed: &mpsc::Receiver<bool>,
+        patience: Duration,
+        mut is_enough: impl FnMut() -> bool,
+    ) -> bool {
+        let (mut seen, mut since) = (None, Instant::now());
+        loop {
+            match flushed.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(all_shown) => return all_shown,
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let progress = Some(self.progress.load(Ordering::SeqCst));
+            if seen != progress {
+                (seen, since) = (progress, Instant::now());
+            }
+            if since.elapsed() >= patience || is_enough() {
+                return false;
             }
         }
-        self.is_done() && !self.shared.is_unread.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        self.stop();
+        self.commands.send(Command::Stop);
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Passing> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn follow(&self) {
-        loop {
-            // Asked before reading: what is written before it is said that all is written, is read.
-            let stopping = self.stopping.load(Ordering::SeqCst);
-            let pass = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let mut passing = self.lock();
-            passing.pass_all(self);
-            self.done.store(pass, Ordering::SeqCst);
-            if stopping {
-                passing.finish(self);
-                return;
-            }
-            drop(passing);
-            self.wait();
-        }
-    }
-
-    /// Until something may have come.
-    fn wait(&self) {
-        let passing = self.lock();
-        let mut has_files = false;
-        let mut waiting = Vec::new();
-        for followed in passing.followed.iter().filter(|followed| !followed.ended) {
-            match &followed.from {
-                From::File { .. } => has_files = true,
-                From::Passage { fd, .. } => waiting.push(Arc::clone(fd)),
-            }
-        }
-        drop(passing);
-        let ready = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds: Vec<_> = waiting.iter().map(|fd| ready(fd.as_fd())).collect();
-        fds.push(ready(self.wake.as_fd()));
-        let look = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
-        let _ = poll(&mut fds, has_files.then_some(&look));
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8][..]);
-    }
+/// The thread's side.
+struct Passing {
+    to: Console,
+    show: Show,
+    commands: Receiver<Command>,
+    /// Counts writes, so that a slow reader can be told from one that does not read.
+    progress: Arc<AtomicU64>,
+    /// Whether all tee'd lines were shown.
+    all_shown: bool,
+    buffer: Vec<u8>,
+    followed: Vec<Followed>,
 }
 
 impl Passing {
-    fn pass_all(&mut self, shared: &Shared) {
-        let Passing { to, followed, filter, buffer, show } = self;
-        for followed in followed.iter_mut().filter(|followed| !followed.ended) {
-            loop {
-                let read = match &mut followed.from {
-                    From::File { file, .. } => file.read(buffer),
-                    From::Passage { fd, .. } => {
-                        rustix::io::read(&**fd, &mut buffer[..]).map_err(io::Error::from)
+    fn run(mut self) {
+        loop {
+            self.wait();
+            for command in self.commands.take() {
+                match command {
+                    Command::Follow(followed) => self.followed.push(followed),
+                    Command::Flush { is_end, reply } => {
+                        self.pass_all(is_end);
+                        // The caller may have given up.
+                        let _ = reply.send(self.all_shown);
                     }
-                };
-                let bytes = match read {
-                    Ok(0) => {
-                        followed.ended = matches!(followed.from, From::Passage { .. });
-                        break;
-                    }
-                    Ok(length) => &buffer[..length],
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // A terminal whose other end is gone says so with an error.
-                    Err(_) => {
-                        followed.ended = true;
-                        break;
-                    }
-                };
-                match &followed.from {
-                    From::Passage { last, shown, .. } => {
-                        last.pass(bytes);
-                        if *shown {
-                            show(*to, bytes);
-                        }
-                    }
-                    From::File { prefix, .. } => {
-                        let mut batch = Batch { prefix, text: Vec::new(), filter };
-                        followed.lines.take(bytes, |line| batch.add(line));
-                        if !show(*to, &batch.text) {
-                            shared.is_unread.store(true, Ordering::SeqCst);
-                        }
+                    Command::Stop => return,
+                }
+            }
+            self.pass_all(false);
+        }
+    }
+
+    /// Waits until something may have come.
+    fn wait(&self) {
+        let mut has_files = false;
+        let mut watched = vec![PollFd::new(&self.commands.wakeup, PollFlags::IN)];
+        for followed in &self.followed {
+            match followed {
+                Followed::File { .. } => has_files = true,
+                Followed::Passage { file, .. } => {
+                    watched.push(PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN));
+                }
+            }
+        }
+        let _ = poll(&mut watched, has_files.then_some(&READ_INTERVAL));
+    }
+
+    /// Passes on all that has come. If `is_end`, no more will come, and the next start begins with nothing.
+    fn pass_all(&mut self, is_end: bool) {
+        let mut followed = std::mem::take(&mut self.followed);
+        followed.retain_mut(|followed| self.pass(followed, is_end) && !is_end);
+        self.followed = followed;
+    }
+
+    /// Passes on what has come from one worker. Returns whether more may come.
+    fn pass(&mut self, followed: &mut Followed, is_end: bool) -> bool {
+        let mut has_more = true;
+        while has_more {
+            let (Followed::File { file, .. } | Followed::Passage { file, .. }) = &mut *followed;
+            let bytes = match (file.read(&mut self.buffer), &*followed) {
+                (Ok(0), Followed::File { .. }) => break,
+                (Ok(length @ 1..), _) => &self.buffer[..length],
+                (Err(error), _) if error.kind() == ErrorKind::Interrupted => continue,
+                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => break,
+                // A terminal whose other end is gone says so with an error.
+                _ => {
+                    has_more = false;
+                    continue;
+                }
+            };
+            match followed {
+                Followed::Passage { last, is_shown, .. } => {
+                    last.keep(bytes);
+                    if *is_shown {
+                        (self.show)(self.to, bytes);
                     }
                 }
-                shared.progress.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Nothing more will come: a last line without an end is a line.
-    fn finish(&mut self, shared: &Shared) {
-        let Passing { to, followed, filter, show, .. } = self;
-        for followed in followed {
-            if let From::File { prefix, .. } = &followed.from {
-                let mut batch = Batch { prefix, text: Vec::new(), filter };
-                followed.lines.finish(|line| batch.add(line));
-                if !show(*to, &batch.text) {
-                    shared.is_unread.store(true, Ordering::SeqCst);
+                Followed::File { prefix, lines, filter, .. } => {
+                    let mut text = Vec::new();
+                    lines.take(bytes, |line| add(&mut text, prefix, line, filter.as_deref()));
+                    self.all_shown &= (self.show)(self.to, &text);
                 }
-                shared.progress.fetch_add(1, Ordering::SeqCst);
             }
+            self.progress.fetch_add(1, Ordering::SeqCst);
+        }
+        // A last line without an end is a line, too.
+        if let (Followed::File { prefix, lines, filter, .. }, true) = (followed, is_end) {
+            let mut text = Vec::new();
+            lines.finish(|line| add(&mut text, prefix, line, filter.as_deref()));
+            self.all_shown &= (self.show)(self.to, &text);
+        }
+        has_more
+    }
+}
+
+/// Adds a line with its prefix to a text that is shown with one write, and to the file for filtered lines.
+fn add(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
+    let start = text.len();
+    let line = String::from_utf8_lossy(line);
+    text.extend_from_slice(prefix);
+    text.extend_from_slice(line.as_bytes());
+    text.push(b'\n');
+    if let Some(filter) = filter
+        && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
+    {
+        // This copy is lost; the stream's own file may have the line.
+        if let Err(error) = (&filter.file).write_all(&text[start..]) {
+            filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
         }
     }
 }
 
-/// Lines that are shown with one write.
-struct Batch<'a> {
-    prefix: &'a [u8],
-    text: Vec<u8>,
-    filter: &'a mut Option<Filter>,
-}
-
-impl Batch<'_> {
-    fn add(&mut self, line: &[u8]) {
-        let start = self.text.len();
-        let line = String::from_utf8_lossy(line);
-        self.text.extend_from_slice(self.prefix);
-        self.text.extend_from_slice(line.as_bytes());
-        self.text.push(b'\n');
-        if let Some(filter) = self.filter
-            && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
-        {
-            // This copy is lost; the stream's own file may have the line.
-            if let Err(error) = filter.file.write_all(&self.text[start..]) {
-                filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
-            }
-        }
-    }
-}
-
-/// Shows something; whether anybody was there to see it. That nobody is ends no worker.
+/// Shows bytes on one of the agent's streams. Returns whether that was possible; if not, that ends no worker.
 pub(super) fn show(to: Console, bytes: &[u8]) -> bool {
     if bytes.is_empty() {
         return true;

@@ -19,7 +19,7 @@ fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
     let mut config = config(workers);
     config.logs.dir = LogDir::At(dir.to_owned());
     change(&mut config.logs);
-    Logs { show: |_, _| true, ..Logs::create(&config).unwrap() }
+    Logs::showing(&config, |_, _| true).unwrap()
 }
 
 fn tree(root: &Path) -> Vec<String> {
@@ -48,9 +48,9 @@ fn folders_are_torchs_and_an_earlier_start_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 2, |logs| logs.redirects = PerRank::Some([(0, BOTH)].into()));
     for text in ["first\n", "second\n"] {
-        let mut attempt = logs.start(&formation()).unwrap();
-        let streams = attempt.worker(0).unwrap();
-        assert!(attempt.worker(1).unwrap().stdout.is_none());
+        logs.start(&formation());
+        let streams = logs.worker(0).unwrap();
+        assert!(logs.worker(1).unwrap().stdout.is_none());
         write(&streams.stdout, text);
         assert!(streams.error_file.unwrap().ends_with("attempt_1/0/error.json"));
     }
@@ -74,10 +74,10 @@ fn a_folder_that_cannot_be_written_is_an_error_before_anything_starts() {
     std::fs::write(&file, "").unwrap();
     let mut config = config(1);
     config.logs.dir = LogDir::At(file.clone());
-    let error = Logs::create(&config).unwrap_err().to_string();
+    let error = Logs::create(&config).err().unwrap().to_string();
     assert_eq!(error, format!("log_dir: {} is a file", file.display()));
     config.logs.dir = LogDir::At(file.join("below"));
-    assert!(Logs::create(&config).unwrap_err().to_string().starts_with("cannot create"));
+    assert!(Logs::create(&config).err().unwrap().to_string().starts_with("cannot create"));
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
     for written in [false, true] {
         let mut logs = Logs::create(&config(2)).unwrap();
         let temporary = logs.folder.path().unwrap().parent().unwrap().to_owned();
-        let mut attempt = logs.start(&formation()).unwrap();
-        let worker = attempt.worker(1).unwrap();
+        logs.start(&formation());
+        let worker = logs.worker(1).unwrap();
         if written {
             std::fs::write(worker.error_file.unwrap(), "{}").unwrap();
         }
-        assert!(attempt.finish(MOST, || false));
+        assert!(logs.finish(MOST, || false));
         drop(logs);
         assert_eq!(temporary.exists(), written);
         let _ = std::fs::remove_dir_all(temporary);
@@ -121,8 +121,8 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
         logs.prefix_template = Some("${role_name}/${rank}/${local_rank} $x|".into());
         logs.shown_ranks = Some(vec![0, 2]);
     });
-    let mut attempt = logs.start(&formation()).unwrap();
-    let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
+    logs.start(&formation());
+    let streams: Vec<_> = (0..3).map(|rank| logs.worker(rank).unwrap()).collect();
     std::thread::scope(|scope| {
         for worker in &streams {
             scope.spawn(move || {
@@ -135,7 +135,7 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
             });
         }
     });
-    assert!(attempt.finish(MOST, || false));
+    assert!(logs.finish(MOST, || false));
     let shown = shown(&logs);
     for (rank, global) in [(0, 4), (2, 6)] {
         let prefix = format!("trainer/{global}/{rank} $x|");
@@ -151,29 +151,34 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
 fn lines_that_nobody_takes_are_reported_and_those_of_a_slow_reader_wait() {
     static OPEN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let dir = tempfile::tempdir().unwrap();
-    let mut logs = logs(dir.path(), 1, |logs| logs.tee = PerRank::All(BOTH));
-    logs.show = |_, _| {
+    let mut config = config(1);
+    (config.logs.dir, config.logs.tee) = (LogDir::At(dir.path().into()), PerRank::All(BOTH));
+    let mut logs = Logs::showing(&config, |_, _| {
         drop(OPEN.lock());
         true
-    };
+    })
+    .unwrap();
     let closed = OPEN.lock().unwrap();
-    let mut attempt = logs.start(&formation()).unwrap();
-    let worker = attempt.worker(0).unwrap();
+    logs.start(&formation());
+    let worker = logs.worker(0).unwrap();
     write(&worker.stdout, "one\ntwo\nthree\n");
-    assert!(!attempt.finish(Duration::from_millis(50), || false));
+    assert!(!logs.finish(Duration::from_millis(50), || false));
     let mut asked = 0;
     let is_enough = || {
         asked += 1;
         asked > 10
     };
-    assert!(!attempt.finish(MOST, is_enough), "somebody does not want to wait");
+    assert!(!logs.finish(MOST, is_enough), "the caller does not want to wait");
+    // The next start does not wait for the reader.
+    logs.start(&formation());
+    write(&logs.worker(0).unwrap().stdout, "four\n");
     drop(closed);
-    assert!(attempt.finish(MOST, || false));
-    // And one that is gone.
-    logs.show = |_, _| false;
-    let mut attempt = logs.start(&formation()).unwrap();
-    write(&attempt.worker(0).unwrap().stdout, "one\ntwo\n");
-    assert!(!attempt.finish(MOST, || false));
+    assert!(logs.finish(MOST, || false));
+    // And a reader that is gone.
+    let mut logs = Logs::showing(&config, |_, _| false).unwrap();
+    logs.start(&formation());
+    write(&logs.worker(0).unwrap().stdout, "one\ntwo\n");
+    assert!(!logs.finish(MOST, || false));
 }
 
 #[test]
@@ -183,12 +188,12 @@ fn lines_are_shown_while_the_worker_runs() {
         logs.tee = PerRank::All(BOTH);
         logs.stdout_filters = vec!["want".into(), "also".into()];
     });
-    let mut attempt = logs.start(&formation()).unwrap();
-    let worker = attempt.worker(0).unwrap();
+    logs.start(&formation());
+    let worker = logs.worker(0).unwrap();
     write(&worker.stdout, "not this\nI want this\nand also this\nwan");
     let expected = "[trainer0]:I want this\n[trainer0]:and also this\n";
     eventually_or(WAIT_TIMEOUT, || format!("{:?}", shown(&logs)), || shown(&logs) == expected);
-    assert!(attempt.finish(MOST, || false));
+    assert!(logs.finish(MOST, || false));
     assert_eq!(shown(&logs), expected);
 }
 
@@ -199,15 +204,15 @@ fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
         logs.redirects = PerRank::Some([(1, BOTH)].into());
         logs.shown_ranks = Some(vec![2]);
     });
-    let mut attempt = logs.start(&formation()).unwrap();
-    let streams: Vec<_> = (0..3).map(|rank| attempt.worker(rank).unwrap()).collect();
+    logs.start(&formation());
+    let streams: Vec<_> = (0..3).map(|rank| logs.worker(rank).unwrap()).collect();
     for (rank, worker) in streams.iter().enumerate() {
         write(&worker.stderr, &format!("a\nworker {rank} failed"));
         let lines = vec!["a".to_owned(), format!("worker {rank} failed")];
-        assert_eq!(attempt.last_lines(rank as u32), (lines, rank == 2));
+        assert_eq!(logs.last_lines(rank as u32), (lines, rank == 2));
     }
     // Those who still hold the other end don't hold up the end.
-    assert!(attempt.finish(MOST, || false));
+    assert!(logs.finish(MOST, || false));
 }
 
 #[test]
@@ -217,8 +222,8 @@ fn without_a_folder_nothing_is_written() {
     config.logs.tee = PerRank::All(BOTH);
     let mut logs = Logs::create(&config).unwrap();
     assert!(logs.folder().path().is_none());
-    let mut attempt = logs.start(&formation()).unwrap();
-    let worker = attempt.worker(0).unwrap();
+    logs.start(&formation());
+    let worker = logs.worker(0).unwrap();
     assert!(worker.stdout.is_none() && worker.error_file.is_none());
     write(&worker.stderr, "");
 }
@@ -230,11 +235,11 @@ fn filtered_lines_that_can_not_be_written_are_reported_and_the_others_are_shown(
     std::fs::write(&path, "one\ntwo\n").unwrap();
     let (error, full) = (FirstError::default(), PathBuf::from("/dev/full"));
     let file = File::options().write(true).open(&full).unwrap();
-    let filter = Filter { file, path: full, wanted: vec!["o".into()], error: error.clone() };
-    let tail = Tail::start(Console::Out, Some(filter), |_, _| true).unwrap();
-    tail.add(Followed::file(File::open(&path).unwrap(), b"0:".to_vec()));
-    tail.stop();
-    assert!(tail.wait(MOST, || false));
+    let filter = Arc::new(Filter { file, path: full, wanted: vec!["o".into()], error: error.clone() });
+    let tail = Tail::start(Console::Out, |_, _| true).unwrap();
+    let (file, prefix, lines) = (File::open(&path).unwrap(), b"0:".to_vec(), Lines::default());
+    tail.follow(Followed::File { file, prefix, lines, filter: Some(filter) });
+    assert!(tail.wait(&tail.flush(true), MOST, || false));
     let told = error.get().unwrap();
     assert!(told.starts_with("cannot write \"/dev/full\": No space left on device"), "{told}");
 }
@@ -246,14 +251,14 @@ fn output_whose_file_can_not_be_made_is_passed_through() {
         logs.redirects = PerRank::Some([(0, BOTH)].into());
         logs.shown_ranks = Some(vec![]);
     });
-    let mut attempt = logs.start(&formation()).unwrap();
+    logs.start(&formation());
     // Nothing can be made below a file.
     let own = logs.folder().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();
     std::fs::write(&own, "").unwrap();
-    assert!(attempt.worker(0).unwrap().stdout.is_none(), "it has the agent's");
-    assert!(attempt.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
-    assert!(attempt.worker(1).unwrap().stdout.is_some(), "output that was not asked for is not shown");
+    assert!(logs.worker(0).unwrap().stdout.is_none(), "it has the agent's");
+    assert!(logs.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
+    assert!(logs.worker(1).unwrap().stdout.is_some(), "output that was not asked for is not shown");
     let told = logs.error().unwrap();
     assert!(told.starts_with("cannot create") && told.contains("0/stdout.log"), "{told}");
 }

@@ -287,18 +287,23 @@ fn a_closed_rendezvous_says_who_closed_it_and_stays_closed() {
 #[test]
 fn a_time_out_says_who_came_how_many_must_and_which_setting_it_is() {
     let mut job = Job::new(3, 3);
-    job.settings.join_timeout = Duration::from_secs(1);
-    let mut patient = job.settings.clone();
-    patient.join_timeout = Duration::from_secs(3);
-    let (first, second) = (job.node(), job.node_with(patient));
-    let (first, second) = (join(&first), join(&second));
-    let text = first.join().unwrap().unwrap_err().to_string();
-    assert!(text.contains("2 of at least 3 nodes joined within 1 s (join_timeout)"), "{text}");
+    let patient = job.node();
+    job.settings.join_timeout = Duration::from_secs(3);
+    let hasty = job.node();
+    let waiting = join(&patient);
+    eventually("the patient node is in", SOON, || job.state().participants.contains_key(patient.node()));
+    let text = hasty.next_rendezvous().unwrap_err().to_string();
+    assert!(text.contains("2 of at least 3 nodes joined within 3 s (join_timeout)"), "{text}");
     assert!(text.contains(&format!("127.0.0.1 (pid {})", std::process::id())), "{text}");
     assert!(text.contains("--rdzv-conf join_timeout=SECONDS"), "{text}");
-    // The first has withdrawn, so the second is alone.
-    let text = second.join().unwrap().unwrap_err().to_string();
-    assert!(text.contains("1 of at least 3 nodes joined within 3 s"), "{text}");
+    let state = job.state();
+    assert_eq!(
+        state.participants.keys().collect::<Vec<_>>(),
+        [patient.node()],
+        "the hasty node has withdrawn"
+    );
+    patient.interrupt();
+    assert!(matches!(waiting.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
 }
 
 #[test]
