@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rallypoint_store::raise_file_limit;
 
 use crate::Options;
 use crate::control::Control;
@@ -198,15 +198,4 @@ impl Bench {
         let during = format!("the connection beside the load, to {}", self.control.address());
         BenchError::Lost { during, trouble, lost: 1, connections: 1 }
     }
-}
-
-/// Lets this process open as many files as it may; how many that is.
-fn raise_file_limit() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }

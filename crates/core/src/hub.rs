@@ -9,7 +9,6 @@ mod connection;
 mod deadlines;
 mod guard;
 mod jobs;
-mod offences;
 mod outbox;
 mod session;
 mod stats;
@@ -32,8 +31,6 @@ use crate::value::Value;
 use crate::wire::{Reply, Request};
 use connection::Connection;
 use jobs::Jobs;
-use offences::Offences;
-use session::Hold;
 use uploads::{Upload, Uploads};
 
 /// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
@@ -43,6 +40,8 @@ const UPLOAD_READ_BYTES: usize = 256 * 1024;
 /// The number of reads, and of bytes read, after which replies are sent before more is read.
 const BATCH_READS: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
+/// The interval at which deadlines are checked.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A connection of the hub. The generation distinguishes connections that use the same index one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,25 +126,23 @@ pub struct Hub<L = ()> {
     connections: Slab<Connection>,
     generation: u32,
     read_queue: VecDeque<usize>,
+    /// Connections with something to send, or to close.
     send_queue: VecDeque<usize>,
-    close_queue: VecDeque<usize>,
     /// Entries of the read queue that are left of the current pass, if one is under way.
     pass: Option<usize>,
     /// Reads and bytes since replies were last sent.
     batch: (usize, usize),
-    /// Connections without a handshake, oldest first. Entries may be out of date.
-    unvalidated: VecDeque<ConnectionId>,
-    /// Connections with an incomplete request, or with unsent replies. Entries may be out of date.
-    receiving: BTreeSet<usize>,
-    stalled: BTreeSet<usize>,
+    /// Connections with a running deadline. Entries may be out of date.
+    watched: BTreeSet<usize>,
     uploads: Uploads,
     input_held: usize,
     output_held: usize,
-    offences: Offences,
     jobs: Option<Jobs>,
     events: VecDeque<Event>,
+    /// The start of the current second of the log, the lines in it, and how many lines were suppressed since the last one.
+    logged: (Duration, u32),
+    suppressed: u64,
     stats: ServerStats,
-    sweep_interval: Duration,
     swept: Duration,
 }
 
@@ -153,8 +150,6 @@ impl<L: EffectLog> Hub<L> {
     /// Creates a server without connections whose engine records its effects in `log`.
     pub fn new(options: HubOptions, log: L) -> Hub<L> {
         let limits = options.limits;
-        let shortest = [limits.handshake, limits.partial_grace, limits.output_stall, limits.stale_after];
-        let shortest = shortest.into_iter().chain(options.expire_idle_jobs).min().unwrap_or_default();
         let engine = EngineOptions {
             limits: limits.clone(),
             seed: options.seed,
@@ -167,21 +162,18 @@ impl<L: EffectLog> Hub<L> {
             generation: 0,
             read_queue: VecDeque::new(),
             send_queue: VecDeque::new(),
-            close_queue: VecDeque::new(),
             pass: None,
             batch: (0, 0),
-            unvalidated: VecDeque::new(),
-            receiving: BTreeSet::new(),
-            stalled: BTreeSet::new(),
+            watched: BTreeSet::new(),
             // The rest of `input_total` is for small incomplete requests and those held back.
             uploads: Uploads::new(limits.input_total / 4 * 3),
             input_held: 0,
             output_held: 0,
-            offences: Offences::new(&limits),
             jobs: options.expire_idle_jobs.map(Jobs::new),
             events: VecDeque::new(),
+            logged: (Duration::ZERO, 0),
+            suppressed: 0,
             stats: ServerStats { most_connections: limits.connections as u64, ..ServerStats::default() },
-            sweep_interval: (shortest / 10).clamp(Duration::from_millis(5), Duration::from_secs(1)),
             swept: Duration::ZERO,
             limits,
         }
@@ -196,15 +188,11 @@ impl<L: EffectLog> Hub<L> {
             self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() }, now);
             return None;
         }
-        if self.offences.is_refused(peer.ip(), now) {
-            self.stats.refused += 1;
-            return None;
-        }
         self.generation = self.generation.wrapping_add(1);
         let slot = self.connections.vacant_entry();
         let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
         slot.insert(Connection::new(id, peer, now));
-        self.unvalidated.push_back(id);
+        self.watched.insert(id.index());
         // The handshake has usually arrived already.
         self.queue_read(id.index());
         Some(id)
@@ -233,7 +221,7 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles bytes that were read. `is_drained` says that there were no more.
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
-        let Some(connection) = self.find(id).filter(|connection| !connection.closing) else { return };
+        let Some(connection) = self.find(id) else { return };
         // The end of the bytes may have been announced before; then no further event announces it.
         connection.unread = !is_drained || connection.hung_up;
         self.batch.1 += bytes.len();
@@ -260,46 +248,39 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles a connection that failed while it was read or sent to.
     pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
-        let Some(connection) = self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
-        else {
-            return;
-        };
-        connection.outbox = Default::default();
-        match connection.closing {
-            true => self.close_queue.push_back(id.index()),
-            false => self.close(id.index(), now),
+        if let Some(connection) = self.find_any(id) {
+            connection.outbox = Default::default();
+            self.close(id.index(), now);
         }
     }
 
     /// Handles the result of sending: how many bytes the connection took, and whether it takes more.
     pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
-        let Some(connection) = self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
-        else {
-            return;
-        };
-        let was_congested = connection.is_congested(&self.limits);
+        let output_pause = self.limits.output_pause;
+        let Some(connection) = self.find_any(id) else { return };
+        let was_congested = connection.outbox.unsent() > output_pause;
         connection.outbox.advance(sent);
         let unsent = connection.outbox.unsent();
         if connection.closing {
-            return match unsent > 0 && takes_more {
-                true => self.queue_send(id.index()),
-                false => self.close_queue.push_back(id.index()),
-            };
+            if !takes_more {
+                connection.outbox = Default::default();
+            }
+            return self.queue_send(id.index());
         }
         if unsent == 0 {
             connection.stalled = None;
         } else if sent > 0 || connection.stalled.is_none() {
             connection.stalled = Some(now);
-            self.stalled.insert(id.index());
+            self.watched.insert(id.index());
         }
-        if was_congested && !connection.is_congested(&self.limits) {
+        if was_congested && unsent <= output_pause {
             self.queue_read(id.index());
         }
         // Counting walks all unsent values. The deadlines count again.
         if unsent == 0 || self.connections[id.index()].owed == 0 {
             self.count_output(id.index(), now);
         }
-        if unsent > 0 && takes_more && !self.connections[id.index()].closing {
+        if unsent > 0 && takes_more {
             self.queue_send(id.index());
         }
         self.close_if_finished(id.index(), now);
@@ -307,7 +288,7 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles the passing of time.
     pub fn handle_timeout(&mut self, now: Duration) {
-        if now.saturating_sub(self.swept) >= self.sweep_interval {
+        if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
             self.sweep(now);
         }
@@ -334,13 +315,15 @@ impl<L: EffectLog> Hub<L> {
             } else if let Some(index) = self.send_queue.pop_front() {
                 let Some(connection) = self.connections.get_mut(index) else { continue };
                 connection.in_send_queue = false;
+                let id = connection.id;
                 if connection.outbox.unsent() > 0 {
-                    return Some(Action::Send { id: connection.id });
+                    return Some(Action::Send { id });
+                }
+                if connection.closing {
+                    self.connections.remove(index);
+                    return Some(Action::Close { id });
                 }
                 self.close_if_finished(index, now);
-            } else if let Some(index) = self.close_queue.pop_front() {
-                let id = self.connections.remove(index).id;
-                return Some(Action::Close { id });
             } else {
                 self.batch = (0, 0);
                 if left == 0 {
@@ -353,7 +336,7 @@ impl<L: EffectLog> Hub<L> {
 
     /// Returns the next bytes to send to a connection: slices, and how many of them there are.
     pub fn transmit(&mut self, id: ConnectionId) -> ([&[u8]; MAX_SLICES], usize) {
-        match self.connections.get_mut(id.index()).filter(|connection| connection.id == id) {
+        match self.find_any(id) {
             Some(connection) => connection.outbox.slices(),
             None => ([&[]; MAX_SLICES], 0),
         }
@@ -361,14 +344,11 @@ impl<L: EffectLog> Hub<L> {
 
     /// Returns after which time the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even if nothing happens.
     pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
-        let is_idle = self.unvalidated.is_empty()
-            && self.receiving.is_empty()
-            && self.stalled.is_empty()
-            && self.jobs.as_ref().is_none_or(Jobs::is_empty);
+        let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
         match self.read_queue.is_empty() {
             false => Some(Duration::ZERO),
             true if is_idle => None,
-            true => Some((self.swept + self.sweep_interval).saturating_sub(now)),
+            true => Some((self.swept + SWEEP_INTERVAL).saturating_sub(now)),
         }
     }
 
@@ -400,14 +380,14 @@ impl<L: EffectLog> Hub<L> {
             |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
         assert_eq!((sum(|c| c.held), sum(|c| c.owed)), (self.input_held, self.output_held));
         assert_eq!(sum(|c| usize::from(c.blocked && !c.closing)), self.engine.snapshot().blocked);
-        let waiting = |c: &Connection| usize::from(matches!(c.upload, Upload::Waiting { .. }));
+        let waiting = |c: &Connection| usize::from(c.upload == Upload::Waiting);
         assert_eq!(sum(waiting), self.uploads.waiting());
         for (_, connection) in &self.connections {
             let session = &connection.session;
             // That a request is too long may be known only from the last byte of a length in it.
             let most = self.limits.frame_len + size_of::<u64>() - 1;
             assert!(
-                session.held() - session.deferred_bytes() <= most,
+                session.held() - session.backlog_bytes() <= most,
                 "{} bytes of one request",
                 session.held()
             );
@@ -416,8 +396,12 @@ impl<L: EffectLog> Hub<L> {
 
     // ---- one connection's turn ----
 
+    fn find_any(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
+    }
+
     fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.connections.get_mut(id.index()).filter(|connection| connection.id == id && !connection.closing)
+        self.find_any(id).filter(|connection| !connection.closing)
     }
 
     fn queue_read(&mut self, index: usize) {
@@ -445,8 +429,9 @@ impl<L: EffectLog> Hub<L> {
     fn take_turn(&mut self, index: usize, now: Duration) -> Option<Action> {
         let connection = self.connections.get_mut(index)?;
         connection.in_read_queue = false;
-        if connection.session.has_deferred() {
-            self.feed(index, &[], now);
+        if connection.session.has_backlog() {
+            let unparsed = connection.session.take_unparsed();
+            self.feed(index, &unparsed, now);
             self.queue_send(index);
         }
         let connection = &self.connections[index];
@@ -465,14 +450,16 @@ impl<L: EffectLog> Hub<L> {
             if connection.closing {
                 return;
             }
-            let hold = connection.hold(&self.limits);
-            if hold == Hold::No
-                && let Some(request) = connection.session.next_in_place(&mut input, &self.limits)
-            {
+            let is_blocked = connection.blocked;
+            if !is_blocked && connection.is_congested(&self.limits) {
+                connection.session.put_back(input);
+                break;
+            }
+            if !is_blocked && let Some(request) = connection.session.next_in_place(&mut input, &self.limits) {
                 self.handle_request(index, request, now);
                 continue;
             }
-            match connection.session.next(&mut input, &self.limits, hold) {
+            match connection.session.next(&mut input, &self.limits, is_blocked) {
                 Ok(Some(decoded)) => self.handle_held_request(index, decoded.request(), now),
                 Ok(None) => break,
                 Err(error) => return self.punish(index, error.into(), now),
@@ -519,7 +506,7 @@ impl<L: EffectLog> Hub<L> {
         connection.blocked = false;
         connection.outbox.push(Reply::Stop);
         self.queue_send(index);
-        if self.connections[index].session.has_deferred() {
+        if self.connections[index].session.has_backlog() {
             self.queue_read(index);
         }
         self.queue_read_if_unread(index);
@@ -543,8 +530,8 @@ impl<L: EffectLog> Hub<L> {
             self.uploads.end(index, std::mem::take(&mut connection.upload));
         }
         if let Some(receiving) = connection.receiving {
-            self.receiving.insert(index);
-            if connection.upload == Upload::None && receiving.grown.1 >= READ_BYTES {
+            self.watched.insert(index);
+            if connection.upload == Upload::None && receiving.len >= READ_BYTES {
                 let len = connection.session.decoder().expected().unwrap_or(self.limits.frame_len);
                 connection.upload = self.uploads.start(index, len);
             }
@@ -556,11 +543,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     fn admit_uploads(&mut self) {
-        while let Some(index) = self.uploads.next() {
-            let Upload::Waiting { len } = self.connections[index].upload else {
-                unreachable!("only connections with a waiting upload are in the queue");
-            };
-            let Some(upload) = self.uploads.admit_next(len) else { return };
+        while let Some((index, upload)) = self.uploads.admit_next() {
             self.connections[index].upload = upload;
             self.queue_read(index);
         }
@@ -579,23 +562,19 @@ impl<L: EffectLog> Hub<L> {
         let owed = if connection.outbox.unsent() > 0 { connection.outbox.held() } else { 0 };
         self.output_held = self.output_held + owed - connection.owed;
         connection.owed = owed;
-        connection.owed_since = match owed {
-            0 => None,
-            _ => connection.owed_since.or(Some(now)),
-        };
         if self.output_held > self.limits.output_total {
             self.close_oldest_output(now);
         }
     }
 
-    /// Closes the connection whose replies have been unsent for longest. A connection with few of them is closed only if no
-    /// other has more.
+    /// Closes the connection that has taken none of its replies for longest. A connection with few of them is closed only if
+    /// no other has more.
     fn close_oldest_output(&mut self, now: Duration) {
         let owing = self.connections.iter().filter(|(_, c)| !c.closing && c.owed > 0);
-        let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.owed_since)) else {
+        let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.stalled)) else {
             return;
         };
-        let age = connection.owed_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let age = connection.stalled.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let (total, limit, held) = (self.output_held, self.limits.output_total, connection.owed);
         self.connections[index].outbox = Default::default();
         self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age }, now);
@@ -611,21 +590,28 @@ impl<L: EffectLog> Hub<L> {
 
     /// Closes a connection for what its peer did.
     fn punish(&mut self, index: usize, reason: CloseReason, now: Duration) {
-        let peer = self.connections[index].peer;
-        self.offences.count(peer.ip(), now);
-        self.report(peer, reason, now);
+        self.report(self.connections[index].peer, reason, now);
         self.close(index, now);
     }
 
+    /// Counts a refused or closed connection, and logs it unless there are too many lines in this second.
     fn report(&mut self, peer: SocketAddr, reason: CloseReason, now: Duration) {
         self.stats.count(&reason);
-        if let Some(suppressed) = self.offences.may_log(now) {
-            self.events.push_back(Event::Closed { peer, reason, suppressed });
+        if now.saturating_sub(self.logged.0) >= Duration::from_secs(1) {
+            self.logged = (now, 0);
         }
+        if self.logged.1 >= self.limits.log_lines_per_second {
+            self.suppressed += 1;
+            return;
+        }
+        self.logged.1 += 1;
+        let suppressed = std::mem::take(&mut self.suppressed);
+        self.events.push_back(Event::Closed { peer, reason, suppressed });
     }
 
     /// Ends a connection. Replies that are still to be sent are offered to it until it takes no more.
     fn close(&mut self, index: usize, now: Duration) {
+        self.queue_send(index);
         let connection = &mut self.connections[index];
         if std::mem::replace(&mut connection.closing, true) {
             return;
@@ -634,10 +620,6 @@ impl<L: EffectLog> Hub<L> {
         self.output_held -= std::mem::take(&mut connection.owed);
         connection.session = Default::default();
         self.uploads.end(index, std::mem::take(&mut connection.upload));
-        match connection.outbox.unsent() {
-            0 => self.close_queue.push_back(index),
-            _ => self.queue_send(index),
-        }
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_disconnect(index, now);
         }

@@ -69,7 +69,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     for change in &args.limit {
         let set = match change.split_once('=') {
             Some((name, value)) => {
-                limits.get_or_insert_with(|| defaults.clone()).set_of_server(name.trim(), value.trim())
+                limits.get_or_insert_with(|| defaults.clone()).set(name.trim(), value.trim())
             }
             None => Err(format!("{change:?} is not NAME=VALUE")),
         };
@@ -107,12 +107,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::from).collect();
-    let options = ServerOptions {
-        listen,
-        limits: limits.clone(),
-        is_standalone: true,
-        expire_idle_jobs: args.expire_idle_jobs,
-    };
+    let options = ServerOptions::new(listen)
+        .limits(limits.clone())
+        .is_standalone(true)
+        .expire_idle_jobs(args.expire_idle_jobs);
     let mut server = match TcpStoreServer::start(options) {
         Ok(server) => server,
         Err(error) => {

@@ -7,7 +7,7 @@ use rallypoint_rendezvous::{
     RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters, Result,
     StaticRendezvousHandler, parse_rendezvous_config,
 };
-use rallypoint_store::{Listen, Store, TcpStoreServer};
+use rallypoint_store::{Store, TcpStoreServer};
 use rallypoint_testkit::held_port;
 
 /// Nodes of one job.
@@ -117,11 +117,7 @@ fn rank_0_in_a_process_of_its_own() {
 #[test]
 fn a_port_that_is_taken_by_something_else_says_so() {
     let job = Job::new();
-    let _other = TcpStoreServer::start(rallypoint_store::ServerOptions {
-        listen: vec![Listen::at("127.0.0.1", job.port)],
-        ..Default::default()
-    })
-    .unwrap();
+    let _other = TcpStoreServer::bind("127.0.0.1", job.port).unwrap();
     // Not through the server that the stores of one process share.
     let said = another_rank_0(&job);
     assert!(said.contains("address already in use"), "{said}");

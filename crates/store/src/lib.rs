@@ -129,6 +129,6 @@ pub use rallypoint_core::client::{
     Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, PeerProtocol, Retry,
     Violation,
 };
-pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer};
+pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
 pub use store::{DEFAULT_TIMEOUT, Store};
 pub use tcp::{TcpStore, TcpStoreOptions};

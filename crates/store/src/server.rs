@@ -4,12 +4,12 @@
 
 mod event_loop;
 mod listen;
-mod memory;
-mod shared;
+mod resources;
 mod sharing;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,27 +19,41 @@ use rallypoint_core::hub::HubOptions;
 
 pub use listen::Listen;
 pub use rallypoint_core::hub::ServerStats;
+pub use resources::raise_file_limit;
 pub use sharing::SharedServers;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
-use event_loop::EventLoop;
-use shared::Shared;
+use crate::options::setters;
+use event_loop::{Call, EventLoop};
 
 /// How to start a [`TcpStoreServer`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct ServerOptions {
-    /// Where to listen.
-    pub listen: Vec<Listen>,
-    /// What peers may do; the defaults, fitted to this machine's memory and file limit, if not given.
-    pub limits: Option<Limits>,
-    /// Whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone, and
-    /// never take its place.
-    pub is_standalone: bool,
-    /// Deletes the keys of a job after this time without a connection and without a request for one of its keys. A job is a run
-    /// id of a rendezvous; a connection belongs to the job whose key it named last. Keys outside of a rendezvous never expire.
-    /// `None` turns expiry off.
-    pub expire_idle_jobs: Option<Duration>,
+    listen: Vec<Listen>,
+    limits: Option<Limits>,
+    is_standalone: bool,
+    expire_idle_jobs: Option<Duration>,
+}
+
+impl ServerOptions {
+    /// A server that listens in these places.
+    pub fn new(listen: Vec<Listen>) -> ServerOptions {
+        ServerOptions { listen, limits: None, is_standalone: false, expire_idle_jobs: None }
+    }
+
+    setters! {
+        /// Sets what peers may do; `None` for [`TcpStoreServer::default_limits`].
+        limits: Option<Limits>;
+        /// Sets whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone,
+        /// and never take its place.
+        is_standalone: bool;
+        /// Deletes the keys of a job after this time without a connection and without a request for one of its keys. A job is
+        /// a run id of a rendezvous; a connection belongs to the job whose key it named last. Keys outside of a rendezvous
+        /// never expire. `None` turns expiry off.
+        expire_idle_jobs: Option<Duration>;
+    }
 }
 
 /// A running store server. Dropping it stops it and closes every connection.
@@ -47,8 +61,10 @@ pub struct ServerOptions {
 pub struct TcpStoreServer {
     addresses: Vec<SocketAddr>,
     instance: String,
-    shared: Arc<Shared>,
+    calls: Sender<Call>,
     waker: Arc<Waker>,
+    /// Alive while the event loop is.
+    alive: Weak<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -65,30 +81,28 @@ impl TcpStoreServer {
             if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
-        let shared = Arc::<Shared>::default();
         let wrong = |error| StoreError::Listen { address: "event loop".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
+        let addresses = addresses.map_err(wrong)?;
         let hub = HubOptions {
             limits,
             seed: random_number(),
             identity: identity.into_bytes(),
             expire_idle_jobs: options.expire_idle_jobs,
         };
-        let (event_loop, waker) = EventLoop::new(listeners, hub, Arc::clone(&shared)).map_err(wrong)?;
+        let (calls, called) = channel();
+        let (event_loop, waker) = EventLoop::new(listeners, hub, called).map_err(wrong)?;
+        let (waker, alive) = (Arc::new(waker), event_loop.alive());
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
             .map_err(wrong)?;
-        let addresses = addresses.map_err(wrong)?;
-        Ok(TcpStoreServer { addresses, instance, shared, waker: Arc::new(waker), thread: Some(thread) })
+        Ok(TcpStoreServer { addresses, instance, calls, waker, alive, thread: Some(thread) })
     }
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
     pub fn bind(host: &str, port: u16) -> Result<TcpStoreServer> {
-        TcpStoreServer::start(ServerOptions {
-            listen: vec![Listen::at(host, port)],
-            ..ServerOptions::default()
-        })
+        TcpStoreServer::start(ServerOptions::new(vec![Listen::at(host, port)]))
     }
 
     /// The server of this process on that port, started if there is none: the several stores of one process share it.
@@ -107,7 +121,7 @@ impl TcpStoreServer {
     /// the memory that the machine, the control groups and the resource limits leave to this process.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
-        limits.fit_memory(memory::budget());
+        limits.fit_memory(resources::budget());
         limits
     }
 
@@ -134,16 +148,17 @@ impl TcpStoreServer {
     /// Returns a function that any thread may call to ask whether the server is still serving. It stops by itself only if its
     /// sockets cannot be polled.
     pub fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        move || !shared.has_ended()
+        let alive = self.alive.clone();
+        move || alive.strong_count() > 0
     }
 
     /// Returns a function that any thread may call to ask for the figures. The event loop answers itself, so an answer shows
     /// that it turns. The function returns `None` if no answer comes within the given time.
     pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
-        let (shared, waker) = (Arc::clone(&self.shared), Arc::clone(&self.waker));
+        let (calls, waker) = (self.calls.clone(), Arc::clone(&self.waker));
         move |timeout| {
-            let replied = shared.ask();
+            let (reply, replied) = channel();
+            calls.send(Call::Stats(reply)).ok()?;
             waker.wake().ok()?;
             replied.recv_timeout(timeout).ok()
         }
@@ -152,8 +167,8 @@ impl TcpStoreServer {
     /// Stops the server. No request is answered once this returns.
     pub fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.shared.request_stop();
-            // A waker fails only if the loop has ended already.
+            // Both fail only if the loop has ended already.
+            let _ = self.calls.send(Call::Stop);
             let _ = self.waker.wake();
             let _ = thread.join();
         }

@@ -144,11 +144,11 @@ impl TcpStore {
                     None if options.multi_tenant => {
                         TcpStoreServer::shared(&host, port, Some(options.limits.clone()))?
                     }
-                    listen => Arc::new(TcpStoreServer::start(ServerOptions {
-                        listen: vec![listen.unwrap_or_else(|| Listen::at(&host, port))],
-                        limits: Some(options.limits.clone()),
-                        ..ServerOptions::default()
-                    })?),
+                    listen => {
+                        let listen = vec![listen.unwrap_or_else(|| Listen::at(&host, port))];
+                        let server = ServerOptions::new(listen).limits(options.limits.clone());
+                        Arc::new(TcpStoreServer::start(server)?)
+                    }
                 };
                 // The client connects to the address that was bound: the name may mean others too.
                 let bound = server.addresses()[0];

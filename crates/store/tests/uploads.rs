@@ -19,12 +19,8 @@ fn server_with_room(total: &str, stall: &str) -> TcpStoreServer {
     let mut limits = Limits::default();
     limits.set("input_total", total).unwrap();
     limits.set("input_stall", stall).unwrap();
-    TcpStoreServer::start(ServerOptions {
-        listen: vec![Listen::at("127.0.0.1", 0)],
-        limits: Some(limits),
-        ..ServerOptions::default()
-    })
-    .unwrap()
+    let listen = vec![Listen::at("127.0.0.1", 0)];
+    TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap()
 }
 
 fn connect(server: &TcpStoreServer) -> TcpStream {

@@ -3,10 +3,10 @@
 use core::net::SocketAddr;
 use std::time::Duration;
 
-use super::ConnectionId;
 use super::outbox::Outbox;
-use super::session::{Hold, Session};
+use super::session::Session;
 use super::uploads::Upload;
+use super::{CloseReason, ConnectionId};
 use crate::limits::Limits;
 
 /// A connection.
@@ -36,11 +36,10 @@ pub(super) struct Connection {
     pub(super) held: usize,
     /// The request that is arriving in pieces.
     pub(super) receiving: Option<Receiving>,
-    /// Since when the peer has taken none of its replies.
-    pub(super) stalled: Option<Duration>,
-    /// Bytes that count towards `output_total`, and since when there have been unsent replies.
+    /// Bytes that count towards `output_total`.
     pub(super) owed: usize,
-    pub(super) owed_since: Option<Duration>,
+    /// Since when the peer has taken none of its unsent replies.
+    pub(super) stalled: Option<Duration>,
 }
 
 /// A request that arrives in pieces.
@@ -48,15 +47,12 @@ pub(super) struct Connection {
 pub(super) struct Receiving {
     /// Its number among the requests of this connection that arrived in pieces.
     request: u64,
-    since: Duration,
     /// When it last grew, and to how many bytes.
-    pub(super) grown: (Duration, usize),
+    grown: Duration,
+    pub(super) len: usize,
     /// The start of the period over which its rate is measured, and how many bytes had arrived then.
     period: (Duration, usize),
 }
-
-/// The period over which the rate of a request is measured, so that one slow moment is not fatal.
-const RATE_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Connection {
     pub(super) fn new(id: ConnectionId, peer: SocketAddr, now: Duration) -> Connection {
@@ -76,9 +72,8 @@ impl Connection {
             upload: Upload::None,
             held: 0,
             receiving: None,
-            stalled: None,
             owed: 0,
-            owed_since: None,
+            stalled: None,
         }
     }
 
@@ -88,24 +83,14 @@ impl Connection {
         self.outbox.unsent() > limits.output_pause
     }
 
-    /// Returns why its requests are held back.
-    #[inline]
-    pub(super) fn hold(&self, limits: &Limits) -> Hold {
-        match self.blocked {
-            true => Hold::Blocked,
-            false if self.is_congested(limits) => Hold::Congested,
-            false => Hold::No,
-        }
-    }
-
     /// Returns whether more bytes should be read from it now.
     #[inline]
     pub(super) fn wants_input(&self, limits: &Limits) -> bool {
         !self.closing
             && !self.ended
-            && !matches!(self.upload, Upload::Waiting { .. })
+            && self.upload != Upload::Waiting
             && !self.is_congested(limits)
-            && self.session.deferred_bytes() <= limits.deferred_bytes
+            && self.session.backlog_bytes() <= limits.deferred_bytes
     }
 
     /// Returns whether it has all its replies and will get no further request, so that it can be closed.
@@ -113,7 +98,7 @@ impl Connection {
         // If too much is held back to read on, the announced end counts as read.
         let ended = self.ended || (self.hung_up && !self.wants_input(limits));
         // A peer that sends no more cannot cancel its wait.
-        let idle = self.blocked || (self.ended && !self.session.has_deferred());
+        let idle = self.blocked || (self.ended && !self.session.has_backlog());
         ended && idle && self.outbox.unsent() == 0
     }
 
@@ -128,38 +113,68 @@ impl Connection {
                 true
             }
             (Some(len), Some(receiving)) if receiving.request == request => {
-                if receiving.grown.1 != len {
-                    receiving.grown = (now, len);
+                if receiving.len != len {
+                    (receiving.grown, receiving.len) = (now, len);
                 }
                 false
             }
             (Some(len), receiving) => {
-                *receiving = Some(Receiving { request, since: now, grown: (now, len), period: (now, len) });
+                *receiving = Some(Receiving { request, grown: now, len, period: (now, len) });
                 true
             }
         }
     }
 
-    /// Returns whether the request in progress arrives at less than [`Limits::partial_rate`] after
-    /// [`Limits::partial_grace`].
-    pub(super) fn is_too_slow(&mut self, now: Duration, limits: &Limits) -> bool {
+    /// Returns whether the time for a handshake, a request or a reply is running.
+    pub(super) fn has_deadline(&self) -> bool {
+        let is_busy = !self.session.is_validated() || self.receiving.is_some() || self.stalled.is_some();
+        is_busy && !self.closing
+    }
+
+    /// Returns why the connection is closed if it has taken too long. `waiting` uploads of other connections wait.
+    pub(super) fn check_deadlines(
+        &mut self,
+        waiting: usize,
+        now: Duration,
+        limits: &Limits,
+    ) -> Option<CloseReason> {
+        let age = now.saturating_sub(self.opened);
+        if !self.session.is_validated() && age >= limits.handshake {
+            return Some(CloseReason::NoHandshake { age });
+        }
+        self.check_request(waiting, now, limits).or_else(|| self.check_replies(now, limits))
+    }
+
+    fn check_request(&mut self, waiting: usize, now: Duration, limits: &Limits) -> Option<CloseReason> {
         let is_read = self.wants_input(limits);
-        let Some(receiving) = &mut self.receiving else { return false };
-        let received = receiving.grown.1;
+        let receiving = self.receiving.as_mut()?;
         if !is_read {
             // Bytes that the hub does not read cannot arrive.
-            (receiving.since, receiving.grown.0) = (now, now);
+            (receiving.grown, receiving.period) = (now, (now, receiving.len));
         }
         let (since, before) = receiving.period;
         let elapsed = now.saturating_sub(since);
-        if now.saturating_sub(receiving.since) < limits.partial_grace {
-            receiving.period = (now, received);
-            return false;
+        if elapsed >= limits.partial_grace {
+            receiving.period = (now, receiving.len);
+            if ((receiving.len - before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64() {
+                return Some(CloseReason::SlowRequest { limit: limits.partial_rate });
+            }
         }
-        if elapsed < RATE_INTERVAL.min(limits.partial_grace) {
-            return false;
-        }
-        receiving.period = (now, received);
-        ((received - before) as f64) < limits.partial_rate as f64 * elapsed.as_secs_f64()
+        let is_admitted = matches!(self.upload, Upload::Admitted { .. });
+        let has_stopped = now.saturating_sub(receiving.grown) >= limits.input_stall;
+        let (stall, held) = (limits.input_stall, self.held);
+        (waiting > 0 && is_admitted && has_stopped).then_some(CloseReason::StalledUpload {
+            stall,
+            held,
+            waiting,
+        })
+    }
+
+    fn check_replies(&self, now: Duration, limits: &Limits) -> Option<CloseReason> {
+        let waited = now.saturating_sub(self.stalled?);
+        let is_large = self.owed > limits.output_hard;
+        let patience = if is_large { limits.output_stall / 3 } else { limits.output_stall };
+        let unsent = self.outbox.unsent();
+        (waited >= patience).then_some(CloseReason::SlowReader { unsent, waited })
     }
 }

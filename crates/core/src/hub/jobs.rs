@@ -1,7 +1,7 @@
 //! The table of jobs with keys in the store, for the expiry of idle jobs. A job is a run id of a rendezvous;
 //! [`run_id_of`] maps a key to its job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::key::Key;
@@ -25,10 +25,10 @@ const MAX_TABLE_BYTES: usize = 4 << 20;
 /// Approximate bytes of a job beyond its run id.
 const JOB_OVERHEAD: usize = 128;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Job {
-    /// The connections whose last rendezvous key was one of this job.
-    connections: BTreeSet<usize>,
+    /// The number of connections whose last rendezvous key was one of this job.
+    connections: usize,
     /// The time of the last request for one of its keys, or of the last disconnect.
     used: Duration,
 }
@@ -38,9 +38,9 @@ struct Job {
 pub(super) struct Jobs {
     /// The time without a request or connection after which a job is idle.
     idle_after: Duration,
-    jobs: BTreeMap<Key, Job>,
+    jobs: BTreeMap<Vec<u8>, Job>,
     /// The job of each connection.
-    by_connection: BTreeMap<usize, Key>,
+    by_connection: BTreeMap<usize, Vec<u8>>,
     bytes: usize,
 }
 
@@ -64,21 +64,19 @@ impl Jobs {
 
     fn use_job(&mut self, connection: usize, run_id: &[u8], now: Duration) {
         let current = self.by_connection.get(&connection);
-        if current.is_none_or(|current| **current != *run_id) {
+        if current.is_none_or(|current| current != run_id) {
             self.handle_disconnect(connection, now);
-            let run_id = Key::from(run_id);
-            if !self.jobs.contains_key(&run_id) {
+            if !self.jobs.contains_key(run_id) {
                 let bytes = run_id.len() + JOB_OVERHEAD;
                 if self.bytes + bytes > MAX_TABLE_BYTES {
                     return;
                 }
                 self.bytes += bytes;
-                self.jobs.insert(run_id.clone(), Job { connections: BTreeSet::new(), used: now });
             }
-            self.by_connection.insert(connection, run_id);
+            self.jobs.entry(run_id.to_vec()).or_default().connections += 1;
+            self.by_connection.insert(connection, run_id.to_vec());
         }
-        if let Some(job) = self.by_connection.get(&connection).and_then(|run_id| self.jobs.get_mut(run_id)) {
-            job.connections.insert(connection);
+        if let Some(job) = self.jobs.get_mut(run_id) {
             job.used = now;
         }
     }
@@ -87,7 +85,7 @@ impl Jobs {
     pub(super) fn handle_disconnect(&mut self, connection: usize, now: Duration) {
         let run_id = self.by_connection.remove(&connection);
         if let Some(job) = run_id.and_then(|run_id| self.jobs.get_mut(&run_id)) {
-            job.connections.remove(&connection);
+            job.connections -= 1;
             job.used = now;
         }
     }
@@ -97,16 +95,17 @@ impl Jobs {
     /// A job is idle if it has no connection and no client has named one of its keys for the configured time. All keys of a job
     /// are deleted at one moment, so that a job that returns finds all of its keys or none.
     pub(super) fn expire<L: EffectLog>(&mut self, engine: &mut Engine<L>, now: Duration) -> Vec<ExpiredJob> {
-        let is_idle =
-            |job: &Job| job.connections.is_empty() && now.saturating_sub(job.used) >= self.idle_after;
-        let idle = self.jobs.iter().filter(|(_, job)| is_idle(job));
-        let mut idle: BTreeMap<Key, ExpiredJob> = idle
-            .map(|(run_id, job)| {
-                let idle = now.saturating_sub(job.used);
-                (run_id.clone(), ExpiredJob { run_id: run_id.to_vec(), keys: 0, idle })
-            })
-            .collect();
-        if idle.is_empty() {
+        let mut expired = BTreeMap::new();
+        self.jobs.retain(|run_id, job| {
+            let idle = now.saturating_sub(job.used);
+            let is_used = job.connections > 0 || idle < self.idle_after;
+            if !is_used {
+                self.bytes -= run_id.len() + JOB_OVERHEAD;
+                expired.insert(run_id.clone(), ExpiredJob { run_id: run_id.clone(), keys: 0, idle });
+            }
+            is_used
+        });
+        if expired.is_empty() {
             return Vec::new();
         }
         let (mut keys, mut items) = (Vec::new(), Vec::new());
@@ -116,17 +115,13 @@ impl Jobs {
                 Effect::Push { key, .. } => (key, true),
                 _ => continue,
             };
-            if let Some(job) = run_id_of(key).and_then(|run_id| idle.get_mut(&Key::from(run_id))) {
+            if let Some(job) = run_id_of(key).and_then(|run_id| expired.get_mut(run_id)) {
                 job.keys += 1;
                 if is_item { items.push(Key::from(key)) } else { keys.push(Key::from(key)) }
             }
         }
         keys.iter().for_each(|key| engine.apply(Effect::Delete { key }));
         items.iter().for_each(|key| engine.apply(Effect::Pop { key }));
-        for run_id in idle.keys() {
-            self.jobs.remove(run_id);
-            self.bytes -= run_id.len() + JOB_OVERHEAD;
-        }
-        idle.into_values().filter(|job| job.keys > 0).collect()
+        expired.into_values().filter(|job| job.keys > 0).collect()
     }
 }

@@ -9,17 +9,6 @@ use crate::error::WireError;
 use crate::limits::Limits;
 use crate::wire::{Decoded, Frame, MAGIC, Op, Request, RequestDecoder};
 
-/// Why requests are held back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
-    /// They are not.
-    No,
-    /// An earlier request is blocked in the engine. A CANCEL_WAIT still passes.
-    Blocked,
-    /// The peer doesn't read its replies. Nothing passes.
-    Congested,
-}
-
 /// Approximate bytes of a request held back beyond its own: its slot in the queue, and its allocation.
 const DEFERRED_OVERHEAD: usize = 80;
 
@@ -31,17 +20,16 @@ const DEFERRED_KEPT: usize = 64;
 pub(super) struct Session {
     decoder: RequestDecoder,
     validated: bool,
+    /// Requests behind a blocked one.
     deferred: VecDeque<Frame>,
     deferred_bytes: usize,
-    /// Cancels among the deferred requests that were not handed out yet.
-    cancels: usize,
-    /// Cancels among the deferred requests that were handed out already, past what came before them: the first ones.
-    overtaken: usize,
+    /// Bytes that follow the deferred requests. They are parsed once the peer has taken its replies.
+    unparsed: Vec<u8>,
 }
 
 impl Session {
     /// Takes the next request for the engine if it is whole in `input` and no check but its parsing is needed, as for nearly
-    /// all requests. The caller makes sure that nothing is to be held back.
+    /// all requests. The caller makes sure that no request is blocked.
     #[inline(always)]
     pub(super) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         let is_plain = self.validated && self.deferred.is_empty();
@@ -51,74 +39,34 @@ impl Session {
         self.decoder.next_in_place(input, limits).map(|(request, _)| request)
     }
 
-    /// Returns the next request for the engine: one that was held back, or one taken off the front of `input`. Returns `None`
-    /// when there is nothing more to do; then `input` is used up.
+    /// Returns the next request for the engine: one that was held back, or one taken off the front of `input`. While a request
+    /// is blocked, only a CANCEL_WAIT passes, and the session holds back the others. Returns `None` when `input` is used up.
     pub(super) fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
-        hold: Hold,
+        is_blocked: bool,
     ) -> Result<Option<Decoded<'a>>, WireError> {
-        match hold {
-            Hold::No if self.has_deferred() => return Ok(self.pop_deferred().map(Decoded::InPieces)),
-            Hold::Blocked if self.cancels > 0 => {
-                self.overtake();
-                return Ok(Some(Decoded::InPlace(Request::CancelWait, &[Op::CancelWait as u8])));
-            }
-            _ => {}
+        if !is_blocked && let Some(frame) = self.pop_deferred() {
+            return Ok(Some(Decoded::InPieces(frame)));
         }
         loop {
             self.check_first_byte(input)?;
             let Some(decoded) = self.decoder.next(input, limits)? else { return Ok(None) };
-            if !self.validated {
-                self.validate(decoded.request())?;
-                continue;
+            match decoded.request() {
+                Request::Validate { magic: MAGIC } => self.validated = true,
+                Request::Validate { magic } => return Err(WireError::BadMagic { found: magic }),
+                request if !is_blocked || request == Request::CancelWait => return Ok(Some(decoded)),
+                _ => {
+                    let frame = decoded.into_frame();
+                    self.deferred_bytes += frame.len() + DEFERRED_OVERHEAD;
+                    self.deferred.push_back(frame);
+                }
             }
-            let is_cancel = decoded.request() == Request::CancelWait;
-            if hold == Hold::No || (hold == Hold::Blocked && is_cancel) {
-                return Ok(Some(decoded));
-            }
-            let frame = decoded.into_frame();
-            self.deferred_bytes += frame.len() + DEFERRED_OVERHEAD;
-            self.cancels += usize::from(is_cancel);
-            self.deferred.push_back(frame);
         }
     }
 
-    /// Takes the oldest request held back.
-    fn pop_deferred(&mut self) -> Option<Frame> {
-        let frame = self.take_front()?;
-        self.cancels -= usize::from(is_cancel(&frame));
-        self.drop_overtaken();
-        Some(frame)
-    }
-
-    /// Hands out the oldest cancel held back, past the requests before it, which wait for the request to be canceled.
-    fn overtake(&mut self) {
-        self.cancels -= 1;
-        self.overtaken += 1;
-        self.drop_overtaken();
-    }
-
-    /// Drops cancels that were handed out already once they are at the front.
-    fn drop_overtaken(&mut self) {
-        while self.overtaken > 0 && self.deferred.front().is_some_and(is_cancel) {
-            self.take_front();
-            self.overtaken -= 1;
-        }
-    }
-
-    fn take_front(&mut self) -> Option<Frame> {
-        let frame = self.deferred.pop_front()?;
-        if self.deferred.is_empty() {
-            // Free the capacity of a long queue: idle connections must stay small.
-            self.deferred.shrink_to(DEFERRED_KEPT);
-        }
-        self.deferred_bytes -= frame.len() + DEFERRED_OVERHEAD;
-        Some(frame)
-    }
-
-    /// Checks the first byte of a request before the request is whole.
+    /// Checks the first byte of a request before the request is whole: VALIDATE comes first, and once.
     fn check_first_byte(&self, input: &[u8]) -> Result<(), WireError> {
         let Some(&first) = input.first() else { return Ok(()) };
         if self.decoder.received().is_some() {
@@ -131,15 +79,25 @@ impl Session {
         }
     }
 
-    fn validate(&mut self, request: Request<'_>) -> Result<(), WireError> {
-        match request {
-            Request::Validate { magic: MAGIC } => {
-                self.validated = true;
-                Ok(())
-            }
-            Request::Validate { magic } => Err(WireError::BadMagic { found: magic }),
-            other => Err(WireError::NotValidated { found: other.op() as u8 }),
+    fn pop_deferred(&mut self) -> Option<Frame> {
+        let frame = self.deferred.pop_front()?;
+        self.deferred_bytes -= frame.len() + DEFERRED_OVERHEAD;
+        if self.deferred.is_empty() {
+            // Free the capacity of a long queue: idle connections must stay small.
+            self.deferred.shrink_to(DEFERRED_KEPT);
         }
+        Some(frame)
+    }
+
+    /// Keeps bytes for which the caller has no use yet.
+    pub(super) fn put_back(&mut self, input: &[u8]) {
+        debug_assert!(self.unparsed.is_empty(), "bytes that came before these are not parsed yet");
+        self.unparsed = input.to_vec();
+    }
+
+    /// Takes the bytes that were put back. The caller parses them before any other bytes.
+    pub(super) fn take_unparsed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unparsed)
     }
 
     /// Returns whether the handshake is done.
@@ -148,29 +106,25 @@ impl Session {
     }
 
     /// Returns whether requests are held back.
-    pub(super) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.deferred.is_empty() || !self.unparsed.is_empty()
     }
 
     /// Returns the bytes of requests held back, with the cost of keeping them: most requests are small, and a peer may send a
     /// million of one byte.
-    pub(super) fn deferred_bytes(&self) -> usize {
-        self.deferred_bytes
+    pub(super) fn backlog_bytes(&self) -> usize {
+        self.deferred_bytes + self.unparsed.len()
     }
 
     /// Returns the bytes held of requests that are incomplete or held back.
     pub(super) fn held(&self) -> usize {
-        self.decoder.held() + self.deferred_bytes
+        self.decoder.held() + self.backlog_bytes()
     }
 
     /// Returns the decoder, for the state of a request that has begun to arrive.
     pub(super) fn decoder(&self) -> &RequestDecoder {
         &self.decoder
     }
-}
-
-fn is_cancel(frame: &Frame) -> bool {
-    frame.request() == Request::CancelWait
 }
 
 #[cfg(test)]

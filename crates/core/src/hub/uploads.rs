@@ -9,10 +9,7 @@ pub(super) enum Upload {
     #[default]
     None,
     /// It waits for its share of the budget, and the connection is not read.
-    Waiting {
-        /// Its length, or the most it may be.
-        len: usize,
-    },
+    Waiting,
     /// It has its share.
     Admitted {
         /// The share in bytes.
@@ -25,7 +22,8 @@ pub(super) enum Upload {
 pub(super) struct Uploads {
     budget: usize,
     used: usize,
-    waiting: VecDeque<usize>,
+    /// Each with its length, or the most it may be.
+    waiting: VecDeque<(usize, usize)>,
 }
 
 impl Uploads {
@@ -38,43 +36,31 @@ impl Uploads {
         self.waiting.len()
     }
 
-    /// Starts an upload of this length. It is admitted if no other waits and the budget suffices.
+    /// Starts an upload of this length. It waits for [`Uploads::admit_next`].
     pub(super) fn start(&mut self, connection: usize, len: usize) -> Upload {
-        if self.waiting.is_empty() && self.fits(len) {
-            self.used += len;
-            return Upload::Admitted { len };
-        }
-        self.waiting.push_back(connection);
-        Upload::Waiting { len }
+        self.waiting.push_back((connection, len));
+        Upload::Waiting
     }
 
     /// Ends an upload.
     pub(super) fn end(&mut self, connection: usize, upload: Upload) {
         match upload {
             Upload::None => {}
-            Upload::Waiting { .. } => self.waiting.retain(|waiting| *waiting != connection),
+            Upload::Waiting => self.waiting.retain(|(waiting, _)| *waiting != connection),
             Upload::Admitted { len } => self.used -= len,
         }
     }
 
-    /// Returns the connection that has waited for longest.
-    pub(super) fn next(&self) -> Option<usize> {
-        self.waiting.front().copied()
-    }
-
-    /// Admits the upload that has waited for longest, which has this length, if the budget suffices.
-    pub(super) fn admit_next(&mut self, len: usize) -> Option<Upload> {
-        if !self.fits(len) {
+    /// Admits the upload that has waited for longest if the budget suffices, and returns its connection. An upload that is
+    /// larger than the budget is admitted alone.
+    pub(super) fn admit_next(&mut self) -> Option<(usize, Upload)> {
+        let (connection, len) = *self.waiting.front()?;
+        if self.used > 0 && self.used + len > self.budget {
             return None;
         }
-        self.waiting.pop_front()?;
+        self.waiting.pop_front();
         self.used += len;
-        Some(Upload::Admitted { len })
-    }
-
-    /// An upload that is larger than the budget is admitted alone.
-    fn fits(&self, len: usize) -> bool {
-        self.used == 0 || self.used + len <= self.budget
+        Some((connection, Upload::Admitted { len }))
     }
 }
 
@@ -82,41 +68,47 @@ impl Uploads {
 mod tests {
     use super::*;
 
-    const ADMITTED: Upload = Upload::Admitted { len: 40 };
-    const WAITING: Upload = Upload::Waiting { len: 40 };
+    /// Starts an upload, and returns the connections whose uploads are admitted then.
+    fn start(uploads: &mut Uploads, connection: usize, len: usize) -> Vec<usize> {
+        assert_eq!(uploads.start(connection, len), Upload::Waiting);
+        admitted(uploads)
+    }
+
+    fn admitted(uploads: &mut Uploads) -> Vec<usize> {
+        std::iter::from_fn(|| uploads.admit_next()).map(|(connection, _)| connection).collect()
+    }
 
     #[test]
     fn uploads_are_admitted_while_the_budget_lasts_and_then_in_their_order() {
         let mut uploads = Uploads::new(100);
-        assert_eq!([0, 1, 2, 3].map(|n| uploads.start(n, 40)), [ADMITTED, ADMITTED, WAITING, WAITING]);
-        assert_eq!(uploads.admit_next(40), None);
-        uploads.end(1, ADMITTED);
-        assert_eq!((uploads.next(), uploads.admit_next(40)), (Some(2), Some(ADMITTED)));
-        assert_eq!((uploads.next(), uploads.admit_next(40), uploads.waiting()), (Some(3), None, 1));
+        assert_eq!([0, 1, 2, 3].map(|n| start(&mut uploads, n, 40)), [vec![0], vec![1], vec![], vec![]]);
+        uploads.end(1, Upload::Admitted { len: 40 });
+        assert_eq!((admitted(&mut uploads), uploads.waiting()), (vec![2], 1));
     }
 
     #[test]
     fn a_small_upload_does_not_overtake_one_that_waits() {
         let mut uploads = Uploads::new(100);
-        uploads.start(0, 60);
-        assert_eq!(uploads.start(1, 60), Upload::Waiting { len: 60 });
-        assert_eq!(uploads.start(2, 1), Upload::Waiting { len: 1 });
+        assert_eq!(start(&mut uploads, 0, 60), [0]);
+        assert_eq!(start(&mut uploads, 1, 60), [0; 0]);
+        assert_eq!(start(&mut uploads, 2, 1), [0; 0]);
     }
 
     #[test]
     fn an_upload_that_ends_while_it_waits_is_forgotten() {
         let mut uploads = Uploads::new(100);
-        uploads.start(0, 100);
-        uploads.start(1, 40);
-        uploads.start(2, 40);
-        uploads.end(1, WAITING);
-        assert_eq!((uploads.next(), uploads.waiting()), (Some(2), 1));
+        start(&mut uploads, 0, 100);
+        start(&mut uploads, 1, 40);
+        start(&mut uploads, 2, 40);
+        uploads.end(1, Upload::Waiting);
+        uploads.end(0, Upload::Admitted { len: 100 });
+        assert_eq!((admitted(&mut uploads), uploads.waiting()), (vec![2], 0));
     }
 
     #[test]
     fn an_upload_larger_than_the_budget_is_admitted_alone() {
         let mut uploads = Uploads::new(100);
-        assert_eq!(uploads.start(0, 200), Upload::Admitted { len: 200 });
-        assert_eq!(uploads.start(1, 1), Upload::Waiting { len: 1 });
+        assert_eq!(start(&mut uploads, 0, 200), [0]);
+        assert_eq!(start(&mut uploads, 1, 1), [0; 0]);
     }
 }

@@ -64,9 +64,7 @@ pub(crate) fn validate() -> Vec<u8> {
 }
 
 impl Server {
-    pub(crate) fn new(mut limits: Limits, slots: usize, seed: u64) -> Server {
-        // All clients have the same address.
-        limits.offences_per_second = u32::MAX;
+    pub(crate) fn new(limits: Limits, slots: usize, seed: u64) -> Server {
         let identity = crate::simple::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
         let replica = Replica(Rc::new(RefCell::new(Replica::of(None))));

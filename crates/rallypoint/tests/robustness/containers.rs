@@ -94,9 +94,7 @@ fn inside_a_program() {
     let mut limits = TcpStoreServer::default_limits();
     limits.input_stall = INPUT_STALL;
     let listen = vec![Listen::at("127.0.0.1", 0)];
-    let server =
-        TcpStoreServer::start(ServerOptions { listen, limits: Some(limits), ..ServerOptions::default() })
-            .unwrap();
+    let server = TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap();
     println!("\nlistening on {}", server.addresses()[0]);
     let alive = server.liveness();
     while alive() {

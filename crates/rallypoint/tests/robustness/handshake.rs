@@ -62,7 +62,7 @@ fn c01_a_wrong_magic_is_closed_at_once_and_nothing_behind_it_is_done() {
 #[test]
 fn c01_a_wrong_magic_is_counted() {
     let listen = vec![Listen::at("127.0.0.1", 0)];
-    let server = TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() }).unwrap();
+    let server = TcpStoreServer::start(ServerOptions::new(listen)).unwrap();
     let mut client = Client::dial(server.addresses()[0]);
     client.send(&message(Request::Validate { magic: 0 }));
     client.end();

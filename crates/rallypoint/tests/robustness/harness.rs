@@ -11,6 +11,8 @@ use std::path::Path;
 
 pub(crate) use bystander::{Bystander, assert_undisturbed, probe};
 pub(crate) use process::{Process, TICK};
+/// This process needs as many files as the servers it attacks.
+pub(crate) use rallypoint_store::raise_file_limit;
 pub(crate) use rallypoint_testkit::{
     Client, End, announced, eventually_within as eventually, header, is_soak, list, message, pairs, scaled,
     string,
@@ -29,13 +31,4 @@ pub(crate) fn alone() -> File {
     let file = File::create(path).expect("the lock file");
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("the lock");
     file
-}
-
-/// This process needs as many files as the servers it attacks.
-pub(crate) fn raise_file_limit() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
-    limit.maximum.map_or(usize::MAX, |files| files as usize)
 }

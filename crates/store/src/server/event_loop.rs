@@ -3,18 +3,15 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use rallypoint_core::hub::{
-    Action, CloseReason, ConnectionId, Event, ExpiredJob, Hub, HubOptions, MAX_SLICES,
-};
+use rallypoint_core::hub::{Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats};
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
-
-use super::shared::Shared;
 
 /// The token of the waker. Listeners have the tokens above it; the tokens of connections have a generation in their upper
 /// half, which is never zero.
@@ -25,8 +22,15 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 const ACCEPT_BATCH: usize = 128;
 /// The interval after which accepting is tried again when files or memory were short.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Expired jobs that are logged by name.
-const LOGGED_JOBS: usize = 8;
+
+/// What another thread wants of the loop. The thread wakes the loop after each call.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// The figures of the server.
+    Stats(Sender<ServerStats>),
+    /// The end of the loop.
+    Stop,
+}
 
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
@@ -41,7 +45,9 @@ pub(super) struct EventLoop {
     /// When files or memory for another connection were last short.
     starved: Option<Duration>,
     out_of_files: bool,
-    shared: Arc<Shared>,
+    calls: Receiver<Call>,
+    /// Shows other threads that the loop has not ended.
+    alive: Arc<()>,
     started: Instant,
 }
 
@@ -55,7 +61,7 @@ impl EventLoop {
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         mut options: HubOptions,
-        shared: Arc<Shared>,
+        calls: Receiver<Call>,
     ) -> io::Result<(EventLoop, Waker)> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
@@ -64,7 +70,7 @@ impl EventLoop {
             poll.registry().register(&mut socket, Token(1 + index), Interest::READABLE)?;
             ready.push(Listener { socket, is_ready: false });
         }
-        options.limits.connections = options.limits.connections_within(raise_file_limit());
+        options.limits.connections = options.limits.connections_within(super::raise_file_limit());
         let event_loop = EventLoop {
             poll,
             listeners: ready,
@@ -74,18 +80,22 @@ impl EventLoop {
             spare_file: File::open("/dev/null").ok(),
             starved: None,
             out_of_files: false,
-            shared,
+            calls,
+            alive: Arc::new(()),
             started: Instant::now(),
         };
         Ok((event_loop, waker))
     }
 
+    /// Returns a pointer to something that lives as long as the loop.
+    pub(super) fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
+    }
+
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let _ended = shared.end_on_drop();
         let mut events = Events::with_capacity(1024);
-        while !shared.stop_requested() {
+        loop {
             match self.poll.poll(&mut events, self.timeout()) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -95,9 +105,10 @@ impl EventLoop {
                 }
             }
             let now = self.started.elapsed();
+            let mut is_called = false;
             for event in &events {
                 match event.token() {
-                    WAKE => {}
+                    WAKE => is_called = true,
                     Token(token) if token <= self.listeners.len() => {
                         self.listeners[token - 1].is_ready = true
                     }
@@ -123,12 +134,24 @@ impl EventLoop {
                 }
             }
             self.log_events();
-            self.shared.answer(|| {
-                let mut stats = self.hub.stats();
-                stats.out_of_files = u64::from(self.out_of_files);
-                stats
-            });
+            if is_called && !self.answer_calls() {
+                return;
+            }
         }
+    }
+
+    /// Answers the calls of other threads. Returns `false` if the loop must end.
+    fn answer_calls(&mut self) -> bool {
+        let mut stats = self.hub.stats();
+        stats.out_of_files = u64::from(self.out_of_files);
+        self.calls.try_iter().all(|call| match call {
+            Call::Stop => false,
+            Call::Stats(reply) => {
+                // The thread that asked may have given up.
+                let _ = reply.send(stats);
+                true
+            }
+        })
     }
 
     /// Returns how long to wait for sockets.
@@ -246,45 +269,25 @@ impl EventLoop {
         self.sockets[id.index()] = Some(socket);
     }
 
-    // ---- logging ----
-
     fn log_events(&mut self) {
-        let mut expired = Vec::new();
         while let Some(event) = self.hub.poll_event() {
             match event {
-                Event::Closed { peer, reason, suppressed } => log_closed(peer, &reason, suppressed),
-                Event::Expired(job) => expired.push(job),
+                Event::Closed { peer, reason, suppressed: 0 } => {
+                    tracing::warn!("closed {peer}: {:.160}", reason.to_string());
+                }
+                Event::Closed { peer, reason, suppressed } => {
+                    tracing::warn!(
+                        "closed {peer}: {:.160} ({suppressed} more not logged)",
+                        reason.to_string()
+                    );
+                }
+                Event::Expired(job) => tracing::info!(
+                    "job {} expired after {:.1} s without a client: deleted {}",
+                    printable(&job.run_id),
+                    job.idle.as_secs_f64(),
+                    counted(job.keys, "key")
+                ),
             }
         }
-        log_expired(&expired);
     }
-}
-
-fn log_closed(peer: SocketAddr, reason: &CloseReason, suppressed: u64) {
-    let more = if suppressed > 0 { format!(" ({suppressed} more not logged)") } else { String::new() };
-    tracing::warn!("closed {peer}: {:.160}{more}", reason.to_string());
-}
-
-fn log_expired(jobs: &[ExpiredJob]) {
-    for job in jobs.iter().take(LOGGED_JOBS) {
-        tracing::info!(
-            "job {} expired after {:.1} s without a client: deleted {}",
-            printable(&job.run_id),
-            job.idle.as_secs_f64(),
-            counted(job.keys, "key")
-        );
-    }
-    if let Some(more) = jobs.get(LOGGED_JOBS..).filter(|more| !more.is_empty()) {
-        let keys: usize = more.iter().map(|job| job.keys).sum();
-        tracing::info!("{} expired: deleted {}", counted(more.len(), "further job"), counted(keys, "key"));
-    }
-}
-
-/// Raises the limit of open files as far as this process may. Returns how many files it may open.
-fn raise_file_limit() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let files = setrlimit(Resource::Nofile, raised).map_or(limit.current, |()| limit.maximum);
-    files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }

@@ -55,11 +55,7 @@ pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<
     }
     let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
     let listen = vec![Listen::from(asked.clone())];
-    let server = Arc::new(TcpStoreServer::start(ServerOptions {
-        listen,
-        limits: Some(limits.clone()),
-        ..ServerOptions::default()
-    })?);
+    let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
     servers.retain(|_, entry| entry.server.strong_count() > 0);
     let entry = Entry { server: Arc::downgrade(&server), host: asked.host.clone(), limits };
     servers.insert(server.port(), entry);

@@ -13,7 +13,7 @@ use rallypoint_testkit::Port;
 use crate::clock::{SOON, eventually};
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
-    TcpStoreServer::start(ServerOptions { listen, ..ServerOptions::default() })
+    TcpStoreServer::start(ServerOptions::new(listen))
 }
 
 fn has_ipv6() -> bool {
@@ -319,9 +319,7 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
         let mut limits = TcpStoreServer::default_limits();
         limits.value_len = value_len;
         let listen = vec![Listen::at("127.0.0.1", 0)];
-        let server =
-            TcpStoreServer::start(ServerOptions { listen, limits: Some(limits), ..ServerOptions::default() })
-                .unwrap();
+        let server = TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap();
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         match store.set("key", &vec![7; len]) {
             Ok(()) => assert!(fits, "{len} of {value_len}"),

@@ -10,15 +10,15 @@ const CANCEL: u8 = Op::CancelWait as u8;
 /// A session past its handshake.
 fn validated() -> Session {
     let mut session = Session::default();
-    assert!(session.next(&mut &VALIDATE[..], &Limits::default(), Hold::No).unwrap().is_none());
+    assert!(session.next(&mut &VALIDATE[..], &Limits::default(), false).unwrap().is_none());
     session
 }
 
 /// The operations that come out of `bytes`, and the error that ended them.
-fn ops(session: &mut Session, bytes: &[u8], hold: Hold) -> (Vec<Op>, Option<WireError>) {
+fn ops(session: &mut Session, bytes: &[u8], is_blocked: bool) -> (Vec<Op>, Option<WireError>) {
     let (mut input, mut ops) = (bytes, Vec::new());
     loop {
-        match session.next(&mut input, &Limits::default(), hold) {
+        match session.next(&mut input, &Limits::default(), is_blocked) {
             Ok(Some(decoded)) => ops.push(decoded.request().op()),
             Ok(None) => {
                 assert!(input.is_empty(), "`None` means that the input is used up");
@@ -53,10 +53,10 @@ fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
     assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
     // The rest of a request that has begun is no request of its own.
     let mut begun = validated();
-    assert_eq!(ops(&mut begun, &set[..3], Hold::No), (vec![], None));
+    assert_eq!(ops(&mut begun, &set[..3], false), (vec![], None));
     assert_eq!(next_in_place(&mut begun, &set), (None, set.len()));
     let mut behind = validated();
-    assert_eq!(ops(&mut behind, &[NUM_KEYS], Hold::Congested), (vec![], None));
+    assert_eq!(ops(&mut behind, &[NUM_KEYS], true), (vec![], None));
     assert_eq!(next_in_place(&mut behind, &set), (None, set.len()));
 }
 
@@ -66,7 +66,7 @@ fn a_request_beyond_the_limits_is_not_taken_in_place() {
         let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
         let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);
         assert_eq!(validated().next_in_place(&mut &set[..], &limits), None, "{key}, {value}");
-        assert!(validated().next(&mut &set[..], &limits, Hold::No).is_err(), "{key}, {value}");
+        assert!(validated().next(&mut &set[..], &limits, false).is_err(), "{key}, {value}");
     }
 }
 
@@ -74,10 +74,10 @@ fn a_request_beyond_the_limits_is_not_taken_in_place() {
 fn validate_works_at_every_split_point() {
     for cut in 0..=VALIDATE.len() {
         let mut session = Session::default();
-        assert!(session.next(&mut &VALIDATE[..cut], &Limits::default(), Hold::No).unwrap().is_none());
+        assert!(session.next(&mut &VALIDATE[..cut], &Limits::default(), false).unwrap().is_none());
         assert_eq!(session.is_validated(), cut == VALIDATE.len());
         let rest = [&VALIDATE[cut..], &[NUM_KEYS]].concat();
-        assert_eq!(ops(&mut session, &rest, Hold::No), (vec![Op::NumKeys], None), "cut at {cut}");
+        assert_eq!(ops(&mut session, &rest, false), (vec![Op::NumKeys], None), "cut at {cut}");
         assert!(session.is_validated());
     }
 }
@@ -86,7 +86,7 @@ fn validate_works_at_every_split_point() {
 fn validate_works_byte_by_byte() {
     let mut session = Session::default();
     for byte in VALIDATE {
-        assert_eq!(ops(&mut session, &[byte], Hold::No), (vec![], None));
+        assert_eq!(ops(&mut session, &[byte], false), (vec![], None));
     }
     assert!(session.is_validated());
 }
@@ -96,14 +96,14 @@ fn a_wrong_magic_is_refused_and_nothing_behind_it_is_processed() {
     let mut bytes = encoded(&[Request::Validate { magic: 0xdead_beef }]);
     bytes.push(NUM_KEYS);
     let refused = WireError::BadMagic { found: 0xdead_beef };
-    assert_eq!(ops(&mut Session::default(), &bytes, Hold::No), (vec![], Some(refused)));
+    assert_eq!(ops(&mut Session::default(), &bytes, false), (vec![], Some(refused)));
 }
 
 #[test]
 fn a_command_before_validate_is_refused_at_its_first_byte() {
     for found in 1..=255 {
         let refused = WireError::NotValidated { found };
-        assert_eq!(ops(&mut Session::default(), &[found], Hold::No), (vec![], Some(refused)));
+        assert_eq!(ops(&mut Session::default(), &[found], false), (vec![], Some(refused)));
     }
 }
 
@@ -111,7 +111,7 @@ fn a_command_before_validate_is_refused_at_its_first_byte() {
 fn a_command_before_validate_never_reaches_the_engine() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
     let bytes = [&set[..], &VALIDATE].concat();
-    let (ops, error) = ops(&mut Session::default(), &bytes, Hold::No);
+    let (ops, error) = ops(&mut Session::default(), &bytes, false);
     assert_eq!((ops, error), (vec![], Some(WireError::NotValidated { found: 1 })));
 }
 
@@ -119,15 +119,15 @@ fn a_command_before_validate_never_reaches_the_engine() {
 fn an_unknown_operation_is_refused_at_its_first_byte() {
     for code in [0x13, 0x14, 0x7f, 0xff] {
         let refused = WireError::UnknownOp { code };
-        assert_eq!(ops(&mut validated(), &[NUM_KEYS, code], Hold::No), (vec![Op::NumKeys], Some(refused)));
+        assert_eq!(ops(&mut validated(), &[NUM_KEYS, code], false), (vec![Op::NumKeys], Some(refused)));
     }
 }
 
 #[test]
 fn a_second_validate_is_refused_at_its_first_byte() {
     let refused = Some(WireError::ValidatedTwice);
-    assert_eq!(ops(&mut validated(), &VALIDATE, Hold::No), (vec![], refused.clone()));
-    assert_eq!(ops(&mut validated(), &[NUM_KEYS, 0], Hold::No), (vec![Op::NumKeys], refused));
+    assert_eq!(ops(&mut validated(), &VALIDATE, false), (vec![], refused.clone()));
+    assert_eq!(ops(&mut validated(), &[NUM_KEYS, 0], false), (vec![Op::NumKeys], refused));
 }
 
 #[test]
@@ -135,103 +135,60 @@ fn a_zero_byte_inside_a_request_is_not_a_second_validate() {
     let bytes = encoded(&[Request::Get { key: b"\0" }]);
     let mut session = validated();
     for byte in &bytes[..bytes.len() - 1] {
-        assert_eq!(ops(&mut session, &[*byte], Hold::No), (vec![], None));
+        assert_eq!(ops(&mut session, &[*byte], false), (vec![], None));
     }
-    assert_eq!(ops(&mut session, &[0], Hold::No), (vec![Op::Get], None));
+    assert_eq!(ops(&mut session, &[0], false), (vec![Op::Get], None));
 }
 
 #[test]
 fn what_is_not_the_protocol_is_refused_even_behind_a_blocked_request() {
     let mut session = validated();
     let refused = WireError::UnknownOp { code: 0x13 };
-    assert_eq!(ops(&mut session, &[NUM_KEYS, 0x13], Hold::Blocked), (vec![], Some(refused)));
+    assert_eq!(ops(&mut session, &[NUM_KEYS, 0x13], true), (vec![], Some(refused)));
 }
 
 #[test]
 fn requests_behind_a_blocked_one_are_held_back_and_then_come_in_order() {
     let mut session = validated();
-    assert_eq!(ops(&mut session, &[NUM_KEYS, LIST_KEYS], Hold::Blocked), (vec![], None));
-    assert!(session.has_deferred());
-    assert_eq!(
-        ops(&mut session, &[NUM_KEYS], Hold::No),
-        (vec![Op::NumKeys, Op::ListKeys, Op::NumKeys], None)
-    );
-    assert!(!session.has_deferred());
+    assert_eq!(ops(&mut session, &[NUM_KEYS, LIST_KEYS], true), (vec![], None));
+    assert!(session.has_backlog());
+    assert_eq!(ops(&mut session, &[NUM_KEYS], false), (vec![Op::NumKeys, Op::ListKeys, Op::NumKeys], None));
+    assert!(!session.has_backlog());
 }
 
 #[test]
 fn a_cancel_overtakes_what_is_held_back() {
     let mut session = validated();
-    assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], Hold::Blocked), (vec![Op::CancelWait], None));
-    assert_eq!(ops(&mut session, &[], Hold::No), (vec![Op::NumKeys], None));
-}
-
-#[test]
-fn nothing_overtakes_while_the_peer_takes_no_replies() {
-    let mut session = validated();
-    assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], Hold::Congested), (vec![], None));
-    assert_eq!(ops(&mut session, &[], Hold::No), (vec![Op::NumKeys, Op::CancelWait], None));
-}
-
-#[test]
-fn a_cancel_held_back_with_its_wait_still_reaches_it() {
-    let keys: [&[u8]; 1] = [b"/absent"];
-    let wait = encoded(&[Request::Wait { keys: crate::wire::KeyList::new(&keys) }]);
-    let mut session = validated();
-    ops(&mut session, &[&wait[..], &[NUM_KEYS, CANCEL]].concat(), Hold::Congested);
-
-    let mut next = |hold| {
-        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
-    };
-    assert_eq!(next(Hold::No), Some(Op::Wait));
-    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
-    assert_eq!(next(Hold::No), Some(Op::NumKeys));
-    assert_eq!(next(Hold::No), None);
-    assert!(!session.has_deferred());
-    assert_eq!(session.deferred_bytes(), 0);
-}
-
-#[test]
-fn cancels_held_back_each_overtake_once() {
-    let mut session = validated();
-    ops(&mut session, &[NUM_KEYS, CANCEL, LIST_KEYS, CANCEL, CANCEL], Hold::Congested);
-    let mut next = |hold| {
-        session.next(&mut &[][..], &Limits::default(), hold).unwrap().map(|decoded| decoded.request().op())
-    };
-    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
-    assert_eq!(next(Hold::Blocked), Some(Op::CancelWait));
-    for op in [Op::NumKeys, Op::ListKeys, Op::CancelWait] {
-        assert_eq!(next(Hold::No), Some(op));
-    }
-    assert_eq!(next(Hold::No), None);
+    assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], true), (vec![Op::CancelWait], None));
+    assert_eq!(ops(&mut session, &[], false), (vec![Op::NumKeys], None));
 }
 
 #[test]
 fn held_counts_the_incomplete_and_the_held_back() {
     let get = encoded(&[Request::Get { key: b"/k" }]);
     let mut session = validated();
-    ops(&mut session, &[&get[..], &get[..4]].concat(), Hold::Blocked);
+    ops(&mut session, &[&get[..], &get[..4]].concat(), true);
     let deferred = get.len() + DEFERRED_OVERHEAD;
-    assert_eq!((session.decoder().received(), session.deferred_bytes()), (Some(4), deferred));
+    assert_eq!((session.decoder().received(), session.backlog_bytes()), (Some(4), deferred));
     assert!((deferred + 4..=deferred + 64).contains(&session.held()), "{}", session.held());
-    ops(&mut session, &get[4..], Hold::No);
-    assert_eq!((session.decoder().received(), session.deferred_bytes(), session.held()), (None, 0, 0));
+    ops(&mut session, &get[4..], false);
+    assert_eq!((session.decoder().received(), session.backlog_bytes(), session.held()), (None, 0, 0));
 }
 
 #[test]
 fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
     let mut session = validated();
-    ops(&mut session, &[NUM_KEYS; 1000], Hold::Blocked);
+    ops(&mut session, &[NUM_KEYS; 1000], true);
     assert!(session.held() > 1000 * size_of::<Frame>());
 }
 
 #[test]
 fn a_request_that_begins_where_another_ends_is_another() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"value"[..].into() }]);
-    for hold in [Hold::No, Hold::Blocked, Hold::Congested] {
+    for is_blocked in [false, true] {
         let mut session = validated();
         let mut feed = |mut bytes: &[u8]| {
-            while session.next(&mut bytes, &Limits::default(), hold).unwrap().is_some() {}
+            while session.next(&mut bytes, &Limits::default(), is_blocked).unwrap().is_some() {}
             (session.decoder().started(), session.decoder().received())
         };
         let (first, _) = feed(&set[..9]);

@@ -1,0 +1,170 @@
+//! What the machine leaves to this process. The memory budget of a server follows from the machine, the control groups
+//! (`memory.max` and `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit of open files as far as this process may. Returns how many files it may open.
+pub fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let files = setrlimit(Resource::Nofile, raised).map_or(limit.current, |()| limit.maximum);
+    files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// The smallest budget. A server with less could not hold the state of a rendezvous.
+const MIN_BUDGET: u64 = 4 << 20;
+
+/// Address space that glibc's allocator reserves for the arena of a thread.
+const MALLOC_ARENA: u64 = 64 << 20;
+
+/// Returns the memory budget of a server in this process, in bytes.
+///
+/// The budget is determined once per process. Stores of one process share a server only if their limits are equal, so the
+/// limits must not change as the process grows.
+pub(super) fn budget() -> usize {
+    static BUDGET: OnceLock<usize> = OnceLock::new();
+    *BUDGET.get_or_init(|| usize::try_from(share(&bounds())).unwrap_or(usize::MAX))
+}
+
+/// A memory limit of this process, and how much of it the process uses already, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bound {
+    limit: u64,
+    used: u64,
+}
+
+/// Returns the budget within these bounds: 7/10 of the smallest remainder. The other 3/10 keep the process below 4/5 of each
+/// limit while the rest of the program grows, too.
+fn share(bounds: &[Bound]) -> u64 {
+    let left = bounds.iter().map(|bound| bound.limit.saturating_sub(bound.used)).min().unwrap_or(u64::MAX);
+    (left / 10 * 7).max(MIN_BUDGET)
+}
+
+fn bounds() -> Vec<Bound> {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let status = text("/proc/self/status");
+    let resident = status_bytes(&status, "VmRSS");
+    let machine = rustix::system::sysinfo();
+    let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+    let mut bounds = vec![Bound { limit: machine, used: resident }];
+    let limits = cgroup_limits(&text("/proc/self/cgroup")).into_iter();
+    bounds.extend(limits.map(|limit| Bound { limit, used: resident }));
+    let arena = if allocates_by_arenas() { MALLOC_ARENA } else { 0 };
+    let mapped = status_bytes(&status, "VmSize") + arena;
+    let data = status_bytes(&status, "VmData").max(resident);
+    for (resource, used) in [(Resource::As, mapped), (Resource::Data, data)] {
+        bounds.extend(getrlimit(resource).current.map(|limit| Bound { limit, used }));
+    }
+    bounds
+}
+
+/// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
+fn allocates_by_arenas() -> bool {
+    let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
+    cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
+}
+
+/// Returns a size in `/proc/self/status` in bytes, or 0 if it is missing.
+fn status_bytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Returns the memory limits of the control groups of this process and of their ancestors. `groups` is the text of
+/// `/proc/self/cgroup`. A file that does not exist, or says `max`, is no limit.
+fn cgroup_limits(groups: &str) -> Vec<u64> {
+    let read = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
+    cgroup_files(groups).iter().filter_map(read).collect()
+}
+
+/// Returns the files that may have such limits.
+///
+/// In a container the path of a group may be the host's, while only the container's part of the tree is mounted. The file at
+/// the mount point has the limit of the container then.
+fn cgroup_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        // `ID:CONTROLLERS:GROUP`
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        let (tree, names): (_, &[&str]) = match controllers {
+            "" => ("/sys/fs/cgroup", &["memory.max", "memory.high"]),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", &["memory.limit_in_bytes"])
+            }
+            _ => continue,
+        };
+        for folder in Path::new(group.trim_start_matches('/')).ancestors() {
+            files.extend(names.iter().map(|name| Path::new(tree).join(folder).join(name)));
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the limit files as text.
+    fn files(groups: &str) -> Vec<String> {
+        cgroup_files(groups).iter().map(|file| file.display().to_string()).collect()
+    }
+
+    #[test]
+    fn version_two_has_limits_in_the_group_and_in_all_around_it() {
+        let names = ["/user.slice/job.scope", "/user.slice", ""]
+            .map(|group| ["memory.max", "memory.high"].map(|name| format!("/sys/fs/cgroup{group}/{name}")));
+        assert_eq!(files("0::/user.slice/job.scope\n"), names.concat());
+    }
+
+    #[test]
+    fn version_one_has_limits_in_the_tree_of_the_memory_controller() {
+        let names = ["/job/inner", "/job", ""]
+            .map(|group| format!("/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"));
+        assert_eq!(files("5:cpu,cpuacct:/other\n4:memory:/job/inner\n1:name=systemd:/\n"), names);
+    }
+
+    #[test]
+    fn a_machine_with_both_versions_is_looked_at_in_both() {
+        let names = ["memory/memory.limit_in_bytes", "memory.max", "memory.high"];
+        assert_eq!(files("4:memory:/\n0::/\n"), names.map(|name| format!("/sys/fs/cgroup/{name}")));
+    }
+
+    #[test]
+    fn what_is_not_understood_limits_nothing() {
+        for groups in ["", "nonsense\n0:\n", "5:cpu:/a"] {
+            assert_eq!(files(groups), [""; 0], "{groups:?}");
+        }
+        assert_eq!(cgroup_limits("0::/there/is/no/such/group/of/this/test"), cgroup_limits("0::/"));
+    }
+
+    #[test]
+    fn sizes_of_a_process_are_read_in_bytes() {
+        let status = "Name:\tVmRSS: 7\nVmSize:\t  20640 kB\nVmRSS:\t    5124 kB\nVmData:\t6824 kB\n";
+        let sizes = ["VmSize", "VmRSS", "VmData", "VmSwap"].map(|name| status_bytes(status, name));
+        assert_eq!(sizes, [20640 << 10, 5124 << 10, 6824 << 10, 0]);
+    }
+
+    #[test]
+    fn the_tightest_bound_counts_and_leaves_the_process_below_four_fifths() {
+        let bound = |limit: u64, used: u64| Bound { limit: limit << 20, used: used << 20 };
+        let (machine, container) = (bound(16 << 10, 7), bound(64, 7));
+        assert_eq!(share(&[machine, container]), share(&[container]));
+        assert!(share(&[container]) + container.used < container.limit / 5 * 4);
+        assert_eq!(share(&[bound(64, 80)]), MIN_BUDGET, "a process that is past its limit already");
+        assert_eq!(share(&[container, bound(32, 30)]), MIN_BUDGET);
+    }
+
+    #[test]
+    fn this_process_has_a_budget_within_the_machine() {
+        let machine = rustix::system::sysinfo();
+        let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+        assert!((MIN_BUDGET..machine).contains(&(budget() as u64)), "{} of {machine}", budget());
+        assert_eq!(budget(), budget());
+    }
+}
