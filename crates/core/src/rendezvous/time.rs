@@ -7,21 +7,21 @@ use std::time::Duration;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 const MICROS_PER_DAY: i64 = 86_400 * MICROS_PER_SECOND;
 
-/// A moment by somebody's wall clock, between the years 1 and 9999, which is what Python's `datetime` can hold.
+/// A moment by the wall clock of some machine, between the years 1 and 9999, which is what Python's `datetime` can hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(i64);
 
 impl WallTime {
     /// 0001-01-01T00:00:00Z.
-    pub const MIN: WallTime = WallTime(days_from_civil(1, 1, 1) * MICROS_PER_DAY);
+    pub const MIN: WallTime = WallTime(-719_162 * MICROS_PER_DAY);
     /// 9999-12-31T23:59:59.999999Z.
-    pub const MAX: WallTime = WallTime(days_from_civil(10_000, 1, 1) * MICROS_PER_DAY - 1);
+    pub const MAX: WallTime = WallTime(2_932_897 * MICROS_PER_DAY - 1);
     /// 1970-01-01T00:00:00Z.
     pub const UNIX_EPOCH: WallTime = WallTime(0);
 
-    /// So many microseconds after the epoch (before it, if negative). `None` outside the range.
-    pub const fn from_micros(micros: i64) -> Option<WallTime> {
-        if Self::MIN.0 <= micros && micros <= Self::MAX.0 { Some(WallTime(micros)) } else { None }
+    /// Returns the moment so many microseconds after the epoch (before it, if negative). `None` outside the range.
+    pub fn from_micros(micros: i64) -> Option<WallTime> {
+        (Self::MIN.0..=Self::MAX.0).contains(&micros).then_some(WallTime(micros))
     }
 
     /// Microseconds after the epoch.
@@ -29,91 +29,62 @@ impl WallTime {
         self.0
     }
 
-    /// So long after the epoch, as a clock tells it. `None` outside the range. What is less than a microsecond is cut
-    /// off.
+    /// Returns the moment so long after the epoch, to the microsecond. `None` outside the range.
     pub fn from_unix(since_epoch: Duration) -> Option<WallTime> {
         WallTime::UNIX_EPOCH.checked_add(since_epoch)
     }
 
-    /// So much later. `None` outside the range. What is less than a microsecond is cut off.
+    /// Returns the moment so much later, to the microsecond. `None` outside the range.
     pub fn checked_add(self, later: Duration) -> Option<WallTime> {
         let micros = i64::try_from(later.as_micros()).ok()?;
         WallTime::from_micros(self.0.checked_add(micros)?)
     }
 
-    /// So much earlier. `None` outside the range. What is less than a microsecond is cut off.
+    /// Returns the moment so much earlier, to the microsecond. `None` outside the range.
     pub fn checked_sub(self, earlier: Duration) -> Option<WallTime> {
         let micros = i64::try_from(earlier.as_micros()).ok()?;
         WallTime::from_micros(self.0.checked_sub(micros)?)
     }
 
-    /// How long after `earlier` this is. `None` if it is before it, which between two clocks is nothing unusual.
+    /// Returns how long after `earlier` this is. `None` if it is before it, which between two clocks is nothing unusual.
     pub fn since(self, earlier: WallTime) -> Option<Duration> {
         u64::try_from(self.0 - earlier.0).ok().map(Duration::from_micros)
     }
 
-    /// The moment that Python's `datetime` pickles as these bytes: the year in two (high one first), month, day, hour,
-    /// minute and second in one each, microseconds in three. `None` if there is no such moment.
+    /// Returns the moment that Python's `datetime` pickles as these bytes: the year in two (high one first), month, day,
+    /// hour, minute and second in one each, microseconds in three. `None` if there is no such moment.
     ///
     /// The highest bit of the month says which of two equal wall times is meant when clocks are put back; in UTC that
     /// never happens, so it is ignored.
-    pub fn from_stamp(stamp: [u8; 10]) -> Option<WallTime> {
+    pub fn from_stamp(mut stamp: [u8; 10]) -> Option<WallTime> {
+        stamp[2] &= 0x7f;
         let [y1, y0, month, day, hour, minute, second, u2, u1, u0] = stamp;
-        let year = i64::from(u16::from_be_bytes([y1, y0]));
-        let month = i64::from(month & 0x7f);
-        let (day, hour) = (i64::from(day), i64::from(hour));
-        let (minute, second) = (i64::from(minute), i64::from(second));
+        let days = days_from_civil(u16::from_be_bytes([y1, y0]).into(), month.into(), day.into());
+        let seconds = i64::from(hour) * 3600 + i64::from(minute) * 60 + i64::from(second);
         let micros = i64::from(u32::from_be_bytes([0, u2, u1, u0]));
-        let exists = (1..=9999).contains(&year)
-            && (1..=12).contains(&month)
-            && (1..=days_in_month(year, month)).contains(&day)
-            && hour < 24
-            && minute < 60
-            && second < 60
-            && micros < MICROS_PER_SECOND;
-        let seconds = (days_from_civil(year, month, day) * 24 + hour) * 3600 + minute * 60 + second;
-        exists.then_some(WallTime(seconds * MICROS_PER_SECOND + micros))
+        let time = WallTime::from_micros(days * MICROS_PER_DAY + seconds * MICROS_PER_SECOND + micros)?;
+        // A part that is out of its range, such as 31 April, has been carried over into another moment.
+        (time.to_stamp() == stamp).then_some(time)
     }
 
-    /// The bytes as which Python's `datetime` pickles this moment; see [`from_stamp`](WallTime::from_stamp).
+    /// Returns the bytes as which Python's `datetime` pickles this moment; see [`from_stamp`](WallTime::from_stamp).
     pub fn to_stamp(self) -> [u8; 10] {
-        let Civil { year, month, day, hour, minute, second, micros } = self.civil();
-        let [y1, y0] = year.to_be_bytes();
-        let [_, u2, u1, u0] = micros.to_be_bytes();
-        [y1, y0, month, day, hour, minute, second, u2, u1, u0]
-    }
-
-    fn civil(self) -> Civil {
         let (year, month, day) = civil_from_days(self.0.div_euclid(MICROS_PER_DAY));
         let in_day = self.0.rem_euclid(MICROS_PER_DAY);
         let seconds = in_day / MICROS_PER_SECOND;
         // Nothing is cut off: a `WallTime` is within the range, and the rest are remainders.
-        Civil {
-            year: year as u16,
-            month: month as u8,
-            day: day as u8,
-            hour: (seconds / 3600) as u8,
-            minute: (seconds / 60 % 60) as u8,
-            second: (seconds % 60) as u8,
-            micros: (in_day % MICROS_PER_SECOND) as u32,
-        }
+        let [y1, y0] = (year as u16).to_be_bytes();
+        let [hour, minute, second] = [seconds / 3600, seconds / 60 % 60, seconds % 60].map(|part| part as u8);
+        let [_, u2, u1, u0] = ((in_day % MICROS_PER_SECOND) as u32).to_be_bytes();
+        [y1, y0, month as u8, day as u8, hour, minute, second, u2, u1, u0]
     }
-}
-
-struct Civil {
-    year: u16,
-    month: u8,
-    day: u8,
-    hour: u8,
-    minute: u8,
-    second: u8,
-    micros: u32,
 }
 
 /// ISO 8601, always with microseconds, so that lines of a log can be compared by eye.
 impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Civil { year, month, day, hour, minute, second, micros } = self.civil();
+        let [y1, y0, month, day, hour, minute, second, ..] = self.to_stamp();
+        let (year, micros) = (u16::from_be_bytes([y1, y0]), self.0.rem_euclid(MICROS_PER_SECOND));
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
     }
 }
@@ -129,7 +100,7 @@ const EPOCH: i64 = 719_468;
 const DAYS_PER_400_YEARS: i64 = 146_097;
 
 /// Days from the epoch to this date. Counting years from March puts the leap day last, where it shifts no month.
-const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let months = (month + 9) % 12;
     // From March on, every five months have 153 days.
@@ -149,15 +120,6 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day = day_of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
-}
-
-fn days_in_month(year: i64, month: i64) -> i64 {
-    match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        _ => 31,
-    }
 }
 
 #[cfg(test)]
@@ -198,6 +160,12 @@ mod tests {
     #[test]
     fn every_day_there_is_comes_after_the_day_before_it_and_back() {
         let (first, last) = (WallTime::MIN.0 / MICROS_PER_DAY, WallTime::MAX.0 / MICROS_PER_DAY);
+        let days_in_month = |year: i64, month: i64| match month {
+            4 | 6 | 9 | 11 => 30,
+            2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+            2 => 28,
+            _ => 31,
+        };
         let mut before = (0, 12, 31);
         for day in first..=last {
             let date = civil_from_days(day);
