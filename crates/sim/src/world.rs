@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{Phase, ROLLBACK, Settings, State, keys};
@@ -108,7 +109,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const HEALING: Duration = Duration::from_secs(240);
 
 /// The state of a rendezvous that nobody has come to.
-static EMPTY: State = State::EMPTY;
+static EMPTY: LazyLock<State> = LazyLock::new(State::default);
 
 /// Runs a seed.
 pub fn run(config: &Config) -> Result<Summary, Violation> {

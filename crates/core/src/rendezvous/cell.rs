@@ -38,88 +38,59 @@ pub fn read(value: &[u8], limits: &Limits) -> Result<Option<State>, StateError> 
     pickle::decode(&decode(value, limits)?, limits).map(Some)
 }
 
-/// The value for this state, read back before it is given out; see [`pickle::encode_checked`].
+/// The value for this state, read back before it is given out; see [`pickle::encode`].
 pub fn write(state: &State, limits: &Limits) -> Result<Vec<u8>, StateError> {
-    Ok(encode(&pickle::encode_checked(state, limits)?))
+    Ok(encode(&pickle::encode(state, limits)?))
 }
 
-/// Base64 of these bytes, padded, in one line.
+/// Returns the base64 of these bytes, padded, in one line.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    let digits = |group: [u8; 3]| {
-        let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
+    let digits = |[a, b, c]: [u8; 3]| {
+        let bits = u32::from_be_bytes([0, a, b, c]);
         [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift) as usize & 63])
     };
     let (groups, rest) = bytes.as_chunks();
-    for group in groups {
-        text.extend_from_slice(&digits(*group));
-    }
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    groups.iter().for_each(|group| text.extend_from_slice(&digits(*group)));
     match *rest {
-        [a] => {
-            text.extend_from_slice(&digits([a, 0, 0])[..2]);
-            text.extend_from_slice(b"==");
-        }
-        [a, b] => {
-            text.extend_from_slice(&digits([a, b, 0])[..3]);
-            text.push(b'=');
-        }
+        [a] => text.extend_from_slice(&[&digits([a, 0, 0])[..2], b"=="].concat()),
+        [a, b] => text.extend_from_slice(&[&digits([a, b, 0])[..3], b"="].concat()),
         _ => {}
     }
     text
 }
 
-/// The bytes of which this is the base64, by the rules of Python's `base64.b64decode`.
+/// Returns the bytes of which this is the base64, by the rules of Python's `base64.b64decode`.
 pub fn decode(text: &[u8], limits: &Limits) -> Result<Vec<u8>, StateError> {
     let limit = limits.state_bytes.div_ceil(3).saturating_mul(4);
     if text.len() > limit {
         return Err(StateError::TooLarge { len: text.len(), limit });
     }
     let mut bytes = Vec::with_capacity(text.len().div_ceil(4) * 3);
-    // Everything up to the first byte that is no digit needs no rules.
-    let (groups, _) = text.as_chunks::<4>();
-    let mut plain = 0;
-    for group in groups {
-        let values = group.map(|byte| u32::from(VALUES[usize::from(byte)]));
-        if values.iter().any(|value| *value == u32::from(NO_DIGIT)) {
-            break;
-        }
-        let bits = values[0] << 18 | values[1] << 12 | values[2] << 6 | values[3];
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..]);
-        plain += 4;
-    }
-    decode_leniently(&text[plain..], plain, bytes)
-}
-
-/// Decodes the rest, behind so many digits.
-fn decode_leniently(rest: &[u8], before: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, StateError> {
-    let (mut bits, mut digits, mut padding) = (0u32, 0, 0);
-    for byte in rest {
+    // The digits of the last group, how many they are, and how much padding is behind them.
+    let (mut bits, mut held, mut padding) = (0u32, 0, 0);
+    for byte in text {
         match VALUES[usize::from(*byte)] {
-            NO_DIGIT if *byte == b'=' => {
-                padding += 1;
-                let held = digits % 4;
-                if held >= 2 && held + padding >= 4 {
-                    return Ok(bytes);
-                }
+            NO_DIGIT if *byte == b'=' && held + padding >= 3 && held >= 2 => {
+                // Two digits are one byte, three are two.
+                bytes.extend_from_slice(&(bits << (6 * (4 - held))).to_be_bytes()[1..held]);
+                return Ok(bytes);
             }
-            NO_DIGIT => {}
+            NO_DIGIT => padding += usize::from(*byte == b'='),
             value => {
                 padding = 0;
-                digits += 1;
+                held += 1;
                 bits = bits << 6 | u32::from(value);
-                // The first digit of a group makes no byte; each other one completes one.
-                match digits % 4 {
-                    1 => {}
-                    2 => bytes.push((bits >> 4) as u8),
-                    3 => bytes.push((bits >> 2) as u8),
-                    _ => bytes.push(bits as u8),
-                }
             }
         }
+        if held == 4 {
+            bytes.extend_from_slice(&bits.to_be_bytes()[1..]);
+            held = 0;
+        }
     }
-    match digits % 4 {
+    match held {
         0 => Ok(bytes),
-        _ => Err(StateError::BadPadding { digits: before + digits }),
+        _ => Err(StateError::BadPadding { digits: bytes.len() / 3 * 4 + held }),
     }
 }
 

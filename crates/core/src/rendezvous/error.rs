@@ -1,5 +1,4 @@
-//! What can be wrong with a state that somebody wrote: what was found, and at which byte of it. It says nothing about what
-//! a node does then.
+//! What can be wrong with the bytes of a state: what was found, and at which byte.
 
 use crate::counted;
 
@@ -61,7 +60,7 @@ pub enum StateError {
         /// Where it is.
         at: usize,
     },
-    /// An opcode applied to the wrong thing.
+    /// An opcode, or the end of the state, that found the wrong thing on the stack.
     #[error("{found} at byte {at} where {wanted} should be")]
     Unexpected {
         /// What was found.
@@ -71,12 +70,12 @@ pub enum StateError {
         /// Where the opcode is.
         at: usize,
     },
-    /// A well-formed pickle of something else.
-    #[error("a pickle of {found}, not of a rendezvous state")]
-    NotAState {
-        /// What it is.
-        found: &'static str,
-        /// Where it ends.
+    /// Something that can't be part of any state.
+    #[error("{what} at byte {at}")]
+    Malformed {
+        /// What was found.
+        what: &'static str,
+        /// Where the opcode is.
         at: usize,
     },
     /// A state or node without one of its attributes.
@@ -127,95 +126,15 @@ pub enum StateError {
         /// Where the zone is.
         at: usize,
     },
-    /// Bytes that are no moment in time.
-    #[error("bytes {found:02x?} at byte {at}, which are no time")]
-    BadTime {
-        /// The first of them, at most ten.
-        found: Vec<u8>,
-        /// Where they are.
-        at: usize,
-    },
-    /// Text that is not UTF-8.
-    #[error("text at byte {at} that is not UTF-8")]
-    BadText {
-        /// Where it is.
-        at: usize,
-    },
-    /// A number of more than 64 bits.
-    #[error("a number at byte {at} that does not fit 64 bits")]
-    NumberTooLarge {
-        /// Where it is.
-        at: usize,
-    },
-    /// A node whose address is longer than the limit.
-    #[error("address of {len} bytes at byte {at}, limit {limit}")]
-    HostTooLong {
-        /// Its length.
-        len: usize,
-        /// [`host_len`](crate::Limits::host_len).
-        limit: usize,
-        /// Where the node is put together.
-        at: usize,
-    },
-    /// More nodes than the limit.
-    #[error("more than {limit} nodes in {field} at byte {at}")]
-    TooManyNodes {
-        /// The attribute.
-        field: &'static str,
-        /// [`state_nodes`](crate::Limits::state_nodes).
-        limit: usize,
-        /// Where the state is put together.
-        at: usize,
-    },
-    /// More of something than any state within the limits needs.
+    /// More of something than a state may have, or than any state within the limits needs.
     #[error("more than {limit} {what} at byte {at}")]
     Excess {
         /// What there is too much of.
         what: &'static str,
-        /// How many a state may need, by [`state_nodes`](crate::Limits::state_nodes), or
+        /// [`state_nodes`](crate::Limits::state_nodes) or a multiple of it, [`host_len`](crate::Limits::host_len) or
         /// [`state_extra`](crate::Limits::state_extra).
         limit: usize,
         /// Where it became too much.
-        at: usize,
-    },
-    /// An opcode that takes something where nothing is.
-    #[error("nothing at byte {at} where {wanted} should be")]
-    Nothing {
-        /// What should be there.
-        wanted: &'static str,
-        /// Where the opcode is.
-        at: usize,
-    },
-    /// A reference to what was never put aside.
-    #[error("reference at byte {at} to entry {index}, which there is not")]
-    UnknownMemo {
-        /// The index.
-        index: u32,
-        /// Where the reference is.
-        at: usize,
-    },
-    /// An object that is put together a second time.
-    #[error("{object} at byte {at} put together twice")]
-    BuiltTwice {
-        /// What it is.
-        object: &'static str,
-        /// Where the second time is.
-        at: usize,
-    },
-    /// More than the state itself at its end.
-    #[error("{count} more things than the state at its end, byte {at}")]
-    LeftOver {
-        /// How many.
-        count: usize,
-        /// Where the end is.
-        at: usize,
-    },
-    /// Bytes behind the end.
-    #[error("{} behind the end of the state at byte {at}", counted(*len, "byte"))]
-    TrailingBytes {
-        /// How many.
-        len: usize,
-        /// Where the end is.
         at: usize,
     },
     /// What we wrote does not read as what it was written from: our defect, and nothing that may be sent.

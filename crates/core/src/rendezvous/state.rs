@@ -31,21 +31,6 @@ pub struct State {
     pub extra: BTreeMap<Arc<str>, Extra>,
 }
 
-impl State {
-    /// What torch begins with.
-    pub const EMPTY: State = State {
-        round: 0,
-        complete: false,
-        deadline: None,
-        closed: false,
-        participants: BTreeMap::new(),
-        wait_list: BTreeSet::new(),
-        redundancy_list: BTreeSet::new(),
-        last_heartbeats: BTreeMap::new(),
-        extra: BTreeMap::new(),
-    };
-}
-
 /// The value of an attribute we don't know: only what can mean nothing but itself is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,7 +53,6 @@ mod tests {
 
     #[test]
     fn a_state_begins_as_torchs_does() {
-        assert_eq!(State::EMPTY, State::default());
         assert_eq!(
             format!("{:?}", State::default()),
             "State { round: 0, complete: false, deadline: None, closed: false, participants: {}, \

@@ -9,6 +9,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<State, StateError> {
     pickle::decode(bytes, &Limits::default())
 }
 
+pub(crate) fn encode(state: &State) -> Vec<u8> {
+    pickle::encode(state, &Limits::default()).expect("a state within the limits")
+}
+
 pub(crate) fn text(text: &str) -> Vec<u8> {
     [&[0x8c, text.len() as u8], text.as_bytes()].concat()
 }

@@ -40,7 +40,7 @@ fn main() -> std::io::Result<()> {
 
 fn state_answer(bytes: &[u8], limits: &Limits) -> Result<String, StateError> {
     let state = pickle::decode(bytes, limits)?;
-    let written = pickle::encode_checked(&state, limits)?;
+    let written = pickle::encode(&state, limits)?;
     Ok(format!("{state:?}\t{}", to_hex(&written)))
 }
 

@@ -349,7 +349,7 @@ impl Driver {
         state: Arc<State>,
         signals: &[Signal],
     ) -> Result<Outcome> {
-        let bytes = pickle::encode_checked(&state, &self.limits)
+        let bytes = pickle::encode(&state, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
         let written = backend.set_state(&bytes, &token)?;
         // States may be large: what is not needed any more goes before the next is decoded.

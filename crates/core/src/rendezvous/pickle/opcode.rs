@@ -1,4 +1,4 @@
-//! The opcodes and the names that a state is made of: all of them, and nothing about what they do.
+//! The opcodes that a state is made of, by Python's names: all of them, and nothing about what they do.
 
 pub(super) const PROTO: u8 = 0x80;
 pub(super) const FRAME: u8 = 0x95;
@@ -35,46 +35,5 @@ pub(super) const NEW_OBJ: u8 = 0x81;
 pub(super) const BUILD: u8 = b'b';
 pub(super) const REDUCE: u8 = b'R';
 
-/// The protocol we write. Only the number differs in the next one.
-pub(super) const PROTOCOL: u8 = 4;
-/// The protocols we read: the default of CPython 3.8–3.13, and of 3.14.
-pub(super) const PROTOCOLS: [u8; 2] = [4, 5];
-
-/// CPython puts at most so many entries into one SETITEMS or ADDITEMS.
-pub(super) const BATCH: usize = 1000;
-
+/// The module of torch's two classes.
 pub(super) const TORCH: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
-pub(super) const DATETIME: &str = "datetime";
-
-/// The five things a state may name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Global {
-    State,
-    Node,
-    DateTime,
-    TimeZone,
-    TimeDelta,
-}
-
-impl Global {
-    pub(super) const ALL: [Global; 5] =
-        [Global::State, Global::Node, Global::DateTime, Global::TimeZone, Global::TimeDelta];
-
-    pub(super) fn path(self) -> (&'static str, &'static str) {
-        match self {
-            Global::State => (TORCH, "_RendezvousState"),
-            Global::Node => (TORCH, "_NodeDesc"),
-            Global::DateTime => (DATETIME, "datetime"),
-            Global::TimeZone => (DATETIME, "timezone"),
-            Global::TimeDelta => (DATETIME, "timedelta"),
-        }
-    }
-
-    /// The one of this module and name, compared as bytes and never looked up.
-    pub(super) fn named(module: &[u8], name: &[u8]) -> Option<Global> {
-        Global::ALL.into_iter().find(|global| {
-            let (its_module, its_name) = global.path();
-            its_module.as_bytes() == module && its_name.as_bytes() == name
-        })
-    }
-}

@@ -1,341 +1,444 @@
-//! The machine that reads a state: a stack, marks and a memo, as pickle has them, and tables instead of objects.
+//! The machine that reads a state: a stack and a memo, as pickle has them, and tables instead of objects.
 //!
 //! It carries out one opcode after the other and never calls itself, so depth costs nothing. What an object must be made
-//! of is said in `build`.
+//! of is said in `objects`.
 
-use super::build;
-use super::input::Input;
-use super::item::Item;
-use super::opcode::{self as op, Global};
-use super::tables::{Tables, bounded};
+use super::{objects, opcode as op};
 use crate::error::printable;
 use crate::limits::Limits;
 use crate::rendezvous::error::StateError;
+use crate::rendezvous::node::NodeDesc;
 use crate::rendezvous::state::State;
+use crate::rendezvous::time::WallTime;
 
-/// MARKs within each other: a state's, a list's, a node's, and some more.
-const MARKS: usize = 16;
-
-pub(super) struct Reader<'a> {
-    input: Input<'a>,
-    limits: &'a Limits,
-    stack: Vec<Item>,
-    /// Heights of the stack at the MARKs that are open.
-    marks: Vec<usize>,
-    memo: Vec<Item>,
-    tables: Tables,
-    state: Progress,
-    /// Whether something was read that only torch before 2.6 writes.
-    is_old: bool,
-    most_stack: usize,
-    most_memo: usize,
+/// What lies on the stack, in the memo, in a dict or in a set.
+#[derive(Clone, Copy)]
+pub(super) enum Item<'a> {
+    Mark,
+    None,
+    Bool(bool),
+    Int(i64),
+    Text(&'a str),
+    /// The ten bytes of a `datetime`; no other bytes occur.
+    Stamp(WallTime),
+    Class(Class),
+    Tuple(Tuple),
+    /// A `timedelta`, in microseconds.
+    Delta(i64),
+    Utc,
+    Time(WallTime),
+    /// Index into [`Reader::containers`].
+    Dict(usize),
+    /// Index into [`Reader::containers`].
+    Set(usize),
+    /// Index into [`Reader::nodes`].
+    Node(usize),
+    State,
 }
 
-enum Progress {
-    Absent,
-    New,
-    Built(Box<State>),
+/// The five things that a state may name.
+#[derive(Clone, Copy)]
+pub(super) enum Class {
+    State,
+    Node,
+    DateTime,
+    TimeZone,
+    TimeDelta,
+}
+
+/// The arguments of the calls that a state needs.
+#[derive(Clone, Copy)]
+pub(super) enum Tuple {
+    Empty,
+    /// `(days, seconds, microseconds)`, in microseconds.
+    TimeDelta(i64),
+    /// `(timedelta,)`, in microseconds.
+    TimeZone(i64),
+    /// `(bytes, timezone)`; from old agents also `(bytes,)`.
+    DateTime(WallTime),
+}
+
+impl Item<'_> {
+    /// Returns the name of its kind, for errors.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Item::Mark => "a mark",
+            Item::None => "None",
+            Item::Bool(_) => "a bool",
+            Item::Int(_) => "an int",
+            Item::Text(_) => "a str",
+            Item::Stamp(_) => "bytes",
+            Item::Class(_) => "a class",
+            Item::Tuple(_) => "a tuple",
+            Item::Delta(_) => "a timedelta",
+            Item::Utc => "a timezone",
+            Item::Time(_) => "a datetime",
+            Item::Dict(_) => "a dict",
+            Item::Set(_) => "a set",
+            Item::Node(_) => "a node",
+            Item::State => "a state",
+        }
+    }
+}
+
+/// A list with a limit: a stream that makes more than any state needs is refused before it costs memory.
+pub(super) struct Bounded<T> {
+    pub(super) items: Vec<T>,
+    what: &'static str,
+    limit: usize,
+}
+
+impl<T> Bounded<T> {
+    fn new(what: &'static str, limit: usize) -> Bounded<T> {
+        Bounded { items: Vec::new(), what, limit }
+    }
+
+    /// Returns the index of the new item.
+    fn push(&mut self, item: T, at: usize) -> Result<usize, StateError> {
+        within(self.items.len() + 1, self.limit, self.what, at)?;
+        self.items.push(item);
+        Ok(self.items.len() - 1)
+    }
+}
+
+/// Fails if `count` is above the limit.
+pub(super) fn within(count: usize, limit: usize, what: &'static str, at: usize) -> Result<(), StateError> {
+    if count <= limit { Ok(()) } else { Err(StateError::Excess { what, limit, at }) }
+}
+
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    /// The position of the next byte.
+    next: usize,
+    /// The position of the opcode that is being carried out.
+    pub(super) at: usize,
+    pub(super) limits: &'a Limits,
+    stack: Bounded<Item<'a>>,
+    memo: Bounded<Item<'a>>,
+    /// Members of sets; keys and values of dicts, in turn. `None` once a dict has become the attributes of an object.
+    pub(super) containers: Bounded<Option<Vec<Item<'a>>>>,
+    /// How many items the containers hold.
+    held: usize,
+    /// `None` until a node has its attributes.
+    pub(super) nodes: Bounded<Option<NodeDesc>>,
+    states: Bounded<Option<State>>,
+    /// Whether something was read that only torch before 2.6 writes.
+    is_old: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8], limits: &'a Limits) -> Reader<'a> {
+        let for_each_node =
+            |count: usize, others: usize| limits.state_nodes.saturating_mul(count).saturating_add(others);
         Reader {
-            input: Input::new(bytes),
+            bytes,
+            next: 0,
+            at: 0,
             limits,
-            stack: Vec::new(),
-            marks: Vec::new(),
-            // CPython puts something aside every 16 bytes or so. A power of two, so that no hostile stream doubles it
-            // past 2 MiB within the default limits.
-            memo: Vec::with_capacity((bytes.len() / 16).next_power_of_two()),
-            tables: Tables::new(limits),
-            state: Progress::Absent,
-            is_old: false,
             // A writer that knows no batches has a whole list on the stack, each node with a value.
-            most_stack: limits.state_nodes.saturating_mul(2).saturating_add(64),
+            stack: Bounded::new("things on the stack", for_each_node(2, 64)),
             // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
-            most_memo: limits.state_nodes.saturating_mul(12).saturating_add(1024),
+            memo: Bounded::new("things put aside", for_each_node(12, 1024)),
+            // Each node may be written anew in each of the four lists.
+            containers: Bounded::new("containers", for_each_node(4, 64)),
+            held: 0,
+            nodes: Bounded::new("nodes", for_each_node(4, 64)),
+            states: Bounded::new("states", 1),
+            is_old: false,
         }
     }
 
     /// Reads all of the input.
     pub(super) fn read(mut self) -> Result<State, StateError> {
-        match self.input.opcode()? {
-            op::PROTO => {}
-            found => return Err(StateError::NotAPickle { found }),
+        let [found] = self.array()?;
+        if found != op::PROTO {
+            return Err(StateError::NotAPickle { found });
         }
-        let found = self.input.byte()?;
-        if !op::PROTOCOLS.contains(&found) {
+        let [found] = self.array()?;
+        if !matches!(found, 4 | 5) {
             return Err(StateError::Protocol { found });
         }
         loop {
-            match self.input.opcode()? {
-                op::STOP => return self.stop(),
-                code => self.carry_out(code)?,
+            self.at = self.next;
+            match self.array()? {
+                [op::STOP] => return self.stop(),
+                [code] => self.carry_out(code)?,
             }
         }
     }
 
     fn carry_out(&mut self, code: u8) -> Result<(), StateError> {
-        let at = self.input.at;
+        let at = self.at;
         let item = match code {
-            op::FRAME => return self.input.frame(),
-            op::MEMOIZE => return self.memoize(),
-            op::MARK => return self.mark(),
-            op::SET_ITEM => return self.set_item(),
-            op::SET_ITEMS => return self.set_items(),
-            op::ADD_ITEMS => return self.add_items(),
+            // A frame only says how much to read ahead; like CPython we insist that there is so much.
+            op::FRAME => {
+                let len = u64::from_le_bytes(self.array()?);
+                return self.ensure(len);
+            }
+            op::MEMOIZE => {
+                let item = self.top("something to put aside")?;
+                return self.memo.push(item, at).map(|_| ());
+            }
+            op::SET_ITEM => {
+                let value = self.pop("a value")?;
+                let key = self.pop("a key")?;
+                return self.fill(true, vec![key, value]);
+            }
+            op::SET_ITEMS | op::ADD_ITEMS => {
+                let items = self.above_mark()?;
+                return self.fill(code == op::SET_ITEMS, items);
+            }
             op::BUILD => return self.build(),
+            op::MARK => Item::Mark,
             op::NONE => Item::None,
             op::NEW_TRUE => Item::Bool(true),
             op::NEW_FALSE => Item::Bool(false),
-            op::BIN_INT1 => Item::Int(self.input.byte()?.into()),
-            op::BIN_INT2 => Item::Int(u16::from_le_bytes(self.input.array()?).into()),
-            op::BIN_INT => Item::Int(i32::from_le_bytes(self.input.array()?).into()),
-            op::LONG1 => Item::Int(self.input.long()?),
-            op::SHORT_BIN_UNICODE => {
-                let len = self.input.byte()?;
-                Item::Text(self.input.text(len.into())?)
+            op::BIN_INT1 => Item::Int(self.array::<1>()?[0].into()),
+            op::BIN_INT2 => Item::Int(u16::from_le_bytes(self.array()?).into()),
+            op::BIN_INT => Item::Int(i32::from_le_bytes(self.array()?).into()),
+            op::LONG1 => self.long()?,
+            op::SHORT_BIN_UNICODE | op::BIN_UNICODE => {
+                let len = self.unsigned(code == op::BIN_UNICODE)?;
+                let text = std::str::from_utf8(self.take(len)?);
+                Item::Text(text.map_err(|_| self.malformed("text that is not UTF-8"))?)
             }
-            op::BIN_UNICODE => {
-                let len = u32::from_le_bytes(self.input.array()?);
-                Item::Text(self.input.text(len)?)
+            op::SHORT_BIN_BYTES => self.stamp()?,
+            op::BIN_GET | op::LONG_BIN_GET => {
+                let index = self.unsigned(code == op::LONG_BIN_GET)?;
+                let found = self.memo.items.get(index as usize).copied();
+                found.ok_or_else(|| self.malformed("a reference to what was never put aside"))?
             }
-            op::SHORT_BIN_BYTES => Item::Stamp(self.input.stamp()?),
-            op::BIN_GET => {
-                let index = self.input.byte()?;
-                self.recalled(index.into())?
-            }
-            op::LONG_BIN_GET => {
-                let index = u32::from_le_bytes(self.input.array()?);
-                self.recalled(index)?
-            }
-            op::EMPTY_TUPLE => Item::NoArgs,
-            op::TUPLE1 => self.tuple1()?,
-            op::TUPLE2 => self.tuple2()?,
-            op::TUPLE3 => self.tuple3()?,
-            op::EMPTY_DICT => self.tables.new_dict(at)?,
-            op::EMPTY_SET => self.tables.new_set(at)?,
-            op::STACK_GLOBAL => self.global()?,
-            op::NEW_OBJ => self.new_object()?,
-            op::REDUCE => self.reduce()?,
+            op::EMPTY_TUPLE => Item::Tuple(Tuple::Empty),
+            op::TUPLE1 => self.tuple::<1>()?,
+            op::TUPLE2 => self.tuple::<2>()?,
+            op::TUPLE3 => self.tuple::<3>()?,
+            op::EMPTY_DICT => Item::Dict(self.containers.push(Some(Vec::new()), at)?),
+            op::EMPTY_SET => Item::Set(self.containers.push(Some(Vec::new()), at)?),
+            op::STACK_GLOBAL => self.class()?,
+            op::NEW_OBJ | op::REDUCE => self.call(code)?,
             code => return Err(StateError::UnknownOpcode { code, at }),
         };
-        bounded(self.stack.len(), self.most_stack, "things on the stack", at)?;
-        self.stack.push(item);
-        Ok(())
+        self.stack.push(item, at).map(|_| ())
     }
 
-    fn unexpected(&self, found: Item, wanted: &'static str) -> StateError {
-        StateError::Unexpected { found: found.kind(), wanted, at: self.input.at }
+    // ---- input ----
+
+    /// Fails if fewer than `len` bytes are left.
+    fn ensure(&self, len: u64) -> Result<(), StateError> {
+        let left = (self.bytes.len() - self.next) as u64;
+        match len.checked_sub(left) {
+            None | Some(0) => Ok(()),
+            Some(missing) => Err(StateError::Truncated { at: self.at, missing }),
+        }
     }
 
-    // ---- stack and memo ----
-
-    /// What is on top of the stack. What is below the last MARK is out of reach.
-    fn top(&self, wanted: &'static str) -> Result<Item, StateError> {
-        self.below(self.stack.len(), wanted)
+    fn take(&mut self, len: u32) -> Result<&'a [u8], StateError> {
+        self.ensure(len.into())?;
+        let taken = &self.bytes[self.next..][..len as usize];
+        self.next += taken.len();
+        Ok(taken)
     }
 
-    /// What was on top of the stack at this height, if it is in reach.
-    fn below(&self, height: usize, wanted: &'static str) -> Result<Item, StateError> {
-        let floor = self.marks.last().copied().unwrap_or(0);
-        self.stack[floor..height].last().copied().ok_or(StateError::Nothing { wanted, at: self.input.at })
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
+        let bytes = self.take(N as u32)?;
+        Ok(bytes.try_into().expect("as many bytes as were asked for"))
     }
 
-    fn pop(&mut self, wanted: &'static str) -> Result<Item, StateError> {
+    fn malformed(&self, what: &'static str) -> StateError {
+        StateError::Malformed { what, at: self.at }
+    }
+
+    /// Reads a length or an index, of four bytes or of one.
+    fn unsigned(&mut self, is_long: bool) -> Result<u32, StateError> {
+        Ok(if is_long { u32::from_le_bytes(self.array()?) } else { self.array::<1>()?[0].into() })
+    }
+
+    fn long(&mut self) -> Result<Item<'a>, StateError> {
+        let len = self.unsigned(false)?;
+        let bytes = self.take(len)?;
+        let sign = if bytes.last().is_some_and(|byte| *byte >= 0x80) { -1 } else { 0 };
+        let number = bytes.iter().rev().fold(sign, |number: i128, byte| number << 8 | i128::from(*byte));
+        match i64::try_from(number) {
+            Ok(number) if bytes.len() <= 16 => Ok(Item::Int(number)),
+            _ => Err(self.malformed("a number that does not fit 64 bits")),
+        }
+    }
+
+    fn stamp(&mut self) -> Result<Item<'a>, StateError> {
+        let len = self.unsigned(false)?;
+        let stamp = <[u8; 10]>::try_from(self.take(len)?).ok();
+        let time = stamp.and_then(WallTime::from_stamp);
+        time.map(Item::Stamp).ok_or_else(|| self.malformed("bytes that are no time"))
+    }
+
+    // ---- stack and containers ----
+
+    fn unexpected(&self, found: Item<'_>, wanted: &'static str) -> StateError {
+        StateError::Unexpected { found: found.kind(), wanted, at: self.at }
+    }
+
+    /// Returns what is on top of the stack. What is below the last MARK is out of reach.
+    fn top(&self, wanted: &'static str) -> Result<Item<'a>, StateError> {
+        match self.stack.items.last() {
+            None | Some(Item::Mark) => Err(StateError::Unexpected { found: "nothing", wanted, at: self.at }),
+            Some(item) => Ok(*item),
+        }
+    }
+
+    fn pop(&mut self, wanted: &'static str) -> Result<Item<'a>, StateError> {
         let item = self.top(wanted)?;
-        self.stack.pop();
+        self.stack.items.pop();
         Ok(item)
     }
 
-    fn mark(&mut self) -> Result<(), StateError> {
-        bounded(self.marks.len(), MARKS, "marks within each other", self.input.at)?;
-        self.marks.push(self.stack.len());
-        Ok(())
+    /// Takes everything above the last MARK, and the MARK.
+    fn above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
+        let mark = self.stack.items.iter().rposition(|item| matches!(item, Item::Mark));
+        let mark = mark.ok_or(StateError::Unexpected { found: "nothing", wanted: "a mark", at: self.at })?;
+        let items = self.stack.items.split_off(mark + 1);
+        self.stack.items.pop();
+        Ok(items)
     }
 
-    /// The height of the stack at the last MARK, which is thereby closed.
-    fn close_mark(&mut self) -> Result<usize, StateError> {
-        self.marks.pop().ok_or(StateError::Nothing { wanted: "a mark", at: self.input.at })
-    }
-
-    fn memoize(&mut self) -> Result<(), StateError> {
-        let item = self.top("something to put aside")?;
-        bounded(self.memo.len(), self.most_memo, "things put aside", self.input.at)?;
-        self.memo.push(item);
-        Ok(())
-    }
-
-    fn recalled(&self, index: u32) -> Result<Item, StateError> {
-        let found = self.memo.get(index as usize).copied();
-        found.ok_or(StateError::UnknownMemo { index, at: self.input.at })
-    }
-
-    // ---- the tuples of times ----
-
-    fn tuple1(&mut self) -> Result<Item, StateError> {
-        match self.pop("a timedelta")? {
-            Item::Delta(micros) => Ok(Item::ZoneArgs(micros)),
-            // A datetime without a zone.
-            Item::Stamp(time) => {
-                self.is_old = true;
-                Ok(Item::TimeArgs(time))
+    /// Moves items into the dict or set on top of the stack. A dict gets keys and values in turn.
+    fn fill(&mut self, is_dict: bool, items: Vec<Item<'a>>) -> Result<(), StateError> {
+        let (wanted, step) = if is_dict { ("a dict", 2) } else { ("a set", 1) };
+        let index = match self.top(wanted)? {
+            Item::Dict(index) if is_dict => index,
+            Item::Set(index) if !is_dict => index,
+            found => return Err(self.unexpected(found, wanted)),
+        };
+        if items.len() % step != 0 {
+            return Err(self.malformed("a key without a value"));
+        }
+        for key in items.iter().step_by(step) {
+            match *key {
+                Item::Text(_) => {}
+                // Python can't hash a node before it has its attributes.
+                Item::Node(index) if self.nodes.items[index].is_some() => {}
+                found => return Err(self.unexpected(found, "a str or a whole node")),
             }
-            found => Err(self.unexpected(found, "a timedelta")),
         }
-    }
-
-    fn tuple2(&mut self) -> Result<Item, StateError> {
-        let zone = self.pop("a timezone")?;
-        match (self.pop("the bytes of a datetime")?, zone) {
-            (Item::Stamp(time), Item::Utc) => Ok(Item::TimeArgs(time)),
-            (Item::Stamp(_), found) => Err(self.unexpected(found, "a timezone")),
-            (found, _) => Err(self.unexpected(found, "the bytes of a datetime")),
+        // Two dicts and two sets of nodes, and the attributes of objects that are being built.
+        let limit = self.limits.state_nodes.saturating_mul(6).saturating_add(1024);
+        self.held += items.len();
+        within(self.held, limit, "things in dicts and sets", self.at)?;
+        match &mut self.containers.items[index] {
+            Some(held) if held.is_empty() => *held = items,
+            Some(held) => held.extend(items),
+            // No writer changes attributes behind an object's back.
+            None => return Err(self.malformed("a change to the attributes of an object")),
         }
-    }
-
-    fn tuple3(&mut self) -> Result<Item, StateError> {
-        let mut numbers = [0; 3];
-        for number in numbers.iter_mut().rev() {
-            *number = match self.pop("an int")? {
-                Item::Int(number) => i128::from(number),
-                found => return Err(self.unexpected(found, "an int")),
-            };
-        }
-        let [days, seconds, micros] = numbers;
-        let micros = i64::try_from((days * 86_400 + seconds) * 1_000_000 + micros);
-        micros.map(Item::DeltaArgs).map_err(|_| StateError::NumberTooLarge { at: self.input.at })
-    }
-
-    // ---- filling containers ----
-
-    fn set_item(&mut self) -> Result<(), StateError> {
-        let value = self.pop("a value")?;
-        let key = self.pop("a key")?;
-        match self.top("a dict")? {
-            Item::Dict(dict) => self.tables.fill_dict(dict, &[key, value], self.input.at),
-            found => Err(self.unexpected(found, "a dict")),
-        }
-    }
-
-    fn set_items(&mut self) -> Result<(), StateError> {
-        let height = self.close_mark()?;
-        match self.below(height, "a dict")? {
-            Item::Dict(dict) => self.tables.fill_dict(dict, &self.stack[height..], self.input.at)?,
-            found => return Err(self.unexpected(found, "a dict")),
-        }
-        self.stack.truncate(height);
-        Ok(())
-    }
-
-    fn add_items(&mut self) -> Result<(), StateError> {
-        let height = self.close_mark()?;
-        match self.below(height, "a set")? {
-            Item::Set(set) => self.tables.fill_set(set, &self.stack[height..], self.input.at)?,
-            found => return Err(self.unexpected(found, "a set")),
-        }
-        self.stack.truncate(height);
         Ok(())
     }
 
     // ---- objects ----
 
-    fn global(&mut self) -> Result<Item, StateError> {
+    /// Compares names, and looks up none.
+    fn class(&mut self) -> Result<Item<'a>, StateError> {
         let name = self.pop("a name")?;
         let module = self.pop("the name of a module")?;
         let (Item::Text(module), Item::Text(name)) = (module, name) else {
             let found = if matches!(module, Item::Text(_)) { name } else { module };
             return Err(self.unexpected(found, "the name of a class"));
         };
-        let (module, name) = (self.input.bytes_of(module), self.input.bytes_of(name));
-        Global::named(module, name).map(Item::Global).ok_or_else(|| StateError::UnknownGlobal {
-            module: printable(module),
-            name: printable(name),
-            at: self.input.at,
-        })
+        Ok(Item::Class(match (module, name) {
+            (op::TORCH, "_RendezvousState") => Class::State,
+            (op::TORCH, "_NodeDesc") => Class::Node,
+            ("datetime", "datetime") => Class::DateTime,
+            ("datetime", "timezone") => Class::TimeZone,
+            ("datetime", "timedelta") => Class::TimeDelta,
+            _ => {
+                let (module, name) = (printable(module.as_bytes()), printable(name.as_bytes()));
+                return Err(StateError::UnknownGlobal { module, name, at: self.at });
+            }
+        }))
     }
 
-    fn new_object(&mut self) -> Result<Item, StateError> {
-        match self.pop("an empty tuple")? {
-            Item::NoArgs => {}
-            found => return Err(self.unexpected(found, "an empty tuple")),
+    fn tuple<const N: usize>(&mut self) -> Result<Item<'a>, StateError> {
+        let mut items = [Item::None; N];
+        for item in items.iter_mut().rev() {
+            *item = self.pop("the arguments of a time")?;
         }
-        let at = self.input.at;
-        match self.pop("a class")? {
-            Item::Global(Global::Node) => self.tables.new_node(at),
-            Item::Global(Global::State) if matches!(self.state, Progress::Absent) => {
-                self.state = Progress::New;
+        Ok(Item::Tuple(match items[..] {
+            [Item::Int(days), Item::Int(seconds), Item::Int(micros)] => {
+                let seconds = i128::from(days) * 86_400 + i128::from(seconds);
+                let micros = i64::try_from(seconds * 1_000_000 + i128::from(micros));
+                Tuple::TimeDelta(micros.map_err(|_| self.malformed("a timedelta that does not fit 64 bits"))?)
+            }
+            [Item::Delta(micros)] => Tuple::TimeZone(micros),
+            [Item::Stamp(time), Item::Utc] => Tuple::DateTime(time),
+            [Item::Stamp(time)] => {
+                self.is_old = true;
+                Tuple::DateTime(time)
+            }
+            _ => return Err(self.unexpected(items[N - 1], "the arguments of a time")),
+        }))
+    }
+
+    /// The five calls that a state needs, none of which is a call here.
+    fn call(&mut self, code: u8) -> Result<Item<'a>, StateError> {
+        let args = self.pop("arguments")?;
+        let class = self.pop("a class")?;
+        let (Item::Class(class), Item::Tuple(args)) = (class, args) else {
+            let found = if matches!(class, Item::Class(_)) { args } else { class };
+            return Err(self.unexpected(found, "a class and its arguments"));
+        };
+        match (code, class, args) {
+            (op::NEW_OBJ, Class::Node, Tuple::Empty) => Ok(Item::Node(self.nodes.push(None, self.at)?)),
+            (op::NEW_OBJ, Class::State, Tuple::Empty) => {
+                self.states.push(None, self.at)?;
                 Ok(Item::State)
             }
-            Item::Global(Global::State) => {
-                Err(StateError::Unexpected { found: "a second state", wanted: "a node", at })
+            (op::REDUCE, Class::DateTime, Tuple::DateTime(time)) => Ok(Item::Time(time)),
+            (op::REDUCE, Class::TimeDelta, Tuple::TimeDelta(micros)) => Ok(Item::Delta(micros)),
+            (op::REDUCE, Class::TimeZone, Tuple::TimeZone(0)) => Ok(Item::Utc),
+            // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
+            (op::REDUCE, Class::TimeZone, Tuple::TimeZone(offset_micros)) => {
+                Err(StateError::NotUtc { offset_micros, at: self.at })
             }
-            found => Err(self.unexpected(found, "the class of a state or of a node")),
-        }
-    }
-
-    /// The three calls that a state needs, none of which is a call here.
-    fn reduce(&mut self) -> Result<Item, StateError> {
-        let args = self.pop("arguments")?;
-        match (self.pop("a class")?, args) {
-            (Item::Global(Global::DateTime), Item::TimeArgs(time)) => Ok(Item::Time(time)),
-            (Item::Global(Global::TimeDelta), Item::DeltaArgs(micros)) => Ok(Item::Delta(micros)),
-            (Item::Global(Global::TimeZone), Item::ZoneArgs(0)) => Ok(Item::Utc),
-            // It could be converted exactly, but no torch writes one: whoever did is no peer of ours.
-            (Item::Global(Global::TimeZone), Item::ZoneArgs(offset_micros)) => {
-                Err(StateError::NotUtc { offset_micros, at: self.input.at })
-            }
-            (Item::Global(Global::DateTime | Global::TimeDelta | Global::TimeZone), found) => {
-                Err(self.unexpected(found, "the arguments of a time"))
-            }
-            (found, _) => Err(self.unexpected(found, "datetime, timezone or timedelta")),
+            _ => Err(self.malformed("a call that no state needs")),
         }
     }
 
     /// Gives an object its attributes.
     fn build(&mut self) -> Result<(), StateError> {
-        let at = self.input.at;
-        let dict = match self.pop("a dict")? {
-            Item::Dict(dict) => dict,
+        let taken = match self.pop("a dict")? {
+            Item::Dict(index) => self.containers.items[index].take(),
             found => return Err(self.unexpected(found, "a dict")),
         };
+        let attributes = taken.ok_or_else(|| self.malformed("attributes that two objects share"))?;
+        self.held -= attributes.len();
         match self.top("a state or a node")? {
-            Item::Node(index) if self.tables.node(index).is_none() => {
-                let attributes = self.tables.use_up_dict(dict, at)?;
-                let node = build::node(&self.input, self.limits, &attributes)?;
-                self.tables.finish_node(index, node);
-                self.tables.recycle(attributes);
-                Ok(())
+            Item::Node(index) if self.nodes.items[index].is_none() => {
+                self.nodes.items[index] = Some(objects::node(self, &attributes)?);
             }
-            Item::State if matches!(self.state, Progress::New) => {
-                let attributes = self.tables.use_up_dict(dict, at)?;
-                let (state, is_old) = build::state(&self.input, &self.tables, self.limits, &attributes)?;
+            Item::State if self.states.items[0].is_none() => {
+                let (state, is_old) = objects::state(self, &attributes)?;
                 self.is_old |= is_old;
-                self.state = Progress::Built(Box::new(state));
-                Ok(())
+                self.states.items[0] = Some(state);
             }
-            found @ (Item::Node(_) | Item::State) => Err(StateError::BuiltTwice { object: found.kind(), at }),
-            found => Err(self.unexpected(found, "a state or a node")),
+            found => return Err(self.unexpected(found, "a state or a node without attributes")),
         }
+        Ok(())
     }
 
     fn stop(mut self) -> Result<State, StateError> {
-        let at = self.input.at;
-        let found = self.pop("a state")?;
-        if !matches!(found, Item::State) {
-            return Err(StateError::NotAState { found: found.kind(), at });
+        match self.pop("a state")? {
+            Item::State => {}
+            found => return Err(self.unexpected(found, "a state")),
         }
-        if !self.stack.is_empty() {
-            return Err(StateError::LeftOver { count: self.stack.len(), at });
+        if !self.stack.items.is_empty() {
+            return Err(self.malformed("more than the state at its end"));
         }
-        if self.input.left() > 0 {
-            return Err(StateError::TrailingBytes { len: self.input.left(), at });
+        if self.next < self.bytes.len() {
+            return Err(self.malformed("bytes behind the end"));
         }
-        match self.state {
+        match self.states.items.pop().flatten() {
             // Checked last: a state that is refused for its age alone is complete, and unpickling it does no harm.
-            Progress::Built(_) if self.is_old => Err(StateError::OldAgent),
-            Progress::Built(state) => Ok(*state),
-            _ => Err(StateError::MissingField { object: "state", field: "round", at }),
+            Some(_) if self.is_old => Err(StateError::OldAgent),
+            Some(state) => Ok(state),
+            None => Err(self.malformed("a state without attributes")),
         }
     }
 }

@@ -1,12 +1,9 @@
-//! A state as CPython's pickler writes it, thing by thing, memo entry by memo entry. It checks nothing: reading back
-//! does.
+//! A state as a pickle of protocol 4, without frames. It checks nothing: reading back does.
+//!
+//! What all nodes or all times refer to is written once and put into the memo, and so is a node that has a heartbeat.
+//! Nothing else is put aside, which makes the state no longer than torch's.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::build::{NODE_FIELDS, STATE_FIELDS};
-use super::opcode::{self as op, Global};
-use super::output::{Memo, Output};
-use super::seen::{Seen, Sighting};
+use super::opcode as op;
 use crate::rendezvous::node::NodeDesc;
 use crate::rendezvous::state::{Extra, State};
 use crate::rendezvous::time::WallTime;
@@ -14,199 +11,195 @@ use crate::rendezvous::time::WallTime;
 /// About what one node takes with its heartbeat.
 const BYTES_PER_NODE: usize = 120;
 
-/// The bytes of `state`.
+/// Index of something in the memo.
+type Memo = u32;
+
+/// What nodes or times refer to.
+#[derive(Clone, Copy)]
+enum Shared {
+    Torch,
+    DateTime,
+    NodeClass,
+    Addr,
+    Pid,
+    LocalId,
+    TimeClass,
+    Utc,
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+    /// How many things are in the memo.
+    memo: Memo,
+    shared: [Option<Memo>; 8],
+}
+
+/// Returns the bytes of `state`.
 pub(super) fn write(state: &State) -> Vec<u8> {
     let nodes = state.last_heartbeats.len().max(state.participants.len());
-    let mut writer = Writer {
-        out: Output::new(512 + nodes * BYTES_PER_NODE),
-        seen: Seen::default(),
-        node_names: None,
-        time_names: None,
-    };
+    let bytes = Vec::with_capacity(512 + nodes * BYTES_PER_NODE);
+    let mut writer = Writer { bytes, memo: 0, shared: [None; 8] };
+    writer.put(&[op::PROTO, 4]);
     writer.state(state);
-    writer.out.finish()
+    writer.put(&[op::STOP]);
+    writer.bytes
 }
 
-/// What all nodes share, once the first is written.
-#[derive(Clone, Copy)]
-struct NodeNames {
-    class: Memo,
-    fields: [Memo; 3],
-}
+impl Writer {
+    // ---- objects ----
 
-/// What all times share, once the first is written.
-#[derive(Clone, Copy)]
-struct TimeNames {
-    class: Memo,
-    utc: Memo,
-}
-
-struct Writer<'a> {
-    out: Output,
-    seen: Seen<'a>,
-    node_names: Option<NodeNames>,
-    time_names: Option<TimeNames>,
-}
-
-/// The module of torch's classes is the first thing written.
-const TORCH_MODULE: Memo = 0;
-
-impl<'a> Writer<'a> {
-    // ---- lists ----
-
-    fn dict<V>(&mut self, nodes: &'a BTreeMap<NodeDesc, V>, value: impl Fn(&mut Self, &'a V)) {
-        self.out.value(op::EMPTY_DICT);
-        self.out.memoize();
-        self.seen.begin();
-        let entry = |writer: &mut Self, (node, held)| {
-            writer.node(node);
-            value(writer, held);
-        };
-        if nodes.len() == 1 {
-            nodes.iter().for_each(|only| entry(self, only));
-            self.out.op(op::SET_ITEM);
-        } else {
-            self.batches(nodes.iter(), op::SET_ITEMS, entry);
-        }
-    }
-
-    fn set(&mut self, nodes: &'a BTreeSet<NodeDesc>) {
-        self.out.value(op::EMPTY_SET);
-        self.out.memoize();
-        self.seen.begin();
-        self.batches(nodes.iter(), op::ADD_ITEMS, Self::node);
-    }
-
-    /// A full batch is always followed by another, even by an empty one: that is how CPython learns that it was the
-    /// last.
-    fn batches<E>(
-        &mut self,
-        mut entries: impl ExactSizeIterator<Item = E>,
-        finish: u8,
-        write: impl Fn(&mut Self, E),
-    ) {
-        let mut more = entries.len() > 0;
-        while more {
-            more = entries.len() >= op::BATCH;
-            self.out.op(op::MARK);
-            entries.by_ref().take(op::BATCH).for_each(|entry| write(self, entry));
-            self.out.op(finish);
-        }
-    }
-
-    // ---- what a state is made of ----
-
-    fn state(&mut self, state: &'a State) {
-        self.out.text(op::TORCH);
-        self.out.class_name(Global::State);
-        self.out.new_object();
-        self.attributes(state);
-        self.out.op(op::BUILD);
-    }
-
-    /// All in one batch, of whatever size.
-    fn attributes(&mut self, state: &'a State) {
-        let [round, complete, deadline, closed, participants, wait_list, redundancy_list, last_heartbeats] =
-            STATE_FIELDS;
-        self.out.value(op::EMPTY_DICT);
-        self.out.memoize();
-        self.out.op(op::MARK);
-        self.out.text(round);
-        match i64::try_from(state.round) {
-            Ok(round) => self.out.int(round),
-            Err(_) => self.out.long(state.round.into()),
-        }
-        self.out.text(complete);
-        self.out.bool(state.complete);
-        self.out.text(deadline);
+    fn state(&mut self, state: &State) {
+        self.class(Shared::Torch, op::TORCH, "_RendezvousState");
+        self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
+        self.text("round");
+        self.int(state.round.into());
+        self.text("complete");
+        self.bool(state.complete);
+        self.text("deadline");
         match state.deadline {
             Some(deadline) => self.time(deadline),
-            None => self.out.value(op::NONE),
+            None => self.put(&[op::NONE]),
         }
-        self.out.text(closed);
-        self.out.bool(state.closed);
-        self.out.text(participants);
-        self.dict(&state.participants, |writer, rank| writer.out.int(*rank));
-        self.out.text(wait_list);
-        self.set(&state.wait_list);
-        self.out.text(redundancy_list);
-        self.set(&state.redundancy_list);
-        self.out.text(last_heartbeats);
-        self.dict(&state.last_heartbeats, |writer, time| writer.time(*time));
+        self.text("closed");
+        self.bool(state.closed);
+
+        let mut written = Vec::with_capacity(state.last_heartbeats.len());
+        self.text("participants");
+        self.put(&[op::EMPTY_DICT, op::MARK]);
+        for (node, rank) in &state.participants {
+            written.push((node, self.node(node)));
+            self.int((*rank).into());
+        }
+        self.put(&[op::SET_ITEMS]);
+        for (name, nodes) in [("wait_list", &state.wait_list), ("redundancy_list", &state.redundancy_list)] {
+            self.text(name);
+            self.put(&[op::EMPTY_SET, op::MARK]);
+            written.extend(nodes.iter().map(|node| (node, self.node(node))));
+            self.put(&[op::ADD_ITEMS]);
+        }
+
+        self.text("last_heartbeats");
+        self.put(&[op::EMPTY_DICT, op::MARK]);
+        // Both are in the order of the nodes, so one pass finds the nodes that were written above.
+        written.sort();
+        let mut written = written.into_iter().peekable();
+        for (node, time) in &state.last_heartbeats {
+            while written.next_if(|(other, _)| *other < node).is_some() {}
+            match written.peek() {
+                Some((other, memo)) if *other == node => self.recall(*memo),
+                _ => _ = self.node(node),
+            }
+            self.time(*time);
+        }
+        self.put(&[op::SET_ITEMS]);
+
         for (name, value) in &state.extra {
-            self.out.text(name);
-            self.extra(value);
-        }
-        self.out.op(op::SET_ITEMS);
-    }
-
-    fn extra(&mut self, value: &Extra) {
-        match value {
-            Extra::None => self.out.value(op::NONE),
-            Extra::Bool(value) => self.out.bool(*value),
-            Extra::Int(value) => self.out.int(*value),
-            Extra::Text(value) => {
-                self.out.text(value);
+            self.text(name);
+            match value {
+                Extra::None => self.put(&[op::NONE]),
+                Extra::Bool(value) => self.bool(*value),
+                Extra::Int(value) => self.int((*value).into()),
+                Extra::Text(value) => self.text(value),
+                Extra::Time(value) => self.time(*value),
             }
-            Extra::Time(value) => self.time(*value),
         }
+        self.put(&[op::SET_ITEMS, op::BUILD]);
     }
 
-    fn node(&mut self, node: &'a NodeDesc) {
-        let addr = match self.seen.find(node) {
-            Sighting::Node(memo) => return self.out.recall(memo),
-            Sighting::Addr(memo) => Some(memo),
-            Sighting::New => None,
-        };
-        let known = self.node_names;
-        let class = match known {
-            Some(names) => self.out.recalled(names.class),
-            None => self.out.class_in(TORCH_MODULE, Global::Node),
-        };
-        let object = self.out.new_object();
-        self.out.value(op::EMPTY_DICT);
-        self.out.memoize();
-        self.out.op(op::MARK);
-        let [addr_name, pid_name, local_id_name] = NODE_FIELDS;
-        let [known_addr, known_pid, known_local_id] = known.map_or([None; 3], |names| names.fields.map(Some));
-        let addr_name = self.out.text_or_recall(addr_name, known_addr);
-        let addr = self.out.text_or_recall(&node.addr, addr);
-        let pid_name = self.out.text_or_recall(pid_name, known_pid);
-        self.out.int(node.pid);
-        let local_id_name = self.out.text_or_recall(local_id_name, known_local_id);
-        self.out.int(node.local_id);
-        self.out.op(op::SET_ITEMS);
-        self.out.op(op::BUILD);
-        self.node_names = Some(NodeNames { class, fields: [addr_name, pid_name, local_id_name] });
-        self.seen.remember(node, object, addr);
+    /// Writes the node and puts it into the memo.
+    fn node(&mut self, node: &NodeDesc) -> Memo {
+        self.shared(Shared::NodeClass, |writer| writer.class(Shared::Torch, op::TORCH, "_NodeDesc"));
+        self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
+        self.shared(Shared::Addr, |writer| writer.text("addr"));
+        self.text(&node.addr);
+        self.shared(Shared::Pid, |writer| writer.text("pid"));
+        self.int(node.pid.into());
+        self.shared(Shared::LocalId, |writer| writer.text("local_id"));
+        self.int(node.local_id.into());
+        self.put(&[op::SET_ITEMS, op::BUILD]);
+        self.memoize()
     }
 
-    /// Always a new one: two nodes may have the same moment, but never the same Python object.
     fn time(&mut self, time: WallTime) {
+        self.shared(Shared::TimeClass, |writer| writer.class(Shared::DateTime, "datetime", "datetime"));
         let stamp = time.to_stamp();
-        let names = match self.time_names {
-            Some(names) => {
-                self.out.recall(names.class);
-                self.out.stamp(stamp);
-                self.out.recall(names.utc);
-                names
-            }
-            None => {
-                let module = self.out.text(op::DATETIME);
-                let class = self.out.class_name(Global::DateTime);
-                self.out.stamp(stamp);
-                TimeNames { class, utc: self.utc(module) }
-            }
-        };
-        self.out.call(op::TUPLE2);
-        self.time_names = Some(names);
+        self.put(&[op::SHORT_BIN_BYTES, stamp.len() as u8]);
+        self.put(&stamp);
+        self.shared(Shared::Utc, |writer| {
+            writer.class(Shared::DateTime, "datetime", "timezone");
+            writer.class(Shared::DateTime, "datetime", "timedelta");
+            (0..3).for_each(|_| writer.int(0));
+            writer.put(&[op::TUPLE3, op::REDUCE, op::TUPLE1, op::REDUCE]);
+        });
+        self.put(&[op::TUPLE2, op::REDUCE]);
     }
 
-    fn utc(&mut self, datetime_module: Memo) -> Memo {
-        self.out.class_in(datetime_module, Global::TimeZone);
-        self.out.class_in(datetime_module, Global::TimeDelta);
-        (0..3).for_each(|_| self.out.int(0));
-        self.out.call(op::TUPLE3);
-        self.out.call(op::TUPLE1)
+    fn class(&mut self, shared: Shared, module: &str, name: &str) {
+        self.shared(shared, |writer| writer.text(module));
+        self.text(name);
+        self.put(&[op::STACK_GLOBAL]);
+    }
+
+    // ---- memo ----
+
+    /// Writes the thing itself the first time, and a reference from then on.
+    fn shared(&mut self, thing: Shared, write: impl FnOnce(&mut Writer)) {
+        match self.shared[thing as usize] {
+            Some(memo) => self.recall(memo),
+            None => {
+                write(self);
+                self.shared[thing as usize] = Some(self.memoize());
+            }
+        }
+    }
+
+    fn memoize(&mut self) -> Memo {
+        self.put(&[op::MEMOIZE]);
+        self.memo += 1;
+        self.memo - 1
+    }
+
+    fn recall(&mut self, memo: Memo) {
+        match u8::try_from(memo) {
+            Ok(memo) => self.put(&[op::BIN_GET, memo]),
+            Err(_) => {
+                self.put(&[op::LONG_BIN_GET]);
+                self.put(&memo.to_le_bytes());
+            }
+        }
+    }
+
+    // ---- plain values ----
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn bool(&mut self, value: bool) {
+        self.put(&[if value { op::NEW_TRUE } else { op::NEW_FALSE }]);
+    }
+
+    fn int(&mut self, number: i128) {
+        if let Ok(number) = u8::try_from(number) {
+            self.put(&[op::BIN_INT1, number]);
+        } else if let Ok(number) = i32::try_from(number) {
+            self.put(&[op::BIN_INT]);
+            self.put(&number.to_le_bytes());
+        } else {
+            // Nine bytes hold any `i64` or `u64` with its sign.
+            self.put(&[op::LONG1, 9]);
+            self.put(&number.to_le_bytes()[..9]);
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        match u8::try_from(text.len()) {
+            Ok(len) => self.put(&[op::SHORT_BIN_UNICODE, len]),
+            Err(_) => {
+                self.put(&[op::BIN_UNICODE]);
+                self.put(&(text.len() as u32).to_le_bytes());
+            }
+        }
+        self.put(text.as_bytes());
     }
 }
