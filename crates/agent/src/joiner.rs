@@ -192,5 +192,5 @@ pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_st
 fn launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);
-    Launch { max_restarts: config.max_restarts, workers: config.nproc_per_node, command: hasher.finish() }
+    Launch { max_restarts: config.max_restarts, command: hasher.finish() }
 }

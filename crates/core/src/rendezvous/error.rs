@@ -118,14 +118,6 @@ pub enum StateError {
     /// compared with those of other agents.
     #[error("written by an agent of torch older than 2.6")]
     OldAgent,
-    /// A time in a zone other than UTC.
-    #[error("a zone {offset_micros} microseconds from UTC at byte {at}; a state knows UTC only")]
-    NotUtc {
-        /// How far from UTC.
-        offset_micros: i64,
-        /// Where the zone is.
-        at: usize,
-    },
     /// More of something than a state may have, or than any state within the limits needs.
     #[error("more than {limit} {what} at byte {at}")]
     Excess {

@@ -15,8 +15,6 @@ const TERMS: &str = "rallypoint_terms";
 pub struct Launch {
     /// How often workers may be restarted after a failure.
     pub max_restarts: u32,
-    /// How many workers the node runs.
-    pub workers: u32,
     /// A hash of the command that the workers run.
     pub command: u64,
 }
@@ -67,24 +65,22 @@ impl Terms {
 
     fn read(text: &str) -> Option<Terms> {
         let (numbers, by) = text.split_once(" by ")?;
-        let mut words = numbers.split(' ');
-        let (min, max) = words.next()?.split_once(':')?;
-        let launch = words.next().and_then(|text| {
-            let mut parts = text.split('/');
-            let (restarts, workers) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            let command = u64::from_str_radix(parts.next()?, 16).ok()?;
-            Some(Launch { max_restarts: restarts, workers, command })
+        let (nodes, launch) = numbers.split_once(' ').unwrap_or((numbers, ""));
+        let (min, max) = nodes.split_once(':')?;
+        let launch = launch.split_once('/').and_then(|(restarts, command)| {
+            let command = u64::from_str_radix(command, 16).ok()?;
+            Some(Launch { max_restarts: restarts.parse().ok()?, command })
         });
         Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, by: by.into() })
     }
 }
 
-/// `MIN:MAX RESTARTS/WORKERS/COMMAND by NODE`
+/// `MIN:MAX RESTARTS/COMMAND by NODE`
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.nodes())?;
-        if let Some(Launch { max_restarts, workers, command }) = self.launch {
-            write!(f, " {max_restarts}/{workers}/{command:016x}")?;
+        if let Some(Launch { max_restarts, command }) = self.launch {
+            write!(f, " {max_restarts}/{command:016x}")?;
         }
         write!(f, " by {}", self.by)
     }
@@ -124,7 +120,7 @@ mod tests {
 
     #[test]
     fn terms_are_read_as_they_were_written() {
-        let launch = Launch { max_restarts: 3, workers: 8, command: 0xabc };
+        let launch = Launch { max_restarts: 3, command: 0xabc };
         for launch in [None, Some(launch)] {
             let terms = Terms::new(&NodeDesc::new("a by b", 7, 0), &settings(2, 4, launch));
             assert_eq!(Terms::read(&terms.to_string()), Some(terms));
@@ -148,12 +144,12 @@ mod tests {
 
     #[test]
     fn only_another_command_or_restart_limit_is_a_difference() {
-        let launch = Launch { max_restarts: 3, workers: 8, command: 1 };
+        let launch = Launch { max_restarts: 3, command: 1 };
         let terms = |launch| Terms::new(&node("a"), &settings(1, 1, launch));
         let differences = |other| terms(Some(launch)).differences(&terms(other));
-        assert_eq!(differences(Some(Launch { workers: 1, ..launch })), [] as [&str; 0]);
+        assert_eq!(differences(Some(launch)), [] as [&str; 0]);
         assert_eq!(differences(None), [] as [&str; 0]);
-        let other = Launch { max_restarts: 0, command: 2, ..launch };
+        let other = Launch { max_restarts: 0, command: 2 };
         assert_eq!(differences(Some(other)), ["--max-restarts is 3 here and 0 there", "the commands differ"]);
     }
 }

@@ -150,15 +150,6 @@ fn the_fold_bit_of_a_time_is_ignored() {
 }
 
 #[test]
-fn utc_may_be_any_timedelta_of_zero() {
-    let zero = delta(int(1), b"J\x80\xae\xfe\xff".to_vec(), int(0));
-    assert_eq!(
-        decode(&state_with(&[("deadline", time(STAMP, zone(zero)))])).unwrap().deadline,
-        Some(moment())
-    );
-}
-
-#[test]
 fn attributes_of_a_later_torch_are_kept_and_written_back() {
     let extra = [
         ("generation", int(7), Extra::Int(7)),

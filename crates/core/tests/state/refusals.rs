@@ -129,16 +129,11 @@ fn times_without_a_zone_or_in_another_are_refused() {
         "None where the arguments of a time should be"
     );
 
-    let hour = zone(delta(int(0), b"M\x10\x0e".to_vec(), int(0)));
-    assert_eq!(
-        refused_with("deadline", &time(STAMP, hour)),
-        "a zone 3600000000 microseconds from UTC; a state knows UTC only"
-    );
     let endless = vec![0x8a, 8, 255, 255, 255, 255, 255, 255, 255, 127];
-    assert_eq!(
-        refused_with("deadline", &time(STAMP, zone(delta(endless, int(0), int(0))))),
-        "a timedelta that does not fit 64 bits"
-    );
+    for (days, seconds) in [(int(0), b"M\x10\x0e".to_vec()), (endless, int(0))] {
+        let zone = zone(delta(days, seconds, int(0)));
+        assert_eq!(refused_with("deadline", &time(STAMP, zone)), "a zone other than UTC");
+    }
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn refused() -> Vec<(&'static str, StateError)> {
         ("damaged_cut", StateError::Truncated { at: 2, missing: 196 }),
         ("damaged_text", StateError::NotAPickle { found: b'c' }),
         ("damaged_naive_time", StateError::OldAgent),
-        ("damaged_other_zone", StateError::NotUtc { offset_micros: 7_200_000_000, at: 210 }),
+        ("damaged_other_zone", StateError::Malformed { what: "a zone other than UTC", at: 204 }),
         ("damaged_missing_closed", StateError::MissingField { object: "state", field: "closed", at: 202 }),
     ]
 }

@@ -23,8 +23,8 @@ pub(super) enum Item<'a> {
     Stamp(WallTime),
     Class(Class),
     Tuple(Tuple),
-    /// A `timedelta`, in microseconds.
-    Delta(i64),
+    /// A `timedelta` of 0.
+    NoDelta,
     Utc,
     Time(WallTime),
     /// Index into [`Reader::containers`].
@@ -50,10 +50,10 @@ pub(super) enum Class {
 #[derive(Clone, Copy)]
 pub(super) enum Tuple {
     Empty,
-    /// `(days, seconds, microseconds)`, in microseconds.
-    TimeDelta(i64),
-    /// `(timedelta,)`, in microseconds.
-    TimeZone(i64),
+    /// `(0, 0, 0)`
+    TimeDelta,
+    /// `(timedelta,)`
+    TimeZone,
     /// `(bytes, timezone)`; from old agents also `(bytes,)`.
     DateTime(WallTime),
 }
@@ -70,7 +70,7 @@ impl Item<'_> {
             Item::Stamp(_) => "bytes",
             Item::Class(_) => "a class",
             Item::Tuple(_) => "a tuple",
-            Item::Delta(_) => "a timedelta",
+            Item::NoDelta => "a timedelta",
             Item::Utc => "a timezone",
             Item::Time(_) => "a datetime",
             Item::Dict(_) => "a dict",
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
             Item::Set(index) if !is_dict => index,
             found => return Err(self.unexpected(found, wanted)),
         };
-        if items.len() % step != 0 {
+        if !items.len().is_multiple_of(step) {
             return Err(self.malformed("a key without a value"));
         }
         for key in items.iter().step_by(step) {
@@ -361,12 +361,10 @@ impl<'a> Reader<'a> {
             *item = self.pop("the arguments of a time")?;
         }
         Ok(Item::Tuple(match items[..] {
-            [Item::Int(days), Item::Int(seconds), Item::Int(micros)] => {
-                let seconds = i128::from(days) * 86_400 + i128::from(seconds);
-                let micros = i64::try_from(seconds * 1_000_000 + i128::from(micros));
-                Tuple::TimeDelta(micros.map_err(|_| self.malformed("a timedelta that does not fit 64 bits"))?)
-            }
-            [Item::Delta(micros)] => Tuple::TimeZone(micros),
+            [Item::Int(0), Item::Int(0), Item::Int(0)] => Tuple::TimeDelta,
+            // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
+            [Item::Int(_), Item::Int(_), Item::Int(_)] => return Err(self.malformed("a zone other than UTC")),
+            [Item::NoDelta] => Tuple::TimeZone,
             [Item::Stamp(time), Item::Utc] => Tuple::DateTime(time),
             [Item::Stamp(time)] => {
                 self.is_old = true;
@@ -391,12 +389,8 @@ impl<'a> Reader<'a> {
                 Ok(Item::State)
             }
             (op::REDUCE, Class::DateTime, Tuple::DateTime(time)) => Ok(Item::Time(time)),
-            (op::REDUCE, Class::TimeDelta, Tuple::TimeDelta(micros)) => Ok(Item::Delta(micros)),
-            (op::REDUCE, Class::TimeZone, Tuple::TimeZone(0)) => Ok(Item::Utc),
-            // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
-            (op::REDUCE, Class::TimeZone, Tuple::TimeZone(offset_micros)) => {
-                Err(StateError::NotUtc { offset_micros, at: self.at })
-            }
+            (op::REDUCE, Class::TimeDelta, Tuple::TimeDelta) => Ok(Item::NoDelta),
+            (op::REDUCE, Class::TimeZone, Tuple::TimeZone) => Ok(Item::Utc),
             _ => Err(self.malformed("a call that no state needs")),
         }
     }
