@@ -230,7 +230,7 @@ impl TcpStore {
     /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
     /// if no operation has identified it yet and it does not answer.
     pub fn server_identity(&self) -> Option<String> {
-        ready(self.client.identify(Op::Ping, &self.deadline())).ok()?;
+        ready(self.client.identify(&self.deadline())).ok()?;
         self.client.server().identity().map(String::from)
     }
 

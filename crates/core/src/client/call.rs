@@ -6,40 +6,23 @@ use super::connection::{Ack, Broken, Connection};
 use super::deadline::{Backoff, Deadline};
 use super::fault::{ConnectionFault, Failure, Oversized, Violation};
 use super::io::Io;
-use super::{Client, operations};
+use super::{Client, operations, waiting};
 use crate::error::WireError;
-use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
+use crate::wire::Op;
 
 /// Called with the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(ConnectionFault);
 
 /// What to do when no process listens at any address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OnRefused {
+enum OnRefused {
     Wait,
     Fail,
-}
-
-/// Why no address gave a connection.
-struct Missed {
-    failure: Failure,
-    /// Whether another attempt can't do better.
-    is_final: bool,
-}
-
-impl Missed {
-    /// Whether every address refused the connection.
-    fn is_refused(&self) -> bool {
-        let is_refused = |(_, fault): &(String, ConnectionFault)| *fault == ConnectionFault::Refused;
-        matches!(&self.failure, Failure::Unreachable(tried) if tried.iter().all(is_refused))
-    }
 }
 
 /// Pauses between attempts.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// An attempt that the deadline ends after less than this does not show why there is no connection.
-const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an address that is not the last has if the call has no deadline.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that closes the connection on a request this often refuses it. Only connections that are closed within
@@ -57,23 +40,24 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         report: &mut dyn FnMut(ConnectionFault),
     ) -> Result<(), Failure> {
-        let connection = self.checkout(None, deadline, OnRefused::Wait, report).await?;
+        let connection = self.checkout(false, deadline, OnRefused::Wait, report).await?;
         self.put_back(connection);
         Ok(())
     }
 
-    /// Whether the server can be reached, without waiting for one to appear.
-    pub(super) async fn is_reachable(&self, deadline: &Deadline) -> bool {
-        let connection = self.checkout(None, deadline, OnRefused::Fail, &mut |_| {}).await;
-        connection.map(|connection| self.put_back(connection)).is_ok()
+    /// Identifies the server if no operation has done so yet.
+    pub async fn identify(&self, deadline: &Deadline) -> Result<(), Failure> {
+        if !self.server().is_met {
+            let connection = self.checkout(true, deadline, OnRefused::Wait, &mut |_| {}).await?;
+            self.put_back(connection);
+        }
+        Ok(())
     }
 
-    /// Identifies the server if no operation has done so yet.
-    pub async fn identify(&self, op: Op, deadline: &Deadline) -> Result<(), Failure> {
-        if self.server().is_met {
-            return Ok(());
-        }
-        self.call_repeatable(op, true, deadline, async |_, _| Ok(())).await
+    /// Whether the server can be reached now, without waiting for one to appear.
+    pub(super) async fn is_reachable(&self, deadline: &Deadline) -> bool {
+        let connection = self.try_addresses(true, deadline, &mut |_| {}).await;
+        connection.map(|connection| self.put_back(connection)).is_ok()
     }
 
     /// Carries out one call: `attempt` on a connection, and again on another if that breaks and the operation may be
@@ -82,18 +66,7 @@ impl<I: Io> Client<I> {
         &self,
         op: Op,
         deadline: &Deadline,
-        attempt: impl AsyncFnMut(&mut Connection<I>, &Deadline) -> Result<T, Broken>,
-    ) -> Result<T, Failure> {
-        self.call_repeatable(op, op.is_repeatable(), deadline, attempt).await
-    }
-
-    /// As [`Client::call`], for steps of an operation that may be repeated although the operation may not.
-    pub(super) async fn call_repeatable<T>(
-        &self,
-        op: Op,
-        is_repeatable: bool,
-        deadline: &Deadline,
-        mut attempt: impl AsyncFnMut(&mut Connection<I>, &Deadline) -> Result<T, Broken>,
+        mut attempt: impl AsyncFnMut(&mut Connection<I>) -> Result<T, Broken>,
     ) -> Result<T, Failure> {
         let now = || self.io.now();
         let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
@@ -105,7 +78,7 @@ impl<I: Io> Client<I> {
             let on_refused = if waits && lost.is_some() { OnRefused::Fail } else { OnRefused::Wait };
             // A wait whose time is up before there is a connection has its grace to ask a server that answers.
             let patience = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
-            let checked_out = self.checkout(Some(op), &patience, on_refused, &mut |_| {}).await;
+            let checked_out = self.checkout(true, &patience, on_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(Failure::Unreachable(tried)), Some(lost)) => {
@@ -114,18 +87,9 @@ impl<I: Io> Client<I> {
                 }
                 (Err(failure), _) => return Err(failure),
             };
-            connection.is_repeatable = is_repeatable;
+            (connection.deadline, connection.is_repeatable) = (deadline.clone(), op.is_repeatable());
             let started = now();
-            let mut recognized = Ok(());
-            if !connection.is_recognized {
-                recognized = self.recognize(&mut connection, &patience).await;
-                self.check_reset()?;
-            }
-            let outcome = match recognized {
-                Ok(()) => attempt(&mut connection, deadline).await,
-                Err(broken) => Err(broken.with_sent(false)),
-            };
-            let broken = match outcome {
+            let broken = match attempt(&mut connection).await {
                 Ok(value) => {
                     self.put_back(connection);
                     return Ok(value);
@@ -134,21 +98,20 @@ impl<I: Io> Client<I> {
             };
             drop(connection);
             self.server().connection_lost();
-            if let (Some(since), Broken::Lost { fault: ConnectionFault::Closed, sent: true }) =
-                (operations::torch_release_with(op), &broken)
-                && self.is_unknown(op, deadline).await
-            {
-                return Err(Failure::Unsupported(Some(since)));
-            }
             let fault = match broken {
-                Broken::Violation(violation) => return Err(violated(None, violation)),
-                Broken::Silent { sent: true } if !is_repeatable => {
+                Broken::Violation(violation) => return Err(violated(violation)),
+                Broken::Silent { sent: true } if !op.is_repeatable() => {
                     let waited = deadline.waited(now()).as_millis();
                     let reason = format!("no answer within {waited} ms (stopped, frozen, or cut off)");
                     return Err(Failure::Indeterminate(reason));
                 }
                 Broken::Silent { .. } => return Err(Failure::NoAnswer),
-                Broken::Lost { fault, sent: true } if !is_repeatable => {
+                Broken::Lost { fault: ConnectionFault::Closed, sent: true }
+                    if self.is_unknown(op, deadline).await =>
+                {
+                    return Err(Failure::Unsupported(operations::torch_release_with(op)));
+                }
+                Broken::Lost { fault, sent: true } if !op.is_repeatable() => {
                     return Err(Failure::Indeterminate(fault.to_string()));
                 }
                 Broken::Lost { fault, .. } => fault,
@@ -179,53 +142,56 @@ impl<I: Io> Client<I> {
 
     /// Whether the server is one of torch's that doesn't have this operation.
     async fn is_unknown(&self, op: Op, deadline: &Deadline) -> bool {
-        if self.server().identity().is_some() {
+        if operations::torch_release_with(op).is_none() || self.server().identity().is_some() {
             return false;
         }
         // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
-        match self.checkout(Some(op), deadline, OnRefused::Fail, &mut |_| {}).await {
-            Ok(mut connection) => operations::is_unknown(&mut connection, op, deadline).await,
+        match self.try_addresses(true, deadline, &mut |_| {}).await {
+            Ok(mut connection) => operations::is_unknown(&mut connection, op).await,
             Err(_) => false,
         }
     }
 
-    /// An idle connection that can be used, or a new one, tried for until the deadline. `op` is `None` if the store is being
-    /// made.
+    /// An idle connection that can be used, or a new one, tried for until the deadline. With `identify`, the server behind it
+    /// is the one that is known.
     async fn checkout(
         &self,
-        op: Option<Op>,
+        identify: bool,
         deadline: &Deadline,
         on_refused: OnRefused,
         report: Report<'_>,
     ) -> Result<Connection<I>, Failure> {
         self.check_reset()?;
-        if let Some(connection) = self.take_idle() {
+        while let Some(mut connection) = self.take_idle() {
+            if identify && !connection.is_recognized {
+                connection.deadline = deadline.clone();
+                match self.recognize(&mut connection, report).await {
+                    Ok(()) => self.check_reset()?,
+                    Err(Broken::Silent { .. }) => return Err(Failure::NoAnswer),
+                    Err(_) => {
+                        self.server().connection_lost();
+                        continue;
+                    }
+                }
+            }
             return Ok(connection);
         }
         let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
-        let mut previous = None;
         loop {
-            let started = self.io.now();
-            let missed = match self.try_addresses(op.is_some(), deadline, report).await {
-                Ok(connection) => return Ok(connection),
-                Err(missed) => missed,
+            let tried = match self.try_addresses(identify, deadline, report).await {
+                Err(Failure::Unreachable(tried)) => tried,
+                other => return other,
             };
-            if missed.is_final || (on_refused == OnRefused::Fail && missed.is_refused()) {
-                return Err(missed.failure);
+            let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
+            let failure = Failure::Unreachable(tried);
+            if is_refused && on_refused == OnRefused::Fail {
+                return Err(failure);
             }
-            if !deadline.has_passed(self.io.now()) {
-                if let Some(fault) = missed.failure.connection_fault() {
-                    report(fault);
-                }
-                self.pause(&mut backoff, deadline).await;
-            } else if self.io.now() - started < MIN_ATTEMPT_TIMEOUT {
-                // The deadline cut this attempt short, so the failure of the attempt before it is more telling.
-                return Err(previous.unwrap_or(missed.failure));
-            }
+            failure.connection_fault().into_iter().for_each(&mut *report);
+            self.pause(&mut backoff, deadline).await;
             if deadline.has_passed(self.io.now()) {
-                return Err(missed.failure);
+                return Err(failure);
             }
-            previous = Some(missed.failure);
         }
     }
 
@@ -235,13 +201,10 @@ impl<I: Io> Client<I> {
         identify: bool,
         deadline: &Deadline,
         report: Report<'_>,
-    ) -> Result<Connection<I>, Missed> {
+    ) -> Result<Connection<I>, Failure> {
         let addresses = match self.io.resolve(deadline, report).await {
             Ok(addresses) => addresses,
-            Err(fault) => {
-                let failure = Failure::Unreachable(vec![(String::new(), fault)]);
-                return Err(Missed { failure, is_final: false });
-            }
+            Err(fault) => return Err(Failure::Unreachable(vec![(String::new(), fault)])),
         };
         let mut tried = Vec::new();
         let mut stranger = None;
@@ -254,22 +217,26 @@ impl<I: Io> Client<I> {
                 (_, None) => deadline.or_after(now, ADDRESS_TIMEOUT),
             };
             match self.try_address(address, identify, &share, report).await {
-                Ok(connection) => {
-                    self.check_reset().map_err(|failure| Missed { failure, is_final: true })?;
-                    return Ok(connection);
-                }
+                Ok(connection) => return self.check_reset().map(|()| connection),
                 Err(Broken::Lost { fault, .. }) => tried.push((address.to_string(), fault)),
                 Err(Broken::Silent { .. }) => tried.push((address.to_string(), ConnectionFault::Silent)),
                 // Not a store, it seems. Another address may have one.
                 Err(Broken::Violation(violation)) => {
-                    stranger.get_or_insert(violated(Some(address.to_string()), violation));
+                    stranger.get_or_insert((address.to_string(), violation));
                 }
             }
         }
         match stranger {
+            Some((address, violation)) if tried.is_empty() => {
+                Err(Failure::Protocol(Some(address), violation))
+            }
             // A store may yet appear at the other addresses.
-            Some(failure) => Err(Missed { failure, is_final: tried.is_empty() }),
-            None => Err(Missed { failure: Failure::Unreachable(tried), is_final: false }),
+            Some((address, violation)) => {
+                let fault = violation.peer_protocol().map(ConnectionFault::NotAStore);
+                tried.extend(fault.map(|fault| (address, fault)));
+                Err(Failure::Unreachable(tried))
+            }
+            None => Err(Failure::Unreachable(tried)),
         }
     }
 
@@ -281,70 +248,53 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection<I>, Broken> {
-        let ack = self.server().ack;
         let open = async |ack, report: Report<'_>| {
-            Connection::open(&self.io, &self.limits, address, (ack, identify), deadline, report).await
+            let connected = Connection::connect(&self.io, &self.limits, address, ack, deadline).await;
+            let mut connection = connected?;
+            match identify {
+                true => self.recognize(&mut connection, report).await?,
+                false => connection.greet(report).await?,
+            }
+            Ok::<_, Broken>(connection)
         };
-        let (mut connection, identity) = match open(ack, report).await {
+        let ack = self.server().ack;
+        match open(ack, report).await {
             Err(broken) if broken.is_closed() && ack == Ack::Ping => {
-                let opened = open(Ack::Check, report).await?;
+                let connection = open(Ack::Check, report).await?;
                 self.server().ack = Ack::Check;
-                opened
+                Ok(connection)
             }
-            opened => opened?,
-        };
-        if identify {
-            self.compare(&mut connection, identity, deadline).await?;
+            opened => opened,
         }
-        Ok(connection)
     }
 
-    /// Compares the server behind a connection, on which only the handshake was done, with the one that was known.
-    async fn recognize(&self, connection: &mut Connection<I>, deadline: &Deadline) -> Result<(), Broken> {
-        let identity = connection.identify(deadline).await?;
-        self.compare(connection, identity, deadline).await
-    }
-
-    /// Compares the server behind a connection, which has this identity, with the one that was known.
-    async fn compare(
-        &self,
-        connection: &mut Connection<I>,
-        identity: Option<String>,
-        deadline: &Deadline,
-    ) -> Result<(), Broken> {
+    /// Compares the server behind a connection with the one that was known. No other function does.
+    async fn recognize(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), Broken> {
+        let is_ours = self.server().identity().is_some();
+        let identity = connection.identify(is_ours, report).await?;
         let keys = self.server().keys_to_check(identity.as_deref());
-        for key in &keys {
-            connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
-        }
-        connection.send(deadline).await?;
+        let present = waiting::check_each(connection, &keys).await?;
         let checked = keys.len();
-        let mut missing = Vec::new();
-        for key in keys {
-            if connection.receive(ReplyKind::Checked, deadline).await? != Reply::Checked(true) {
-                missing.push(key);
-            }
-        }
+        let missing: Vec<_> =
+            keys.into_iter().zip(present).filter(|(_, there)| !there).map(|(key, _)| key).collect();
         self.server().meet(identity, checked, &missing);
         connection.is_recognized = true;
         Ok(())
     }
 
     fn check_reset(&self) -> Result<(), Failure> {
-        match self.server().reset() {
-            None => Ok(()),
-            Some(evidence) => Err(Failure::Reset(evidence.into())),
-        }
+        self.server().reset().map_or(Ok(()), |evidence| Err(Failure::Reset(evidence.into())))
     }
 }
 
-/// What a violation means for the call. In a reply there is one limit for all lengths.
-fn violated(peer: Option<String>, violation: Violation) -> Failure {
+/// What a violation in a reply means for the call. In a reply there is one limit for all lengths.
+fn violated(violation: Violation) -> Failure {
     match violation {
         Violation::Malformed(
             WireError::ValueTooLong { len, limit, .. }
             | WireError::KeyTooLong { len, limit }
             | WireError::FrameTooLong { len, limit },
-        ) if peer.is_none() => Failure::TooLarge { what: Oversized::Reply, len, limit },
-        violation => Failure::Protocol(peer, violation),
+        ) => Failure::TooLarge { what: Oversized::Reply, len, limit },
+        violation => Failure::Protocol(None, violation),
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::call::Report;
 use super::deadline::Deadline;
 use super::fault::{ConnectionFault, Violation};
 use super::io::{Io, IoFault};
@@ -12,7 +13,7 @@ use crate::limits::Limits;
 use crate::store::SERVER_KEY;
 use crate::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
 
-/// A connection whose handshake is done.
+/// A connection.
 #[derive(Debug)]
 pub(super) struct Connection<I: Io> {
     io: Arc<I>,
@@ -27,10 +28,11 @@ pub(super) struct Connection<I: Io> {
     user_timeout: Option<Duration>,
     /// Whether what is sent may be sent again over another connection.
     pub(super) is_repeatable: bool,
+    /// When sends and receives fail with [`Broken::Silent`].
+    pub(super) deadline: Deadline,
+    is_greeted: bool,
     /// Whether the server behind this connection was compared with the one that is known.
     pub(super) is_recognized: bool,
-    /// Replies may still arrive that no call waits for.
-    pub(super) is_spoiled: bool,
     ack: Ack,
     nonce: u32,
 }
@@ -92,18 +94,14 @@ const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Connects and performs the handshake. With `identify`, the same message also asks for the server's identity, which is
-    /// returned beside the connection. Without, the client sends exactly what torch's client sends.
-    ///
-    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
-    pub(super) async fn open(
+    /// Connects. The handshake is sent with the first message.
+    pub(super) async fn connect(
         io: &Arc<I>,
         limits: &Arc<Limits>,
         address: &I::Address,
-        (ack, identify): (Ack, bool),
+        ack: Ack,
         deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<(Connection<I>, Option<String>), Broken> {
+    ) -> Result<Connection<I>, Broken> {
         let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
         let mut connection = Connection {
             stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
@@ -116,21 +114,15 @@ impl<I: Io> Connection<I> {
             out: Vec::new(),
             user_timeout: None,
             is_repeatable: true,
+            deadline: deadline.clone(),
+            is_greeted: false,
             is_recognized: false,
-            is_spoiled: false,
             ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
         };
         connection.queue(&Request::Validate { magic: MAGIC });
         connection.queue_ack();
-        if identify {
-            connection.queue_identify();
-        }
-        connection.send(deadline).await?;
-        connection.await_input(deadline, on_silence).await?;
-        connection.receive_ack(deadline).await?;
-        let identity = if identify { connection.receive_identity(deadline).await? } else { None };
-        Ok((connection, identity))
+        Ok(connection)
     }
 
     pub(super) fn io(&self) -> &I {
@@ -141,23 +133,43 @@ impl<I: Io> Connection<I> {
         &self.stream
     }
 
-    /// Asks the server for its identity; `None` if it is not one of ours.
-    pub(super) async fn identify(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
-        self.queue_identify();
-        self.send(deadline).await?;
-        self.receive_identity(deadline).await
-    }
-
-    /// Queues a CHECK of the key that our own servers have and torch's have not.
-    fn queue_identify(&mut self) {
-        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
-    }
-
-    async fn receive_identity(&mut self, deadline: &Deadline) -> Result<Option<String>, Broken> {
-        if self.receive(ReplyKind::Checked, deadline).await? != Reply::Checked(true) {
-            return Ok(None);
+    /// Sends what was queued, and waits until the handshake is done.
+    ///
+    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
+    pub(super) async fn greet(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+        self.send().await?;
+        if !self.is_greeted {
+            self.await_input(on_silence).await?;
+            self.receive_ack().await?;
+            self.is_greeted = true;
         }
-        match self.exchange(&Request::Get { key: SERVER_KEY }, deadline).await? {
+        Ok(())
+    }
+
+    /// Asks the server for its identity, in one message with the handshake if that is not done yet; `None` if the server is
+    /// not one of ours.
+    ///
+    /// If the server was one of ours before (`is_ours`), the key is read without waiting for the answer whether it is
+    /// there. Torch's older servers close the connection on that, and are asked again with [`Ack::Check`].
+    pub(super) async fn identify(
+        &mut self,
+        is_ours: bool,
+        on_silence: Report<'_>,
+    ) -> Result<Option<String>, Broken> {
+        let get = Request::Get { key: SERVER_KEY };
+        let is_read_ahead = is_ours && self.ack == Ack::Ping;
+        self.queue_identify();
+        if is_read_ahead {
+            self.queue(&get);
+        }
+        self.greet(on_silence).await?;
+        let is_ours = self.receive(ReplyKind::Checked).await? == Reply::Checked(true);
+        let identity = match is_read_ahead {
+            true => self.receive(ReplyKind::Value).await?,
+            false if is_ours => self.exchange(&get).await?,
+            false => return Ok(None),
+        };
+        match identity {
             Reply::Value(value) if !value.is_empty() => {
                 Ok(Some(String::from_utf8_lossy(&value).into_owned()))
             }
@@ -165,15 +177,17 @@ impl<I: Io> Connection<I> {
         }
     }
 
+    /// Queues a CHECK of the key that our own servers have and torch's have not.
+    fn queue_identify(&mut self) {
+        self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
+    }
+
     /// Waits for the first bytes from the server.
-    async fn await_input(
-        &mut self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<(), Broken> {
+    async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
         loop {
-            match self.read_more(&deadline.or_after(self.io.now(), SILENCE_INTERVAL)).await {
-                Err(Broken::Silent { .. }) if !deadline.has_passed(self.io.now()) => {
+            let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
+            match self.read_more(&interval).await {
+                Err(Broken::Silent { .. }) if !self.deadline.has_passed(self.io.now()) => {
                     on_silence(ConnectionFault::Silent);
                 }
                 read => return read,
@@ -198,11 +212,11 @@ impl<I: Io> Connection<I> {
     }
 
     /// Sends what was queued.
-    pub(super) async fn send(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+    pub(super) async fn send(&mut self) -> Result<(), Broken> {
         self.choose_user_timeout();
         let mut sent = 0;
         while sent < self.out.len() {
-            match self.io.write(&mut self.stream, &self.out[sent..], deadline).await {
+            match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
                 // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
                 Err(fault) => return Err(Broken::new(fault, sent > 0)),
@@ -227,7 +241,7 @@ impl<I: Io> Connection<I> {
     }
 
     /// Returns the next reply, which must be of this kind.
-    pub(super) async fn receive(&mut self, kind: ReplyKind, deadline: &Deadline) -> Result<Reply, Broken> {
+    pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, Broken> {
         loop {
             let mut input = &self.input[self.at..self.end];
             let offered = input.len();
@@ -235,18 +249,18 @@ impl<I: Io> Connection<I> {
             self.at += offered - input.len();
             match reply {
                 Ok(Some(reply)) => return Ok(reply),
-                Ok(None) => self.read_more(deadline).await?,
+                Ok(None) => self.read_more(&self.deadline.clone()).await?,
                 Err(error) => return Err(Broken::Violation(Violation::Malformed(error))),
             }
         }
     }
 
     /// Reads the reply to the last [`Connection::queue_ack`].
-    async fn receive_ack(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+    async fn receive_ack(&mut self) -> Result<(), Broken> {
         if self.ack == Ack::Check {
-            return self.receive(ReplyKind::Checked, deadline).await.map(drop);
+            return self.receive(ReplyKind::Checked).await.map(drop);
         }
-        match self.receive(ReplyKind::Nonce, deadline).await? {
+        match self.receive(ReplyKind::Nonce).await? {
             Reply::Nonce(found) if found != self.nonce => {
                 Err(Broken::Violation(Violation::WrongNonce { sent: self.nonce, found }))
             }
@@ -255,22 +269,18 @@ impl<I: Io> Connection<I> {
     }
 
     /// Sends what was queued, and waits until the server has handled it.
-    pub(super) async fn acknowledge(&mut self, deadline: &Deadline) -> Result<(), Broken> {
+    pub(super) async fn acknowledge(&mut self) -> Result<(), Broken> {
         self.queue_ack();
-        self.send(deadline).await?;
-        self.receive_ack(deadline).await
+        self.send().await?;
+        self.receive_ack().await
     }
 
     /// Sends one request and reads its reply.
-    pub(super) async fn exchange(
-        &mut self,
-        request: &Request<'_>,
-        deadline: &Deadline,
-    ) -> Result<Reply, Broken> {
+    pub(super) async fn exchange(&mut self, request: &Request<'_>) -> Result<Reply, Broken> {
         let kind = request.reply_kind().expect("only requests that have a reply are exchanged");
         self.queue(request);
-        self.send(deadline).await?;
-        self.receive(kind, deadline).await
+        self.send().await?;
+        self.receive(kind).await
     }
 
     /// All bytes received so far are decoded; reads more.
@@ -287,38 +297,12 @@ impl<I: Io> Connection<I> {
 
     /// Whether nothing is under way on the connection, as far as is known here.
     pub(super) fn is_clean(&self) -> bool {
-        !self.is_spoiled && self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty()
+        self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty()
     }
 
     /// Whether the connection can be used again: no byte has arrived unasked, and the server has not closed it.
     pub(super) fn is_usable(&self) -> bool {
         self.is_clean() && self.io.is_quiet(&self.stream)
-    }
-
-    /// Cancels a WAIT or BARRIER that has run out of time. `true` if it ended just before that after all.
-    ///
-    /// `behind` is the reply to a request that was sent together with the wait. It arrives in either case and is returned
-    /// only if the wait ended.
-    pub(super) async fn cancel(
-        &mut self,
-        op: Op,
-        behind: Option<ReplyKind>,
-        deadline: &Deadline,
-    ) -> Result<(bool, Option<Reply>), Broken> {
-        self.queue(&Request::CancelWait);
-        self.send(deadline).await?;
-        let came = self.receive(ReplyKind::Waited(op), deadline).await? == Reply::Stop;
-        let reply = match behind {
-            Some(kind) => Some(self.receive(kind, deadline).await?),
-            None => None,
-        };
-        if came {
-            let ended = self.receive(ReplyKind::Waited(Op::CancelWait), deadline).await?;
-            if ended != Reply::Canceled {
-                return Err(bad_reply(Op::CancelWait, 0));
-            }
-        }
-        Ok((came, reply.filter(|_| came)))
     }
 }
 

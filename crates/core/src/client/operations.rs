@@ -33,10 +33,7 @@ pub enum Exchange {
 impl<I: Io> Client<I> {
     /// One request and its reply.
     pub async fn exchange(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
-        self.call(request.op(), deadline, async |connection, deadline| {
-            connection.exchange(&request, deadline).await
-        })
-        .await
+        self.call(request.op(), deadline, async |connection| connection.exchange(&request).await).await
     }
 
     /// One request whose reply is a number.
@@ -51,9 +48,9 @@ impl<I: Io> Client<I> {
         request: Request<'_>,
         deadline: &Deadline,
     ) -> Result<(), Failure> {
-        let acknowledged = self.call(request.op(), deadline, async |connection, deadline| {
+        let acknowledged = self.call(request.op(), deadline, async |connection| {
             connection.queue(&request);
-            connection.acknowledge(deadline).await
+            connection.acknowledge().await
         });
         acknowledged.await?;
         // A queue comes and goes.
@@ -66,10 +63,9 @@ impl<I: Io> Client<I> {
     /// Asks the server for a sign of life; how long it took.
     pub async fn ping(&self, deadline: &Deadline) -> Result<Duration, Failure> {
         // The first operation identifies the server, which is not what is measured.
-        self.identify(Op::Ping, deadline).await?;
+        self.identify(deadline).await?;
         let started = self.io.now();
-        let ping = self
-            .call(Op::Ping, deadline, async |connection, deadline| connection.acknowledge(deadline).await);
+        let ping = self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await);
         ping.await?;
         Ok(self.io.now() - started)
     }
@@ -186,26 +182,24 @@ impl<I: Io> Client<I> {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Option<Exchange>, Failure> {
-        self.identify(Op::CompareSet, deadline).await?;
-        if !self.server().is_capable_of("stored") {
-            return Ok(None);
-        }
         let request = Request::CompareSet { key, expected, desired: desired.into() };
-        let (held, stored) = self
-            .call(Op::CompareSet, deadline, async |connection, deadline| {
-                connection.queue(&request);
-                connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
-                connection.send(deadline).await?;
-                let held = connection.receive(ReplyKind::Value, deadline).await?;
-                Ok((value(held), connection.receive(ReplyKind::Checked, deadline).await?))
-            })
-            .await?;
-        Ok(Some(match held {
-            _ if stored == Reply::Checked(true) => Exchange::Stored,
-            // The one answer that is not what is held: an equal value that was held would have been replaced.
-            held if *held == *expected => Exchange::Absent,
-            held => Exchange::Held(held.to_vec()),
-        }))
+        self.call(Op::CompareSet, deadline, async |connection| {
+            if !self.server().is_capable_of("stored") {
+                return Ok(None);
+            }
+            connection.queue(&request);
+            connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
+            connection.send().await?;
+            let held = value(connection.receive(ReplyKind::Value).await?);
+            let stored = connection.receive(ReplyKind::Checked).await?;
+            Ok(Some(match stored {
+                Reply::Checked(true) => Exchange::Stored,
+                // The one answer that is not what is held: an equal value that was held would have been replaced.
+                _ if *held == *expected => Exchange::Absent,
+                _ => Exchange::Held(held.to_vec()),
+            }))
+        })
+        .await
     }
 
     /// Deletes a key; whether it was there.
@@ -213,8 +207,8 @@ impl<I: Io> Client<I> {
         self.server().forget(key);
         let mut unanswered = false;
         let deleted = self
-            .call(Op::DeleteKey, deadline, async |connection, deadline| {
-                let reply = connection.exchange(&Request::DeleteKey { key }, deadline).await;
+            .call(Op::DeleteKey, deadline, async |connection| {
+                let reply = connection.exchange(&Request::DeleteKey { key }).await;
                 unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
                 reply
             })
@@ -265,12 +259,9 @@ impl<I: Io> Client<I> {
     /// Fails with [`Failure::Unsupported`] if the server has no queues. Without this check, a pop from such a server would
     /// wait until its timeout.
     pub(super) async fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<(), Failure> {
-        self.identify(Op::QueuePop, deadline).await?;
+        self.identify(deadline).await?;
         if !self.server().has_queues() {
-            let asked = self.call_repeatable(Op::QueuePop, true, deadline, async |connection, deadline| {
-                connection.exchange(&Request::QueueLen { key }, deadline).await
-            });
-            asked.await?;
+            self.exchange(Request::QueueLen { key }, deadline).await?;
             self.server().has_answered_queue = true;
         }
         Ok(())
@@ -289,7 +280,7 @@ pub(super) fn torch_release_with(op: Op) -> Option<&'static str> {
 
 /// Whether the server closes this connection on a request of the same kind as `op` that leaves nothing behind, as torch's
 /// servers do with operations that they don't have.
-pub(super) async fn is_unknown<I: Io>(connection: &mut Connection<I>, op: Op, deadline: &Deadline) -> bool {
+pub(super) async fn is_unknown<I: Io>(connection: &mut Connection<I>, op: Op) -> bool {
     let requests = match op {
         // A barrier of one passes immediately. Torch's server counts the arrival in a key.
         Op::Barrier => {
@@ -299,7 +290,7 @@ pub(super) async fn is_unknown<I: Io>(connection: &mut Connection<I>, op: Op, de
         _ => vec![Request::QueueLen { key: PROBE_KEY }],
     };
     for request in &requests {
-        if let Err(broken) = connection.exchange(request, deadline).await {
+        if let Err(broken) = connection.exchange(request).await {
             return broken.is_closed();
         }
     }

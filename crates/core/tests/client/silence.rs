@@ -165,7 +165,7 @@ fn a_late_answer_is_never_taken_for_another() {
     let (net, client) = connected(Model::ours("a"));
     net.model(|model| model.trap(Op::Get, Act::Drip(Duration::from_secs(1))));
     let failure = ready(client.get(b"/there", &net.deadline(TIMEOUT))).unwrap_err();
-    assert_eq!(failure, Failure::NoAnswer);
+    assert_eq!(failure, Failure::Timeout(Awaited::Keys(None)));
     net.pass(Duration::from_secs(60));
     assert_eq!(&*ready(client.get(b"/number", &net.deadline(TIMEOUT))).unwrap(), b"1");
 }

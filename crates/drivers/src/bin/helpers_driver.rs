@@ -24,7 +24,10 @@ fn main() {
     match run(&words) {
         Ok(answer) => println!("ok {answer}"),
         Err(error) => {
-            let name = format!("{error:?}");
+            let name = match error.failure() {
+                Some(failure) => format!("{failure:?}"),
+                None => format!("{error:?}"),
+            };
             let name = name.split([' ', '(']).next().unwrap_or_default();
             println!("err {name} {error}");
         }

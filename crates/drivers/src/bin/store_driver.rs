@@ -139,7 +139,10 @@ fn answer(result: Result<String, StoreError>) {
         Ok(said) if said.is_empty() => "ok\n".into(),
         Ok(said) => format!("ok {said}\n"),
         Err(error) => {
-            let name = format!("{error:?}");
+            let name = match error.failure() {
+                Some(failure) => format!("{failure:?}"),
+                None => format!("{error:?}"),
+            };
             let name = name.split([' ', '(']).next().unwrap_or_default().to_owned();
             format!("err {name} {}\n", error.to_string().replace('\n', " "))
         }
