@@ -83,7 +83,7 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
         Kind::Wait => exchange.answered(Request::Wait { keys: list }, &Reply::Stop),
         // Puts the same value again, so that it succeeds whoever was there before.
         Kind::CompareSet => exchange.answered(
-            Request::CompareSet { key, expected: value, desired: value.into() },
+            Request::CompareSet { key, expected: value.into(), desired: value.into() },
             &value_reply(value),
         ),
         Kind::MultiGet => {
