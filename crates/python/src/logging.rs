@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -13,12 +13,14 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::process::lock;
-
 /// Python's numbers for levels, and what was said.
 type Line = (u8, String);
 
 static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
+
+fn kept() -> MutexGuard<'static, VecDeque<Line>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// More than this are not kept; the oldest go first.
 const MOST: usize = 256;
@@ -36,7 +38,7 @@ pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
 
 /// Forwards what was kept to Python's `logging`. Fails with the exception of a signal that came meanwhile.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
-    let lines = lock(&KEPT).map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default();
+    let lines = std::mem::take(&mut *kept());
     if lines.is_empty() {
         return Ok(());
     }
@@ -72,7 +74,7 @@ impl Subscriber for Keeper {
         };
         let mut text = Text(String::new());
         event.record(&mut text);
-        let Some(mut kept) = lock(&KEPT) else { return };
+        let mut kept = kept();
         if kept.len() == MOST {
             kept.pop_front();
         }

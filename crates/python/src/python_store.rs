@@ -26,11 +26,6 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// The object, for the collector of garbage.
-    pub(crate) fn object(&self) -> &Py<PyAny> {
-        &self.object
-    }
-
     pub(crate) fn new(object: Py<PyAny>) -> Foreign {
         // Without it the end is only less orderly.
         let _ = Python::attach(watch_end);

@@ -9,8 +9,8 @@ mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use prefix::{adopt_part, part_of};
-pub(crate) use store::{PyStore, has_native, overrides, to_delta, to_rust};
+pub(crate) use prefix::part_of;
+pub(crate) use store::{PyStore, has_native, overrides, source, to_delta};
 pub(crate) use tcp::adopt;
 
 /// Adds the classes to the module.

@@ -7,8 +7,10 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{C10dBackend, RendezvousBackend, Token};
 
+use super::check_owner;
 use super::exceptions::raised_by_cell;
-use crate::calls::detached;
+use crate::calls::{detached, run};
+use crate::process::Owner;
 use crate::stores;
 
 type Bytes<'py> = Bound<'py, PyBytes>;
@@ -17,11 +19,13 @@ type Bytes<'py> = Bound<'py, PyBytes>;
 #[pyclass(frozen, module = "rallypoint._rallypoint")]
 pub(super) struct RendezvousCell {
     backend: Arc<C10dBackend>,
+    owner: Owner,
 }
 
 impl RendezvousCell {
-    pub(super) fn backend(&self) -> Arc<C10dBackend> {
-        Arc::clone(&self.backend)
+    pub(super) fn backend(&self) -> PyResult<&Arc<C10dBackend>> {
+        check_owner(&self.owner)?;
+        Ok(&self.backend)
     }
 }
 
@@ -30,14 +34,17 @@ impl RendezvousCell {
     /// The cell of the job `run_id` in `store`.
     #[new]
     fn new(py: Python<'_>, store: &Bound<'_, PyAny>, run_id: String) -> PyResult<RendezvousCell> {
-        let store = stores::to_rust(store)?;
+        let source = stores::source(store)?;
+        let store = run(py, || source.store())?;
         let made = detached(py, || C10dBackend::new(store, &run_id))?;
-        Ok(RendezvousCell { backend: Arc::new(made.map_err(|error| raised_by_cell(py, error))?) })
+        let backend = Arc::new(made.map_err(|error| raised_by_cell(py, error))?);
+        Ok(RendezvousCell { backend, owner: Owner::current() })
     }
 
     /// The state and its token; `None` if there is no state yet.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bytes<'py>, Bytes<'py>)>> {
-        let read = detached(py, || self.backend.state())?;
+        let backend = self.backend()?;
+        let read = detached(py, || backend.state())?;
         Ok(read.map_err(|error| raised_by_cell(py, error))?.map(|held| shown(py, held)))
     }
 
@@ -49,7 +56,8 @@ impl RendezvousCell {
         state: PyBackedBytes,
         token: PyBackedBytes,
     ) -> PyResult<Option<(Bytes<'py>, Bytes<'py>, bool)>> {
-        let written = detached(py, || self.backend.set_state(&state, &token))?;
+        let backend = self.backend()?;
+        let written = detached(py, || backend.set_state(&state, &token))?;
         let written = written.map_err(|error| raised_by_cell(py, error))?;
         Ok(written.now.map(|held| {
             let (state, token) = shown(py, held);

@@ -17,8 +17,8 @@ fn with_store<T: Send>(
     store: &Bound<'_, PyAny>,
     body: impl FnOnce(&dyn Store) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let store = stores::to_rust(store)?;
-    run(py, || body(&*store))
+    let source = stores::source(store)?;
+    run(py, || body(&*source.store()?))
 }
 
 fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {

@@ -15,7 +15,7 @@ use super::cell::RendezvousCell;
 use super::exceptions::raised;
 use super::turn::{Taken, Turn};
 use super::{Round, check_owner, to_round};
-use crate::calls::detached;
+use crate::calls::{detached, run};
 use crate::logging::{forward, listen};
 use crate::process::Owner;
 use crate::stores;
@@ -71,9 +71,10 @@ impl RendezvousNode {
             keep_alive_max_attempt,
             ..defaults
         };
-        let below = stores::to_rust(store)?;
+        let source = stores::source(store)?;
+        let below = run(py, || source.store())?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {
-            Ok(cell) => cell.get().backend(),
+            Ok(cell) => Arc::clone(cell.get().backend()?) as Arc<dyn RendezvousBackend>,
             Err(_) => Arc::new(PythonBackend::new(backend)?),
         };
         let made = DynamicRendezvousHandler::new(backend, below, addr, settings)
@@ -109,7 +110,7 @@ impl RendezvousNode {
             }
         };
         let prefix = keys::round_prefix(handler.run_id(), round.round);
-        let store = stores::adopt_part(self.store.bind(py), prefix, Arc::clone(&round.store))?;
+        let store = stores::part_of(self.store.bind(py), prefix)?;
         Ok(to_round(round, store))
     }
 

@@ -66,7 +66,7 @@ impl StaticNode {
         let store = self.handler.store().expect("the nodes have met in it");
         let store = stores::adopt(py, store, self.master_addr.clone(), true)?;
         // A prefix over the object, not over what is below it: a forked child must be able to connect anew.
-        let part = stores::part_of(&store, self.handler.run_id())?;
+        let part = stores::part_of(&store, self.handler.run_id().to_owned())?;
         Ok(to_round(round, part))
     }
 }

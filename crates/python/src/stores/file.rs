@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
-use super::store::{PyStore, Zero, native_of};
+use super::store::{PyStore, native_of};
 use crate::arguments::{FilePath, Whole};
 use crate::calls::{run, signals};
 use crate::process::{Native, Original};
@@ -70,7 +70,7 @@ fn open(
         .timeout(timeout)
         .cancellation(signals());
     let store = run(slf.py(), || options.open())?;
-    slf.as_super().get().fill(Arc::new(Native::new(Original::File(Box::new(store)))), Zero::Forever)?;
+    slf.as_super().get().fill(Native::new(Original::File(Arc::new(store))))?;
     let _ = slf.get().made_with.set((path, world_size));
     Ok(())
 }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{HashStore, Store};
 
-use super::store::{PyStore, Zero, native_of};
+use super::store::{PyStore, native_of};
 use crate::calls::{run, signals};
 use crate::process::{Native, Original};
 
@@ -24,20 +24,20 @@ impl PyHashStore {
     }
 
     fn __init__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        fill(slf, Box::new(HashStore::new().with_cancellation(signals())))
+        fill(slf, Arc::new(HashStore::new().with_cancellation(signals())))
     }
 
     /// The same store: its clones share what it holds.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let store = native_of(slf.as_super())?;
-        let clone = run(slf.py(), || store.clone_store())?;
+        let native = native_of(slf.as_super())?;
+        let clone = run(slf.py(), || native.store()?.clone_store())?;
         let made =
             Bound::new(slf.py(), PyClassInitializer::from(PyStore::empty()).add_subclass(PyHashStore))?;
-        fill(&made, clone)?;
+        fill(&made, clone.into())?;
         Ok(made)
     }
 }
 
-fn fill(slf: &Bound<'_, PyHashStore>, store: Box<dyn Store>) -> PyResult<()> {
-    slf.as_super().get().fill(Arc::new(Native::new(Original::Hash(store))), Zero::Forever)
+fn fill(slf: &Bound<'_, PyHashStore>, store: Arc<dyn Store>) -> PyResult<()> {
+    slf.as_super().get().fill(Native::new(Original::Hash(store)))
 }

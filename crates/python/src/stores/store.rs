@@ -8,11 +8,13 @@ use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDelta, PyDict, PyList, PyTuple, PyType};
 use rallypoint_core::counted;
-use rallypoint_store::{DEFAULT_TIMEOUT, Store, StoreError};
+use rallypoint_store::{DEFAULT_TIMEOUT, PrefixStore, Store, StoreError, StoreKind};
 
+use super::prefix::PyPrefixStore;
 use crate::arguments::{Key, List, Timeout, Truth, Value, Whole};
 use crate::calls::{detached, run};
 use crate::error::{of_wait, raise};
+use crate::process::Native;
 use crate::python_store::Foreign;
 
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
@@ -21,25 +23,10 @@ use crate::python_store::Foreign;
 /// multi_get, multi_set and barrier have fall-backs over those. Such a store can be passed to PrefixStore.
 #[pyclass(name = "Store", module = "rallypoint", subclass, frozen, weakref)]
 pub(crate) struct PyStore {
-    /// What does the work; a store written in Python has none.
-    native: OnceLock<NativeStore>,
+    /// What does the work of a TCPStore, FileStore or HashStore.
+    native: OnceLock<Arc<Native>>,
     /// That of a store written in Python, in milliseconds.
     timeout: AtomicI64,
-}
-
-struct NativeStore {
-    store: Arc<dyn Store>,
-    /// What a time-out of zero means to it.
-    zero: Zero,
-}
-
-/// What a time-out of zero means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Zero {
-    /// Over at once: torch's TCPStore.
-    AtOnce,
-    /// Without end: all others.
-    Forever,
 }
 
 impl PyStore {
@@ -50,69 +37,102 @@ impl PyStore {
     }
 
     /// Gives it what does the work.
-    pub(super) fn fill(&self, store: Arc<dyn Store>, zero: Zero) -> PyResult<()> {
-        self.native
-            .set(NativeStore { store, zero })
-            .map_err(|_| PyTypeError::new_err("a store can't be initialised twice; make a new one"))
+    pub(super) fn fill(&self, native: Arc<Native>) -> PyResult<()> {
+        self.native.set(native).map_err(|_| initialised_twice())
     }
+}
 
-    /// What does the work, if it is not Python.
-    pub(super) fn native(&self) -> Option<&Arc<dyn Store>> {
-        self.native.get().map(|native| &native.store)
-    }
-
-    /// What a time-out of zero means to it.
-    pub(super) fn zero(&self) -> Zero {
-        self.native.get().map_or(Zero::Forever, |native| native.zero)
-    }
-
-    fn duration(&self, timeout: Timeout) -> Option<Duration> {
-        match self.zero() {
-            Zero::AtOnce => Some(timeout.or_at_once()),
-            Zero::Forever => timeout.or_forever(),
-        }
-    }
+pub(super) fn initialised_twice() -> PyErr {
+    PyTypeError::new_err("a store can't be initialised twice; make a new one")
 }
 
 impl Drop for PyStore {
     fn drop(&mut self) {
         // A server is stopped and a file signed out of, which may take a moment.
-        if let Some(native) = self.native.take()
-            && Arc::strong_count(&native.store) == 1
-        {
-            let mut last = Some(native);
+        let mut native = self.native.take();
+        if native.is_some() {
             Python::try_attach(|py| {
-                let last = last.take();
-                py.detach(|| drop(last));
+                let native = native.take();
+                py.detach(|| drop(native));
             });
         }
     }
 }
 
-/// The store that does an object's work, as Rust sees it: itself, or the object if it is, or derives, one in Python.
-pub(crate) fn to_rust(object: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Store>> {
-    Ok(match below(object)? {
-        Below::Native(store) => store,
-        Below::Python(store) => store,
-    })
-}
-
-/// What does an object's work.
-pub(super) enum Below {
-    Native(Arc<dyn Store>),
-    /// The object itself, which this holds.
+/// Where the calls of a store object go.
+pub(crate) enum Source {
+    Native(Arc<Native>),
+    /// The part of another store under this prefix.
+    Part(String, Box<Source>),
+    /// The object's own methods.
     Python(Arc<Foreign>),
 }
 
-pub(super) fn below(object: &Bound<'_, PyAny>) -> PyResult<Below> {
+impl Source {
+    /// The store of this process. A child that was forked may have to connect, so the interpreter must not be held.
+    pub(crate) fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Source::Native(native) => native.store()?,
+            Source::Part(prefix, of) => Arc::new(PrefixStore::new(prefix, of.store()?)),
+            Source::Python(foreign) => Arc::clone(foreign) as Arc<dyn Store>,
+        })
+    }
+
+    fn timeout(&self) -> Timeout {
+        match self {
+            Source::Native(native) => native.timeout().into(),
+            Source::Part(_, of) => of.timeout(),
+            Source::Python(foreign) => foreign.timeout().into(),
+        }
+    }
+
+    fn set_timeout(&self, timeout: Timeout) {
+        match self {
+            Source::Native(native) => native.set_timeout(self.limit(timeout)),
+            Source::Part(_, of) => of.set_timeout(timeout),
+            Source::Python(foreign) => foreign.set_timeout(self.limit(timeout)),
+        }
+    }
+
+    /// How long calls with this timeout wait. Zero is without end, except for TCPStore, where it is over at once as in torch.
+    fn limit(&self, timeout: Timeout) -> Option<Duration> {
+        match self {
+            Source::Native(native) if native.settings().kind() == StoreKind::Tcp => {
+                Some(timeout.or_at_once())
+            }
+            Source::Part(_, of) => of.limit(timeout),
+            _ => timeout.or_forever(),
+        }
+    }
+
+    fn has_extended_api(&self) -> bool {
+        match self {
+            Source::Native(native) => native.settings().has_extended_api(),
+            Source::Part(_, of) => of.has_extended_api(),
+            Source::Python(foreign) => foreign.has_extended_api(),
+        }
+    }
+}
+
+/// Where the calls of any store object go, also of one that derives from our classes or is torch's.
+pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     if let Ok(store) = object.cast::<PyStore>() {
-        match store.get().native() {
-            Some(native) if is_plain(object) => return Ok(Below::Native(Arc::clone(native))),
+        match own_source(store)? {
+            Some(source) if is_plain(object) => return Ok(source),
             None if is_unfinished(object) => return Err(unfinished(object)),
             _ => {}
         }
     }
-    Ok(Below::Python(Arc::new(Foreign::new(object.clone().unbind()))))
+    Ok(Source::Python(Arc::new(Foreign::new(object.clone().unbind()))))
+}
+
+/// Where the calls of our classes go; `None` for a store written in Python, or one that was not initialised.
+fn own_source(slf: &Bound<'_, PyStore>) -> PyResult<Option<Source>> {
+    match (slf.get().native.get(), slf.cast::<PyPrefixStore>()) {
+        (Some(native), _) => Ok(Some(Source::Native(Arc::clone(native)))),
+        (None, Ok(part)) => part.get().source(slf.py()),
+        (None, Err(_)) => Ok(None),
+    }
 }
 
 /// The classes whose `__init__` opens a store.
@@ -135,7 +155,7 @@ fn is_unfinished(object: &Bound<'_, PyAny>) -> bool {
     native_classes(object.py()).iter().any(|class| object.is_instance(class).unwrap_or(false))
 }
 
-fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
+pub(super) fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
     let name = class.name().map_or_else(|_| "it".into(), |name| name.to_string());
     PyTypeError::new_err(format!(
@@ -143,9 +163,9 @@ fn unfinished(object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// What does the work of one of our own classes.
-pub(super) fn native_of<'a>(slf: &'a Bound<'_, PyStore>) -> PyResult<&'a Arc<dyn Store>> {
-    slf.get().native().ok_or_else(|| unfinished(slf))
+/// What does the work of a TCPStore, FileStore or HashStore.
+pub(super) fn native_of<'a>(slf: &'a Bound<'_, PyStore>) -> PyResult<&'a Arc<Native>> {
+    slf.get().native.get().ok_or_else(|| unfinished(slf))
 }
 
 /// Whether an object's class has a method of this name that is not the one of `Store`.
@@ -159,7 +179,7 @@ pub(crate) fn overrides(object: &Bound<'_, PyAny>, name: &str) -> bool {
 
 /// Whether it derives from one of our own classes, so that what it does not define is there nevertheless.
 pub(crate) fn has_native(object: &Bound<'_, PyAny>) -> bool {
-    object.cast::<PyStore>().is_ok_and(|store| store.get().native().is_some())
+    object.cast::<PyStore>().is_ok_and(|store| own_source(store).is_ok_and(|source| source.is_some()))
 }
 
 /// A `timedelta`.
@@ -182,27 +202,39 @@ fn missing(slf: &Bound<'_, PyStore>, method: &str) -> PyErr {
     PyNotImplementedError::new_err(format!("Not implemented.: {name} does not define {method}()"))
 }
 
-/// The store that does the work, or the error of one written in Python that doesn't do it.
-fn working<'a>(slf: &'a Bound<'_, PyStore>, method: &str) -> PyResult<&'a Arc<dyn Store>> {
-    slf.get().native().ok_or_else(|| missing(slf, method))
+/// Where its calls go; fails for a store written in Python that doesn't define the method.
+fn working(slf: &Bound<'_, PyStore>, method: &str) -> PyResult<Source> {
+    own_source(slf)?.ok_or_else(|| missing(slf, method))
 }
 
-/// The store that does the work, or the fall-backs of one written in Python.
-fn working_or_fall_back(slf: &Bound<'_, PyStore>) -> PyResult<Arc<dyn Store>> {
-    match slf.get().native() {
-        Some(store) => Ok(Arc::clone(store)),
+/// Where its calls go: to the fall-backs for a store written in Python.
+fn working_or_fall_back(slf: &Bound<'_, PyStore>) -> PyResult<Source> {
+    match own_source(slf)? {
+        Some(source) => Ok(source),
         None if is_unfinished(slf) => Err(unfinished(slf)),
-        None => Ok(Arc::new(Foreign::fall_back(slf.clone().into_any().unbind()))),
+        None => Ok(Source::Python(Arc::new(Foreign::fall_back(slf.clone().into_any().unbind())))),
     }
 }
 
-/// Runs what waits, at most for so long: a time-out is told in torch's words.
-fn run_wait<T: Send>(
+/// Makes a call that does not wait.
+fn call<T: Send>(
     py: Python<'_>,
-    timeout: Timeout,
-    call: impl FnOnce() -> Result<T, StoreError> + Send,
+    source: &Source,
+    call: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send,
 ) -> PyResult<T> {
-    detached(py, call)?.map_err(|error| of_wait(py, error, timeout))
+    run(py, || call(&*source.store()?))
+}
+
+/// Makes a call that waits, at most for `timeout` or else the store's own; a timeout is raised in torch's words.
+fn wait<T: Send>(
+    py: Python<'_>,
+    source: &Source,
+    timeout: Option<Timeout>,
+    call: impl FnOnce(&dyn Store, Option<Duration>) -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    let timeout = timeout.unwrap_or_else(|| source.timeout());
+    let limit = source.limit(timeout);
+    detached(py, || call(&*source.store()?, limit))?.map_err(|error| of_wait(py, error, timeout))
 }
 
 #[pymethods]
@@ -219,27 +251,23 @@ impl PyStore {
 
     /// Stores value under key, whatever was there.
     fn set(slf: &Bound<'_, Self>, key: Key, value: Value) -> PyResult<()> {
-        let store = working(slf, "set")?;
-        run(slf.py(), || store.set(&key, &value))
+        call(slf.py(), &working(slf, "set")?, |store| store.set(&key, &value))
     }
 
     /// The value of key as bytes, waiting until there is one, at most for the store's time-out.
     fn get<'py>(slf: &Bound<'py, Self>, key: Key) -> PyResult<Bound<'py, PyBytes>> {
-        let store = working(slf, "get")?;
-        let value = run_wait(slf.py(), store.timeout().into(), || store.get(&key))?;
+        let value = wait(slf.py(), &working(slf, "get")?, None, |store, _| store.get(&key))?;
         Ok(PyBytes::new(slf.py(), &value))
     }
 
     /// Adds amount to the number that key holds (0 if there is none) and returns the sum.
     fn add(slf: &Bound<'_, Self>, key: Key, amount: Whole<i64>) -> PyResult<i64> {
-        let store = working(slf, "add")?;
-        run(slf.py(), || store.add(&key, amount.0))
+        call(slf.py(), &working(slf, "add")?, |store| store.add(&key, amount.0))
     }
 
     /// Whether all these keys are there. Never waits.
     fn check(slf: &Bound<'_, Self>, keys: List<Key>) -> PyResult<bool> {
-        let store = working(slf, "check")?;
-        run(slf.py(), || store.check(&keys.refs()))
+        call(slf.py(), &working(slf, "check")?, |store| store.check(&keys.refs()))
     }
 
     /// Stores desired_value if key holds expected_value, or if it is absent and expected_value is empty. Returns the value held
@@ -250,37 +278,33 @@ impl PyStore {
         expected_value: Value,
         desired_value: Value,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let store = working(slf, "compare_set")?;
-        let held = run(slf.py(), || store.compare_set(&key, &expected_value, &desired_value))?;
+        let held = call(slf.py(), &working(slf, "compare_set")?, |store| {
+            store.compare_set(&key, &expected_value, &desired_value)
+        })?;
         Ok(PyBytes::new(slf.py(), &held))
     }
 
     /// Removes key; whether it was there (a FileStore always says yes).
     fn delete_key(slf: &Bound<'_, Self>, key: Key) -> PyResult<bool> {
-        let store = working(slf, "delete_key")?;
-        run(slf.py(), || store.delete_key(&key))
+        call(slf.py(), &working(slf, "delete_key")?, |store| store.delete_key(&key))
     }
 
     /// How many keys the whole store holds, its own bookkeeping included.
     fn num_keys(slf: &Bound<'_, Self>) -> PyResult<u64> {
-        let store = working(slf, "num_keys")?;
-        run(slf.py(), || store.num_keys())
+        call(slf.py(), &working(slf, "num_keys")?, |store| store.num_keys())
     }
 
     /// Waits until all these keys are there, at most for timeout; for the store's own if none is given.
     #[pyo3(signature = (keys, timeout = None))]
     fn wait(slf: &Bound<'_, Self>, keys: List<Key>, timeout: Option<Timeout>) -> PyResult<()> {
-        let store = working(slf, "wait")?;
-        let timeout = timeout.unwrap_or_else(|| store.timeout().into());
-        let limit = slf.get().duration(timeout);
-        run_wait(slf.py(), timeout, || store.wait_for(&keys.refs(), limit))
+        wait(slf.py(), &working(slf, "wait")?, timeout, |store, limit| store.wait_for(&keys.refs(), limit))
     }
 
     /// How long the store waits: a timedelta.
     #[getter]
     fn timeout<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let timeout = match slf.get().native() {
-            Some(store) => store.timeout().into(),
+        let timeout = match own_source(slf)? {
+            Some(source) => source.timeout(),
             None => Timeout::of_millis(slf.get().timeout.load(Ordering::Relaxed)),
         };
         to_delta(slf.py(), timeout)
@@ -288,11 +312,8 @@ impl PyStore {
 
     /// Sets how long the store waits from now on.
     fn set_timeout(slf: &Bound<'_, Self>, timeout: Timeout) -> PyResult<()> {
-        match slf.get().native() {
-            Some(store) => {
-                let limit = slf.get().duration(timeout);
-                detached(slf.py(), || store.set_timeout(limit))
-            }
+        match own_source(slf)? {
+            Some(source) => detached(slf.py(), || source.set_timeout(timeout)),
             None => {
                 slf.get().timeout.store(timeout.millis(), Ordering::Relaxed);
                 Ok(())
@@ -302,20 +323,19 @@ impl PyStore {
 
     /// Puts value after what key holds.
     fn append(slf: &Bound<'_, Self>, key: Key, value: Value) -> PyResult<()> {
-        let store = working_or_fall_back(slf)?;
-        run(slf.py(), || store.append(&key, &value))
+        call(slf.py(), &working_or_fall_back(slf)?, |store| store.append(&key, &value))
     }
 
     /// The values of these keys, waiting until all are there, at most for the store's time-out.
     fn multi_get<'py>(slf: &Bound<'py, Self>, keys: List<Key>) -> PyResult<Bound<'py, PyList>> {
-        let store = working_or_fall_back(slf)?;
-        let values = run_wait(slf.py(), store.timeout().into(), || store.multi_get(&keys.refs()))?;
+        let source = working_or_fall_back(slf)?;
+        let values = wait(slf.py(), &source, None, |store, _| store.multi_get(&keys.refs()))?;
         PyList::new(slf.py(), values.iter().map(|value| PyBytes::new(slf.py(), value)).collect::<Vec<_>>())
     }
 
     /// Stores each of values under the key at its place in keys.
     fn multi_set(slf: &Bound<'_, Self>, keys: List<Key>, values: List<Value>) -> PyResult<()> {
-        let store = working_or_fall_back(slf)?;
+        let source = working_or_fall_back(slf)?;
         let (keys, values) = (keys.refs(), values.refs());
         if keys.len() != values.len() {
             let counts = format!("{} and {}", counted(keys.len(), "key"), counted(values.len(), "value"));
@@ -323,30 +343,24 @@ impl PyStore {
             return Err(raise(slf.py(), "DistStoreError", text));
         }
         let pairs: Vec<_> = keys.into_iter().zip(values).collect();
-        run(slf.py(), || store.multi_set(&pairs))
+        call(slf.py(), &source, |store| store.multi_set(&pairs))
     }
 
     /// Whether append, multi_get and multi_set are single operations here rather than loops.
-    fn has_extended_api(slf: &Bound<'_, Self>) -> bool {
-        match slf.get().native().map(Arc::clone) {
-            // It may be one in Python below a prefix.
-            Some(store) => slf.py().detach(|| store.has_extended_api()),
-            None => false,
-        }
+    fn has_extended_api(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(own_source(slf)?.is_some_and(|source| source.has_extended_api()))
     }
 
     /// Puts value at the end of the queue key.
     fn queue_push(slf: &Bound<'_, Self>, key: Key, value: Value) -> PyResult<()> {
-        let store = working(slf, "queue_push")?;
-        run(slf.py(), || store.queue_push(&key, &value))
+        call(slf.py(), &working(slf, "queue_push")?, |store| store.queue_push(&key, &value))
     }
 
     /// Takes the value at the head of the queue key. Waits for one at most for the store's time-out; with block=False it raises
     /// QueueEmptyError instead.
     #[pyo3(signature = (key, block = Truth(true)), text_signature = "($self, key, block=True)")]
     fn queue_pop<'py>(slf: &Bound<'py, Self>, key: Key, block: Truth) -> PyResult<Bound<'py, PyBytes>> {
-        let store = working(slf, "queue_pop")?;
-        let value = run_wait(slf.py(), store.timeout().into(), || match block.0 {
+        let value = wait(slf.py(), &working(slf, "queue_pop")?, None, |store, _| match block.0 {
             true => store.queue_pop(&key),
             false => store.try_queue_pop(&key),
         })?;
@@ -355,14 +369,12 @@ impl PyStore {
 
     /// How many values the queue key holds.
     fn queue_len(slf: &Bound<'_, Self>, key: Key) -> PyResult<u64> {
-        let store = working(slf, "queue_len")?;
-        run(slf.py(), || store.queue_len(&key))
+        call(slf.py(), &working(slf, "queue_len")?, |store| store.queue_len(&key))
     }
 
     /// The names of all keys, in no order.
     fn list_keys(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
-        let store = working(slf, "list_keys")?;
-        run(slf.py(), || store.list_keys())
+        call(slf.py(), &working(slf, "list_keys")?, |store| store.list_keys())
     }
 
     /// Waits until world_size callers have come to the barrier key, at most for timeout; for the store's own if none is given.
@@ -373,16 +385,14 @@ impl PyStore {
         world_size: Whole<i64>,
         timeout: Option<Timeout>,
     ) -> PyResult<()> {
-        let store = working_or_fall_back(slf)?;
+        let source = working_or_fall_back(slf)?;
         let Some(count) = u64::try_from(world_size.0).ok().filter(|count| *count > 0) else {
             let found = world_size.0;
             return Err(PyValueError::new_err(format!(
                 "world_size of a barrier must be at least 1, not {found}"
             )));
         };
-        let timeout = timeout.unwrap_or_else(|| store.timeout().into());
-        let limit = slf.get().duration(timeout);
-        run_wait(slf.py(), timeout, || store.barrier_for(&key, count, limit))
+        wait(slf.py(), &source, timeout, |store, limit| store.barrier_for(&key, count, limit))
     }
 
     /// An independent client of the same store.

@@ -12,7 +12,7 @@ use rallypoint_store::{
 };
 
 use super::listener::take_over;
-use super::store::{PyStore, Zero, native_of};
+use super::store::{PyStore, native_of};
 use crate::arguments::{Key, Timeout, Truth, Whole};
 use crate::calls::{detached, run, signals};
 use crate::error::{raise, to_python, with_hint};
@@ -30,7 +30,7 @@ pub(crate) struct PyTcpStore {
 
 #[derive(Clone)]
 struct Made {
-    native: Native,
+    native: Arc<Native>,
     host: String,
     port: u16,
     libuv: bool,
@@ -42,7 +42,7 @@ impl PyTcpStore {
     }
 
     fn fill(slf: &Bound<'_, Self>, made: Made) -> PyResult<()> {
-        slf.as_super().get().fill(Arc::new(made.native.clone()), Zero::AtOnce)?;
+        slf.as_super().get().fill(Arc::clone(&made.native))?;
         let _ = slf.get().made.set(made);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl PyTcpStore {
         let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
         store.set_timeout(Some(plan.timeout.or_at_once()));
         let port = store.port();
-        let native = Native::new(Original::Tcp(store));
+        let native = Native::new(Original::Tcp(Arc::new(store)));
         Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
     }
 
@@ -125,7 +125,7 @@ impl PyTcpStore {
         let made = Self::made(slf)?;
         let store = run(slf.py(), || made.native.another_tcp())?;
         let clone = Bound::new(slf.py(), PyTcpStore::empty())?;
-        let native = Native::new(Original::Tcp(store));
+        let native = Native::new(Original::Tcp(Arc::new(store)));
         Self::fill(&clone, Made { native, ..made.clone() })?;
         Ok(clone)
     }
@@ -151,7 +151,7 @@ pub(crate) fn adopt(
 ) -> PyResult<Bound<'_, PyAny>> {
     let adopted = Bound::new(py, PyTcpStore::empty())?;
     let port = store.port();
-    let native = Native::new(Original::Tcp(store.with_cancellation(signals())));
+    let native = Native::new(Original::Tcp(Arc::new(store.with_cancellation(signals()))));
     PyTcpStore::fill(&adopted, Made { native, host, port, libuv })?;
     Ok(adopted.into_any())
 }
