@@ -160,30 +160,30 @@ others {
     // ---- the client ----
     /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
     pub reply_len: usize = 64 * MIB;
-    // When a network comes back, TCP tries again on a clock of its own, which by then may have come to a minute. So a call
-    // that may be repeated gives up its connection early, and knocks at the server anew until it is let in.
-    /// A server's machine that acknowledges nothing for this long during a call that may be repeated is cut off, and the call
-    /// goes on over a new connection once there is one. A stopped process is not: its machine acknowledges for it. One that
-    /// must not be repeated has [`Limits::user_timeout`]. Torch: none, TCP gives up after a quarter of an hour.
+    // After an outage of the network, TCP retransmits with a backoff of its own, which may have grown to a minute. A call that
+    // may be repeated therefore gives up its connection early, and reconnects until the server answers.
+    /// If the server's machine acknowledges nothing for this long during a call that may be repeated, the client repeats the
+    /// call over a new connection. A stopped process does not count: its machine acknowledges for it. Calls that must not be
+    /// repeated use [`Limits::user_timeout`]. Torch: none, TCP gives up after a quarter of an hour.
     pub client_user_timeout: Duration = Duration::from_secs(10);
-    /// Longest request for which that holds, in bytes. A longer one may be more than the machine takes before its process
-    /// reads, and a server that is busy with others may let it wait.
+    /// Longest request for which that holds, in bytes. A longer request may exceed the socket buffers of the server, and a
+    /// server that is busy with other clients may leave it unread.
     pub client_user_timeout_len: usize = 64 * KIB;
-    /// How soon a client asks the machine for a sign of life while it waits for an answer, and while it is idle. With the two
-    /// times here one that waits notices that it is cut off after 11 s.
+    /// TCP keep-alive of the client: idle time before the first probe. With this and the next time a client that waits
+    /// detects a dead connection after 11 s. Torch: keep-alive is off.
     pub client_keepalive_idle: Duration = Duration::from_secs(5);
-    /// The time between those.
+    /// TCP keep-alive of the client: time between probes.
     pub client_keepalive_interval: Duration = Duration::from_secs(2);
 
     // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
-    /// Longest key in the file. Torch: none. The lower it is, the more damage is told from a torn end.
+    /// Longest key in the file. Torch: none. The lower this limit is, the more damage can be told from a torn end.
     pub record_key_len: usize = 64 * KIB;
     /// Longest value in the file. Torch: none, it allocates what the file announces.
     pub record_value_len: usize = 64 * MIB;
 
     // ---- the state of a rendezvous (enforced by its codec; what is above is refused as corrupt) ----
-    /// Longest state in bytes, before base64. A node that waits holds two with all that comes of them, and what it is about
-    /// to write: about twenty times this, all in all, of the 64 MiB it may need. Torch: none, it unpickles what is there.
+    /// Longest state in bytes, before base64. A node that waits holds two decoded states and the one it is about to write:
+    /// about twenty times this limit, of the 64 MiB that it may need. Torch: none, it unpickles what is there.
     pub state_bytes: usize = 2 * MIB;
     /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
     pub state_nodes: usize = 10_000;

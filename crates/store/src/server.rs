@@ -1,6 +1,6 @@
 //! The TCP store server: one thread that moves bytes between sockets and the [hub](rallypoint_core::hub).
 //!
-//! It can live in any program: start it, keep it, drop it to stop it.
+//! A server can live in any program. Dropping it stops it.
 
 mod event_loop;
 mod listen;
@@ -22,7 +22,6 @@ pub use rallypoint_core::hub::ServerStats;
 pub use resources::raise_file_limit;
 pub use sharing::SharedServers;
 
-use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 use crate::options::setters;
 use event_loop::{Call, EventLoop};
@@ -105,18 +104,6 @@ impl TcpStoreServer {
         TcpStoreServer::start(ServerOptions::new(vec![Listen::at(host, port)]))
     }
 
-    /// The server of this process on that port, started if there is none: the several stores of one process share it.
-    /// It stops when the last of them lets go.
-    ///
-    /// As in torch, the port alone says which server it is. But one that was started for another host or with other limits
-    /// is given only where that makes no difference: if it listens on an address of `host` as well (who connects to a name
-    /// tries all of its addresses) and has the limits asked for, `None` being any. Else it is
-    /// [`StoreError::ServedOtherwise`], which says what is running and what was asked for: a second server
-    /// beside it would be another store under the same port.
-    pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
-        sharing::find_or_start(&Endpoint::new(host, port), limits)
-    }
-
     /// Returns the limits of a server that is given none: the defaults, lowered so that everything the server holds fits into
     /// the memory that the machine, the control groups and the resource limits leave to this process.
     pub fn default_limits() -> Limits {
@@ -125,17 +112,17 @@ impl TcpStoreServer {
         limits
     }
 
-    /// The addresses it listens on.
+    /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The port it listens on (the first, if there are several).
+    /// Returns the port that the server listens on: the first, if there are several.
     pub fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
-    /// The name of this run of the server; another run has another.
+    /// Returns the name of this run of the server. Each run has another name.
     pub fn instance(&self) -> &str {
         &self.instance
     }
@@ -181,7 +168,7 @@ impl Drop for TcpStoreServer {
     }
 }
 
-/// A number that nobody can guess, from the hash seeds that the standard library draws from the system.
+/// Returns a number that peers can't guess, from the hash seeds that the standard library draws from the system.
 pub(crate) fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()

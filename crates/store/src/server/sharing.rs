@@ -41,25 +41,38 @@ impl SharedServers {
     }
 }
 
-/// The server of this process on that port, if it is as asked for, or else a new one.
-pub(super) fn find_or_start(asked: &Endpoint, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
-    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if asked.port != 0
-        && let Some(entry) = servers.get(&asked.port)
-        && let Some(server) = entry.server.upgrade()
-    {
-        return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
-            None => Ok(server),
-            Some(mismatch) => Err(StoreError::ServedOtherwise { port: asked.port, mismatch }),
-        };
+impl TcpStoreServer {
+    /// Returns the server of this process on that port, and starts it if there is none. The stores of one process share it, and
+    /// it stops when the last of them is dropped.
+    ///
+    /// As in torch, the port alone identifies a server. A server that was started for another host or with other limits is
+    /// returned only if that makes no difference: it must listen on an address of `host`, too, and have the limits asked for
+    /// (`None` accepts any).
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::ServedOtherwise`] if the running server is not what was asked for. A second server beside it
+    /// would be another store under the same port. Fails like [`TcpStoreServer::start`] if a new server can't listen.
+    pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
+        let asked = &Endpoint::new(host, port);
+        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if port != 0
+            && let Some(entry) = servers.get(&port)
+            && let Some(server) = entry.server.upgrade()
+        {
+            return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
+                None => Ok(server),
+                Some(mismatch) => Err(StoreError::ServedOtherwise { port, mismatch }),
+            };
+        }
+        let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
+        let listen = vec![Listen::from(asked.clone())];
+        let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
+        servers.retain(|_, entry| entry.server.strong_count() > 0);
+        let entry = Entry { server: Arc::downgrade(&server), host: host.into(), limits };
+        servers.insert(server.port(), entry);
+        Ok(server)
     }
-    let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
-    let listen = vec![Listen::from(asked.clone())];
-    let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
-    servers.retain(|_, entry| entry.server.strong_count() > 0);
-    let entry = Entry { server: Arc::downgrade(&server), host: asked.host.clone(), limits };
-    servers.insert(server.port(), entry);
-    Ok(server)
 }
 
 /// How a running server is not what was asked for.
@@ -84,7 +97,8 @@ fn mismatch(
     Ok((!differing.is_empty()).then(|| format!("it has other limits: {differing}")))
 }
 
-/// Whether a server at these addresses is found by who connects to that host.
+/// Returns whether a client that connects to that host reaches a server at these addresses. A client tries all addresses of a
+/// name.
 fn is_served(running: &[SocketAddr], asked: &Endpoint) -> Result<bool> {
     let asked = match asked.host.is_empty() {
         true => vec![(Ipv6Addr::UNSPECIFIED, asked.port).into()],
