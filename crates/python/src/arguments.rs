@@ -185,7 +185,7 @@ impl<'py> FromPyObject<'_, 'py> for Truth {
     }
 }
 
-/// A time-out in whole milliseconds, as torch's; it may be negative.
+/// A timeout in whole milliseconds, as torch's; it may be negative.
 #[derive(Clone, Copy)]
 pub(crate) struct Timeout(i64);
 

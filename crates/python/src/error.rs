@@ -9,7 +9,7 @@ use rallypoint_store::{Awaited, Failure, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
 
-/// The exception for an error of a call that was given no time-out of its own.
+/// The exception for an error of a call that was given no timeout of its own.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     let text = with_hint(&error, error.to_string());
     match error {
@@ -42,10 +42,10 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     }
 }
 
-/// How many keys a time-out names. Torch names all, which may be a hundred thousand.
+/// How many keys a timeout names. Torch names all, which may be a hundred thousand.
 const SOME_KEYS: usize = 64;
 
-/// The exception for an error of a wait: a time-out is told as torch tells it.
+/// The exception for an error of a wait: a timeout is told as torch tells it.
 pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);

@@ -29,7 +29,7 @@ const MOST: usize = 256;
 pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Nobody else can have set one: what is in this library is nobody else's.
+        // No other code can have set one: only this library uses its copy of `tracing`.
         let _ = tracing::subscriber::set_global_default(Keeper);
     });
     // Now, not when the first line is told: the interpreter may lose the exception of a signal that comes during an import.

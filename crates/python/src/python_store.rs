@@ -21,7 +21,7 @@ pub(crate) struct Foreign {
     object: Py<PyAny>,
     /// The object's own timeout, unless this handle is for a few calls that have less time, or more.
     timeout: Option<Timeout>,
-    /// Whether methods that have a fall-back are the object's own where it has them, or the fall-back always.
+    /// Whether methods that have a fallback are the object's own where it has them, or the fallback always.
     fall_back: bool,
 }
 
@@ -32,7 +32,7 @@ impl Foreign {
         Foreign { object, timeout: None, fall_back: false }
     }
 
-    /// The fall-backs of the methods that need not be written, over those that must.
+    /// The fallbacks of the methods that need not be written, over those that must.
     pub(crate) fn fall_back(object: Py<PyAny>) -> Foreign {
         Foreign { object, timeout: None, fall_back: true }
     }
@@ -224,7 +224,7 @@ impl Store for Foreign {
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        // Nobody could be told here of a store that doesn't take it; it goes on with the one it has.
+        // A store that refuses it keeps the timeout it has; this method can't report that.
         let _ =
             self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
     }

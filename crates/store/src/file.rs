@@ -49,7 +49,7 @@ pub struct FileStoreOptions {
 }
 
 impl FileStoreOptions {
-    /// A file at this path, of this user alone, that nobody removes.
+    /// A file at this path, of this user alone, that is not removed.
     pub fn new(path: impl Into<PathBuf>) -> FileStoreOptions {
         FileStoreOptions {
             path: path.into(),
@@ -63,12 +63,12 @@ impl FileStoreOptions {
     }
 
     setters! {
-        /// How many must have closed the file before the last one out removes it. All who share the file should say the same.
+        /// How many instances must have closed the file before the last one removes it. All that share the file should say the same.
         num_workers: Option<u64>;
         /// How long opening and every later operation may take; `None` for without end.
         timeout: Option<Duration>;
-        /// Whether to use a file that belongs to another user or that others may write to. Whoever can write to it decides
-        /// what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
+        /// Whether to use a file that belongs to another user or that others may write to. A process that can write to it
+        /// decides what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
         shared: bool;
         /// The longest key and value that are taken for such.
         limits: Limits;

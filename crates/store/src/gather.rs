@@ -1,4 +1,4 @@
-//! Meeting at a store: everybody gives something and gets everybody's, or waits until all have come.
+//! Exchanges and barriers at a store: every rank gives a value and gets those of all ranks, or waits until all have arrived.
 //!
 //! The keys are those of torch's elastic helpers, so its ranks and ours can meet. Each prefix serves one meeting.
 
@@ -17,7 +17,7 @@ pub(crate) const LAST: &[u8] = b"<val_ignored>";
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
 ///
 /// Rank 0 returns last: it usually hosts the store, and the others must have read everything before it may go.
-/// A time-out says which ranks did not come.
+/// A timeout says which ranks did not come.
 pub fn synchronize(
     store: &dyn Store,
     data: &[u8],
@@ -106,8 +106,8 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     check_rank(rank.unwrap_or(0), world_size, prefix)?;
     let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     if let Some(rank) = rank {
-        // Torch's ranks leave this mark only after a time-out. Ours leave it when they come: who is missing is then
-        // known at once.
+        // Torch's ranks leave this mark only after a timeout. Ours leave it when they arrive, so the missing ranks are known
+        // at the timeout.
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
     let last = arrive(store, world_size, prefix, LAST, &deadline)?;
@@ -187,8 +187,7 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
     }
 }
 
-/// A time-out on the ranks' keys, as the ranks; as it is, if not all of them are known: who is named must be missing, and
-/// who is missing be named.
+/// Names the ranks in a timeout on their keys. Returns the error as it is if the store did not say which keys are there.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error.awaited() {
         Some(Awaited::Keys(Some(present))) => {

@@ -1,4 +1,4 @@
-//! Ports nobody else has: found, or held so that nobody can take them before they are used.
+//! Free ports: found, or held so that no other process can take them before they are used.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
@@ -51,7 +51,7 @@ pub fn reserve_port() -> Result<ReservedPort> {
     Ok(ReservedPort { socket, port })
 }
 
-/// A port that was free a moment ago. Somebody may take it before you do; [`reserve_port`] has no such gap.
+/// A port that was free a moment ago. Another process may take it before you do; [`reserve_port`] has no such gap.
 pub fn free_port() -> Result<u16> {
     reserve_port().map(|held| held.port())
 }

@@ -20,7 +20,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// All methods may be called from many threads at once. Those that wait do so for the store's
 /// [`timeout`](Store::timeout); `None` means without end. Keys are text and values are bytes.
 ///
-/// The provided methods are torch's fall-backs for stores that have no better way.
+/// The provided methods are torch's fallbacks for stores that have no better way.
 pub trait Store: Send + Sync {
     /// Stores `value` under `key`, whatever was there.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
@@ -37,7 +37,7 @@ pub trait Store: Send + Sync {
     /// Waits until all these keys are present, at most for `timeout`.
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()>;
 
-    /// Waits until all these keys are present, at most for the store's own time-out.
+    /// Waits until all these keys are present, at most for the store's own timeout.
     fn wait(&self, keys: &[&str]) -> Result<()> {
         self.wait_for(keys, self.timeout())
     }
@@ -113,14 +113,14 @@ pub trait Store: Send + Sync {
         Err(unsupported(self.kind(), Op::ListKeys))
     }
 
-    /// Waits until `world_size` callers have come to the barrier `key`, at most for the store's time-out.
+    /// Waits until `world_size` callers have come to the barrier `key`, at most for the store's timeout.
     fn barrier(&self, key: &str, world_size: u64) -> Result<()> {
         self.barrier_for(key, world_size, self.timeout())
     }
 
     /// Waits until `world_size` callers have come to the barrier `key`, at most for `timeout`.
     ///
-    /// This fall-back uses the keys torch's uses and, like it, each `key` once only.
+    /// This fallback uses the keys torch's uses and, like it, each `key` once only.
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         if world_size == 0 {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
@@ -136,7 +136,7 @@ pub trait Store: Send + Sync {
     /// Sets how long this store waits from now on; `None` for without end.
     fn set_timeout(&self, timeout: Option<Duration>);
 
-    /// This same client with a time-out of its own, for a few calls that have less time, or more. It is meant to be
+    /// This same client with a timeout of its own, for a few calls that have less time, or more. It is meant to be
     /// dropped before the store is.
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store>;
 

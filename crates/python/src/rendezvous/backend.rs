@@ -25,7 +25,7 @@ struct Tokens {
     kept: VecDeque<(u64, Py<PyAny>)>,
 }
 
-/// Nobody holds more than one token at a time, and at most a few threads hold any.
+/// A thread holds one token at a time, and at most a few threads hold any.
 const KEPT: usize = 256;
 
 impl PythonBackend {
@@ -52,7 +52,7 @@ impl PythonBackend {
             let oldest = if tokens.kept.len() > KEPT { tokens.kept.pop_front() } else { None };
             (number, oldest)
         };
-        // Not under the lock: it may be somebody's destructor that is called here.
+        // Not under the lock: dropping the token may call a destructor written in Python.
         drop(oldest);
         Token::copy_from_slice(&number.to_be_bytes())
     }

@@ -25,7 +25,7 @@ fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
 
-/// Rank 0 publishes where the workers meet; everybody reads it.
+/// Rank 0 publishes where the workers meet; all ranks read it.
 #[pyfunction]
 pub(super) fn exchange_store_info(
     py: Python<'_>,

@@ -88,7 +88,7 @@ impl RendezvousNode {
         })
     }
 
-    /// Who this is, as torch writes it: address, process and number.
+    /// The node's name, as torch writes it: address, process and number.
     #[getter]
     fn name(&self) -> PyResult<String> {
         Ok(self.handler()?.node().to_string())
@@ -119,7 +119,7 @@ impl RendezvousNode {
         self.call(py, |handler| Ok(handler.membership()?.is_closed))
     }
 
-    /// Ends the rendezvous for everybody.
+    /// Ends the rendezvous for all nodes.
     fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, |handler| handler.set_closed())
     }

@@ -16,7 +16,7 @@ use crate::process::{Native, Original};
 /// A store in one file that many processes share, torch's FileStore among them.
 ///
 /// file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
-/// Below zero nobody does.
+/// Below zero the file stays.
 #[pyclass(name = "FileStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyFileStore {
     made_with: OnceLock<(PathBuf, i32)>,

@@ -20,7 +20,7 @@ use crate::python_store::Foreign;
 /// The base of all stores: keys with values, counters and queues that the processes of a job share.
 ///
 /// Derive from it to write a store in Python: define set, get, add, check, compare_set, wait and whatever else is used; append,
-/// multi_get, multi_set and barrier have fall-backs over those. Such a store can be passed to PrefixStore.
+/// multi_get, multi_set and barrier have fallbacks over those. Such a store can be passed to PrefixStore.
 #[pyclass(name = "Store", module = "rallypoint", subclass, frozen, weakref)]
 pub(crate) struct PyStore {
     /// What does the work of a TCPStore, FileStore or HashStore.
@@ -207,7 +207,7 @@ fn working(slf: &Bound<'_, PyStore>, method: &str) -> PyResult<Source> {
     own_source(slf)?.ok_or_else(|| missing(slf, method))
 }
 
-/// Where its calls go: to the fall-backs for a store written in Python.
+/// Where its calls go: to the fallbacks for a store written in Python.
 fn working_or_fall_back(slf: &Bound<'_, PyStore>) -> PyResult<Source> {
     match own_source(slf)? {
         Some(source) => Ok(source),
@@ -242,7 +242,7 @@ impl PyStore {
     #[new]
     #[pyo3(signature = (*args, **kwargs), text_signature = "()")]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyStore {
-        // They are for the `__init__` of whoever derives from it.
+        // They are for the `__init__` of a class that derives from it.
         let _ = (args, kwargs);
         PyStore::empty()
     }
@@ -254,7 +254,7 @@ impl PyStore {
         call(slf.py(), &working(slf, "set")?, |store| store.set(&key, &value))
     }
 
-    /// The value of key as bytes, waiting until there is one, at most for the store's time-out.
+    /// The value of key as bytes, waiting until there is one, at most for the store's timeout.
     fn get<'py>(slf: &Bound<'py, Self>, key: Key) -> PyResult<Bound<'py, PyBytes>> {
         let value = wait(slf.py(), &working(slf, "get")?, None, |store, _| store.get(&key))?;
         Ok(PyBytes::new(slf.py(), &value))
@@ -326,7 +326,7 @@ impl PyStore {
         call(slf.py(), &working_or_fall_back(slf)?, |store| store.append(&key, &value))
     }
 
-    /// The values of these keys, waiting until all are there, at most for the store's time-out.
+    /// The values of these keys, waiting until all are there, at most for the store's timeout.
     fn multi_get<'py>(slf: &Bound<'py, Self>, keys: List<Key>) -> PyResult<Bound<'py, PyList>> {
         let source = working_or_fall_back(slf)?;
         let values = wait(slf.py(), &source, None, |store, _| store.multi_get(&keys.refs()))?;
@@ -356,7 +356,7 @@ impl PyStore {
         call(slf.py(), &working(slf, "queue_push")?, |store| store.queue_push(&key, &value))
     }
 
-    /// Takes the value at the head of the queue key. Waits for one at most for the store's time-out; with block=False it raises
+    /// Takes the value at the head of the queue key. Waits for one at most for the store's timeout; with block=False it raises
     /// QueueEmptyError instead.
     #[pyo3(signature = (key, block = Truth(true)), text_signature = "($self, key, block=True)")]
     fn queue_pop<'py>(slf: &Bound<'py, Self>, key: Key, block: Truth) -> PyResult<Bound<'py, PyBytes>> {

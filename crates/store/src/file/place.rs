@@ -90,7 +90,7 @@ impl Place {
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
         // The last one out may have removed the file between our opening and locking it: then the lock is that of a
-        // file nobody will ever see again.
+        // file that no process will see again.
         match std::fs::symlink_metadata(&self.path) {
             Ok(now) if identity(&now) == identity(&locked.metadata) => {
                 locked.metadata = now;
