@@ -94,9 +94,10 @@ impl Torch {
     }
 
     fn sanitise(&mut self, wall: WallTime) {
-        let expire =
-            wall.checked_sub(self.settings.keep_alive_limit()).expect("not at the beginning of time");
-        let old = |(_, heartbeat): &(&NodeDesc, &WallTime)| **heartbeat < expire;
+        let limit = self.settings.keep_alive_limit();
+        let old = |(_, heartbeat): &(&NodeDesc, &WallTime)| {
+            heartbeat.checked_add(limit).is_some_and(|end| end < wall)
+        };
         let dead: Vec<_> =
             self.state.last_heartbeats.iter().filter(old).map(|(node, _)| node.clone()).collect();
         if !dead.is_empty() {
@@ -128,7 +129,7 @@ impl Torch {
     fn decide(&self, mono: MonoTime, wall: WallTime) -> Action {
         let late = mono > self.deadline;
         let due = self.state.last_heartbeats.get(&self.me).is_some_and(|heartbeat| {
-            wall.since(*heartbeat).is_some_and(|passed| passed >= self.settings.keep_alive_interval)
+            heartbeat.checked_add(self.settings.keep_alive_interval).is_some_and(|due| due <= wall)
         });
         let here = self.state.participants.contains_key(&self.me);
         match self.operation {

@@ -71,7 +71,7 @@ impl Node {
                 }
                 _ => Outcome::Done,
             };
-            let wall = WallTime::from_unix(self.net.now()).unwrap();
+            let wall = WallTime::UNIX_EPOCH.checked_add(self.net.now()).unwrap();
             let now = Moment { mono: self.mono(), wall, random: 1 };
             operation = pursuit.handle(&mut self.member, outcome, now);
         }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{NodeDesc, cell};
+use rallypoint_core::rendezvous::{NodeDesc, cell, pickle};
 use rallypoint_store::{Limits, Store, TcpStore};
 use rallypoint_testkit::{eventually, held_port};
 use rustix::fs::{FlockOperation, flock};
@@ -251,7 +251,7 @@ fn states_that_are_large_and_change_all_the_time_do_not_fill_a_nodes_memory() {
         let count = limits.state_nodes - 1;
         state.wait_list = (0..count).map(many).collect();
         state.last_heartbeats.extend((0..count).map(|n| (many(n), beat)));
-        let value = cell::write(&state, &limits).unwrap();
+        let value = cell::encode(&pickle::encode(&state, &limits).unwrap());
         assert!(value.len() * 3 / 4 > limits.state_bytes * 3 / 4, "{} bytes", value.len());
         store.set(KEY, &value).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{}/status", node.child.id())).unwrap();

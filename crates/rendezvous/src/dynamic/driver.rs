@@ -508,7 +508,7 @@ fn no_error() -> RendezvousError {
 /// The time by this machine's clock.
 fn system_clock() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime::from_unix(since).unwrap_or(WallTime::UNIX_EPOCH)
+    WallTime::UNIX_EPOCH.checked_add(since).unwrap_or(WallTime::UNIX_EPOCH)
 }
 
 fn random() -> u64 {

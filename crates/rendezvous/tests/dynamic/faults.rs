@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{State, cell};
+use rallypoint_core::rendezvous::{State, cell, pickle};
 use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
 };
@@ -46,16 +46,10 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     let before = join_all(&nodes);
     // Somebody takes the first for dead, as one with a wrong clock might.
     let store = job.store();
-    let state = rallypoint_core::rendezvous::cell::read(
-        &store.get("torch.rendezvous.job").unwrap(),
-        &rallypoint_store::Limits::default(),
-    );
-    let mut state = state.unwrap().unwrap();
+    let mut state = state(&store);
     state.participants.remove(nodes[0].node());
     state.last_heartbeats.remove(nodes[0].node());
-    let value =
-        rallypoint_core::rendezvous::cell::write(&state, &rallypoint_store::Limits::default()).unwrap();
-    store.set("torch.rendezvous.job", &value).unwrap();
+    put_state(&store, &state);
     eventually("it finds out", Duration::from_secs(5), || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
@@ -141,7 +135,7 @@ fn the_state_comes_back_and_a_node_goes_on() {
         job.counts.reads.load(Ordering::Relaxed) >= 2
     });
     // Somebody puts it right.
-    store.set("torch.rendezvous.job", rallypoint_core::rendezvous::cell::NULL).unwrap();
+    store.set("torch.rendezvous.job", cell::NULL).unwrap();
     let other = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[waiting.join().unwrap().unwrap(), other]);
 }
@@ -187,13 +181,17 @@ fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvous
     with.participants.insert(node.node().clone(), 1);
     (with.round, with.complete, with.deadline) = (round, true, None);
     with.wait_list.clear();
-    let value = cell::write(&with, &rallypoint_store::Limits::default()).unwrap();
-    store.set("torch.rendezvous.job", &value).unwrap();
+    put_state(&store, &with);
     // It keeps itself alive, so it has joined.
     let before = with.last_heartbeats[node.node()];
     eventually("it has joined", Duration::from_secs(60), || {
         state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
     });
+}
+
+fn put_state(store: &dyn Store, state: &State) {
+    let bytes = pickle::encode(state, &rallypoint_store::Limits::default()).unwrap();
+    store.set("torch.rendezvous.job", &cell::encode(&bytes)).unwrap();
 }
 
 fn state(store: &dyn Store) -> State {

@@ -36,6 +36,9 @@ pub(super) enum Item<'a> {
     State,
 }
 
+// With the limits below, no list of items grows past 4 MiB.
+const _: () = assert!(size_of::<Item<'_>>() == 24);
+
 /// The five things that a state may name.
 #[derive(Clone, Copy)]
 pub(super) enum Class {
