@@ -51,7 +51,7 @@ mod tests {
             participants: nodes.clone(),
         };
         let cause = LossCause::Silent(Duration::from_secs(15));
-        let lost = Lost { nodes: nodes[1..].to_vec(), cause, is_final: true };
+        let lost = Lost { nodes: nodes[1..].to_vec(), cause };
         let seen = Membership { lost: Some(lost), ..Membership::default() };
         assert_eq!(read_reports(&round, &seen).unwrap(), Reports::default());
         say_that_it_ended(&*store, 1).unwrap();

@@ -6,7 +6,7 @@
 //! - [`pickle`]: state ⇄ the bytes torch writes; a closed codec that never executes anything
 //! - [`cell`]: those bytes ⇄ the value of the store's key
 //! - [`keys`]: under which names it lies there
-//! - [`decide`], [`apply`]: `(state, node, now) → decision + reason`, and the state after it
+//! - `decide`, `apply`: `(state, node, now) → decision + reason`, and the state after it
 //! - [`Terms`]: what the nodes of a job must agree on
 //! - [`Outage`]: how long a store may be silent
 //! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
@@ -17,8 +17,6 @@ mod apply;
 pub mod cell;
 mod decide;
 mod error;
-#[cfg(test)]
-mod fixtures;
 pub mod keys;
 mod lists;
 mod member;
@@ -30,29 +28,27 @@ mod outage;
 pub mod pickle;
 mod pursuit;
 mod reason;
-mod run;
 mod settings;
 mod state;
-mod step;
 mod terms;
 mod time;
 mod watch;
 
-pub use apply::apply;
-pub use decide::{Change, Decision, Goal, ROLLBACK, View, decide};
+#[cfg(test)]
+mod tests;
+
+pub use decide::{Goal, ROLLBACK};
 pub use error::StateError;
 pub use member::{CALL_TIMEOUT, Member};
 pub use membership::{Joined, LossCause, Lost, Membership};
 pub use mono::MonoTime;
 pub use node::NodeDesc;
-pub use operation::{Fault, Moment, Notice, Operation, Outcome, Signal};
+pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 pub use outage::{Outage, Tolerance};
-pub use pursuit::Pursuit;
+pub use pursuit::{POLL, Pursuit};
 pub use reason::Reason;
-pub use run::POLL;
 pub use settings::Settings;
 pub use state::{Extra, State};
-pub use step::{Cell, End, Phase};
 pub use terms::{Launch, Terms};
 pub use time::WallTime;
 pub use watch::Watch;

@@ -40,10 +40,10 @@ pub trait RendezvousBackend: Send + Sync {
         None
     }
 
-    /// Tells the others that this node wants to be in that round. `false` if there is no way to.
-    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+    /// Tells the others that this node wants to be in that round.
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         let _ = (round, node);
-        Ok(false)
+        Ok(())
     }
 
     /// Who has told so and has not been taken back.

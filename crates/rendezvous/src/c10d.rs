@@ -212,11 +212,10 @@ impl RendezvousBackend for C10dBackend {
         Some(Box::new(self.with_timeout(most)))
     }
 
-    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         let line = announcements::line(true, node);
         self.store
             .append(&keys::announced(&self.run_id, round), line.as_bytes())
-            .map(|()| true)
             .map_err(|source| self.failed(source))
     }
 

@@ -1,5 +1,5 @@
 //! The dynamic rendezvous: nodes come and go, rounds form and re-form. What a node does next is decided in the core; here
-//! it is done, against a clock and a backend.
+//! it is executed, against a clock and a backend.
 
 mod bootstrap;
 mod driver;
@@ -7,15 +7,15 @@ mod keep_alive;
 mod local_id;
 
 use std::process::id as process_id;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Pursuit, Reason, Settings, Signal, State, Terms,
+    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Reason, Settings, Signal, State, Terms,
     WallTime, keys,
 };
-use rallypoint_store::{PrefixStore, Store, StoreError};
+use rallypoint_store::{PrefixStore, Store};
 
 use crate::backend::RendezvousBackend;
 use crate::c10d::{C10dBackend, create_store};
@@ -25,8 +25,8 @@ use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
-use crate::store_info::{RendezvousStoreInfo, is_address};
-use bootstrap::{Bootstrap, Looks, RoundWatch, Standing};
+use crate::store_info::is_address;
+use bootstrap::{Bootstrap, InRound};
 use driver::Driver;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
@@ -51,10 +51,6 @@ struct Seen {
     last: Option<(Instant, Arc<State>, Option<Arc<Joined>>)>,
     /// The round in which a signal has said that a node wants to be in the next one.
     heard: Option<u64>,
-    /// Since when the state can't be read.
-    corrupt: Option<Instant>,
-    /// What this node has published as rank 0, and the generation of the store that it was published in.
-    published: Option<(RendezvousStoreInfo, u64)>,
 }
 
 /// A node asks for the state at most so often, as torch's does.
@@ -168,6 +164,12 @@ impl DynamicRendezvousHandler {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets what belongs to the round that this node was in.
+    fn forget(&self) {
+        *self.seen() = Seen::default();
+        *self.driver.published.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn stop_keep_alive(&self) {
         drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -176,10 +178,12 @@ impl DynamicRendezvousHandler {
         let run_id = self.run_id_owned();
         Err(match self.driver.pursue(Goal::Join)? {
             End::Reached { state, .. } => return Ok(state),
-            End::Closed(reason) => RendezvousError::Closed { run_id, reason },
-            End::Refused(reason) => RendezvousError::Refused { run_id, reason },
-            End::Graceful(_) => RendezvousError::GracefulExit { run_id },
-            End::Timeout(reason) => {
+            End::Failed(reason @ Reason::Closed { .. }) => RendezvousError::Closed { run_id, reason },
+            End::Failed(reason @ (Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })) => {
+                RendezvousError::Refused { run_id, reason }
+            }
+            End::Failed(Reason::SpareNotNeeded) => RendezvousError::GracefulExit { run_id },
+            End::Failed(reason) => {
                 // As it was before this node withdrew.
                 let missing = match &reason {
                     Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
@@ -200,7 +204,6 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(KeepAlive::start(Arc::clone(&self.driver)));
         let participants: Vec<_> = state.participants.keys().cloned().collect();
-        *self.seen() = Seen::default();
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
@@ -213,12 +216,11 @@ impl DynamicRendezvousHandler {
         );
         self.compare_terms(state);
         let entered = Instant::now();
-        let in_round = InRound { handler: self, round: state.round, rank_0: &participants[0] };
+        let in_round =
+            InRound { handler: self, round: state.round, rank_0: &participants[0], store: &*store };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
-        let Some(bootstrap_store_info) =
-            bootstrap.build(run_id, rank, &participants[0], &*store, use_agent_store, &in_round)?
-        else {
+        let Some(bootstrap_store_info) = bootstrap.build(&in_round, rank, use_agent_store)? else {
             // A node that starts over here would train alone, beside a job that can't take it in.
             if self.driver.has_lost_torch_host(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
@@ -233,7 +235,8 @@ impl DynamicRendezvousHandler {
             return Ok(None);
         };
         if rank == 0 {
-            self.seen().published = Some((bootstrap_store_info.clone(), store.generation()));
+            *self.driver.published.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((state.round, bootstrap_store_info.clone(), store.generation()));
         }
         let round = state.round;
         Ok(Some(RendezvousInfo {
@@ -261,42 +264,15 @@ impl DynamicRendezvousHandler {
         }
     }
 
-    /// Publishes again what this node published as rank 0, if the store has lost it.
-    fn publish_again(&self) {
-        let generation = self.store.generation();
-        let (info, round) = {
-            let Some(joined) = self.driver.joined() else { return };
-            match &mut self.seen().published {
-                Some((info, published)) if *published != generation => {
-                    *published = generation;
-                    (info.clone(), joined.round)
-                }
-                _ => return,
-            }
-        };
-        let store = PrefixStore::new(keys::round_prefix(self.run_id(), round), Arc::clone(&self.store));
-        if let Err(error) = info.publish(&store) {
-            tracing::debug!("could not publish again where the workers meet: {error}");
-        }
-    }
-
-    /// What has become of a round that this node is in, as far as it waits for its rank 0. Looking at it is also how this
-    /// node finds out, in time, that rank 0 is dead.
-    fn standing(&self, round: u64, rank_0: &NodeDesc, looks: Looks) -> Standing {
-        if self.driver.is_interrupted() {
-            return Standing::Interrupted;
-        }
-        if looks == Looks::Up {
-            return Standing::Stands;
-        }
+    /// Whether a round that this node is in, and that waits for its rank 0, is still what it was. Fails with
+    /// `RendezvousError::Interrupted` if this node was told to stop waiting.
+    fn stands(&self, round: u64, rank_0: &NodeDesc) -> Result<bool> {
+        self.driver.check_interrupted()?;
         // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
-        let Ok((state, _)) = self.look() else { return Standing::Stands };
+        let Ok((state, _)) = self.look() else { return Ok(true) };
         let state = self.driver.latest().unwrap_or(state);
         let is_in = |node| state.participants.contains_key(node);
-        match state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()) {
-            true => Standing::Stands,
-            false => Standing::Void,
-        }
+        Ok(state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()))
     }
 
     /// Whether the agent of rank 0 serves the workers' store, unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
@@ -315,7 +291,7 @@ impl DynamicRendezvousHandler {
         }
         let began = self.driver.now();
         let state = match self.driver.look() {
-            Err(error @ RendezvousError::State { .. }) => self.last_good(error, joined.is_some())?,
+            Ok(state) => state,
             Err(error) => {
                 // In a round, this node goes on with the last state that it has read.
                 let last = self.driver.latest().filter(|_| joined.is_some());
@@ -323,34 +299,10 @@ impl DynamicRendezvousHandler {
                 self.driver.tolerate(error, began)?;
                 return Ok((state, joined));
             }
-            Ok(state) => {
-                self.driver.answered(began);
-                self.seen().corrupt = None;
-                state
-            }
         };
-        self.publish_again();
-        if self.driver.has_duty()
-            && let Some(keep_alive) = &*self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            keep_alive.hurry();
-        }
+        self.driver.answered(began);
         self.seen().last = Some((Instant::now(), Arc::clone(&state), joined.clone()));
         Ok((state, joined))
-    }
-
-    /// In a round, what was there before a state that can't be read: somebody may put it right, and those who work need not
-    /// end for it. Not for ever.
-    fn last_good(&self, error: RendezvousError, is_in_round: bool) -> Result<Arc<State>> {
-        let mut seen = self.seen();
-        let Some(state) = self.driver.latest().filter(|_| is_in_round) else { return Err(error) };
-        if seen.corrupt.is_none() {
-            tracing::warn!("{error}; waiting for it to be put right");
-        }
-        match seen.corrupt.get_or_insert_with(Instant::now).elapsed() < Pursuit::CORRUPT_TIMEOUT {
-            true => Ok(state),
-            false => Err(error),
-        }
     }
 }
 
@@ -368,7 +320,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
         loop {
             self.stop_keep_alive();
-            *self.seen() = Seen::default();
+            self.forget();
             match self.join().and_then(|state| self.enter(&state)) {
                 Ok(Some(info)) => return Ok(info),
                 // As who has been in a round: with its whole time to join the next.
@@ -388,13 +340,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     fn membership(&self) -> Result<Membership> {
         let (state, joined) = self.look()?;
         let membership = self.driver.membership(joined.as_deref(), &state);
-        if membership.is_dropped && !self.driver.dropped.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "The node '{}' of the rendezvous '{}': {}.",
-                self.node(),
-                self.run_id(),
-                Reason::Dropped
-            );
+        if membership.is_dropped {
+            self.driver.log_dropped();
         }
         Ok(membership)
     }
@@ -404,7 +351,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         // What was seen before is no longer so.
         self.seen().last = None;
         match closed {
-            End::Timeout(_) => Err(RendezvousError::TooLong {
+            End::Failed(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "closing",
                 limit: self.driver.settings.close_timeout,
@@ -416,9 +363,9 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn leave(&self) -> Result<()> {
         self.stop_keep_alive();
-        *self.seen() = Seen::default();
+        self.forget();
         match self.driver.pursue(Goal::Leave)? {
-            End::Timeout(_) => Err(RendezvousError::TooLong {
+            End::Failed(_) => Err(RendezvousError::TooLong {
                 run_id: self.run_id_owned(),
                 what: "leaving",
                 limit: Goal::LEAVE_TIMEOUT,
@@ -439,14 +386,6 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     fn wait_for_change(&self, most: Duration) {
         let round = self.driver.joined().map(|joined| joined.round);
         let heard = self.seen().heard;
-        // Wake up when the next silent node counts as dead, if that is before the next read.
-        let most = match self.driver.until_next_death() {
-            Some(left) if left < most => {
-                self.seen().last = None;
-                left + Duration::from_millis(10)
-            }
-            _ => most,
-        };
         match round {
             Some(round) if heard != Some(round) => {
                 if self.driver.wait(Signal::Wanted { round }, most) {
@@ -459,30 +398,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 }
 
-/// The round that a node has joined, and that has no address of its rank 0 yet.
-struct InRound<'a> {
-    handler: &'a DynamicRendezvousHandler,
-    round: u64,
-    rank_0: &'a NodeDesc,
-}
-
-impl RoundWatch for InRound<'_> {
-    fn standing(&self, looks: Looks) -> Standing {
-        self.handler.standing(self.round, self.rank_0, looks)
-    }
-
-    fn tolerate(&self, source: StoreError, began: Instant) -> Result<()> {
-        let driver = &self.handler.driver;
-        let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
-        driver.tolerate(error, driver.at(began))
-    }
-}
-
 impl Drop for DynamicRendezvousHandler {
     fn drop(&mut self) {
         self.stop_keep_alive();
     }
 }
-
-/// A flag that many threads may look at.
-type Flag = AtomicBool;

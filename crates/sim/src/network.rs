@@ -25,15 +25,8 @@ pub(crate) enum Request {
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Cell(Cell),
-    Written {
-        won: bool,
-        cell: Cell,
-    },
+    Written { won: bool, cell: Cell },
     Done,
-    /// An announcement was written, if there is a place for it.
-    Told {
-        is_supported: bool,
-    },
     Announced(Arc<[NodeDesc]>),
 }
 
@@ -95,7 +88,7 @@ impl Store {
                 if !is_gone && !list.contains(&node) {
                     *list = list.iter().cloned().chain([node]).collect();
                 }
-                (Reply::Told { is_supported: self.helped }, None)
+                (Reply::Done, None)
             }
             Request::Retract { key, nodes } => {
                 let list = self.announced.entry(key.clone()).or_default();

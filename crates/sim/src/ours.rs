@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::{
     Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, ROLLBACK,
-    Settings, Signal, State, keys,
+    Reason, Settings, Signal, State, keys,
 };
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports, Supervisor};
 
@@ -60,7 +60,7 @@ impl Ours {
         while pursuit.poll_notice().is_some() {}
         // A heartbeat that collides with other writes does not keep the agent from looking at the membership.
         if matches!(life.stage, Stage::Working { .. })
-            && let Some(state) = pursuit.state()
+            && let Some(state) = pursuit.state().cloned()
             && let Some(next) = self.look(life, &self.member.current(Some(&state)), now)
         {
             return next;
@@ -114,11 +114,11 @@ impl Ours {
             (_, Stage::Working { .. }) => return idle(),
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
             // A node that leaves and can't say so in time is gone all the same; the others will notice.
-            (End::Timeout(_), Stage::Joining) => {
+            (End::Failed(reason), Stage::Joining) if reason.is_join_timeout() => {
                 let cleanly = life.clocks.mono(now).since(deadline) <= ROLLBACK;
                 Some(Report::TimedOut { cleanly })
             }
-            (End::Timeout(_) | End::Error | End::Outage(_), Stage::Joining | Stage::Exiting) => {
+            (End::Error | End::Outage(_) | End::Failed(Reason::TooLong), Stage::Joining | Stage::Exiting) => {
                 Some(Report::TimedOut { cleanly: false })
             }
             _ => None,
@@ -162,11 +162,9 @@ impl Ours {
         wanted.joined.clone_from(&self.member.joined);
         wanted.is_ahead = self.member.is_ahead;
         wanted.outage = self.member.outage.clone();
-        // What it wants next it may announce, and whoever let it in or out has written a heartbeat for it.
-        wanted.announcement = self.member.announcement.or(wanted.announcement);
-        if cell.state.as_ref().is_some_and(|state| state.has(&wanted.me)) {
-            wanted.beat = wanted.beat.max(self.member.beat);
-        }
+        // In that round it has no announcement any more. What it wants next it may announce.
+        let has_joined = self.member.joined.is_some();
+        wanted.announcement = self.member.announcement.or(wanted.announcement.filter(|_| !has_joined));
         (wanted != self.member).then(|| Report::Broken {
             rule: "R8",
             what: format!("a lost write left {:?} instead of {wanted:?}", self.member),
@@ -178,7 +176,7 @@ impl Ours {
         let mono = life.clocks.mono(now);
         self.member.observe(cell.state.as_ref(), mono);
         let state = self.member.current(cell.state.as_ref());
-        if !self.member.has_duty(mono) {
+        if !self.member.until_duty(mono).is_zero() {
             return self.look(life, &state, now).unwrap_or_else(idle);
         }
         let (pursuit, _) = Pursuit::start(Goal::KeepAlive, &mut self.member, mono);
@@ -216,7 +214,6 @@ impl Behavior for Ours {
             Reply::Cell(cell) => Outcome::Cell(cell),
             Reply::Announced(nodes) => Outcome::Nodes(nodes),
             Reply::Done => Outcome::Done,
-            Reply::Told { is_supported } => Outcome::Announced { is_supported },
             Reply::Written { won: true, cell } => {
                 let over = |signal: &Signal| match signal {
                     Signal::Over(phase) => Some(*phase),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::decide::{Change, View};
+use super::member::Member;
 use super::node::NodeDesc;
 use super::state::State;
 use super::time::WallTime;
@@ -13,15 +14,16 @@ use super::time::WallTime;
 /// `dead` are dropped with every write. `announced` are nodes that asked to be let into the next round to be open: whoever
 /// writes next lets them in along with itself, or, as long as they are in the round before that, takes them out of it, so
 /// that many who come or go at once don't have to do so one by one.
-pub fn apply(
+pub(super) fn apply(
     change: Change,
     state: &State,
     view: &View<'_>,
     dead: &[NodeDesc],
     announced: &[NodeDesc],
 ) -> State {
-    let (me, settings) = (view.me, view.settings);
-    let stamp = stamp(state.newest().max(view.round.and_then(State::newest)), view);
+    let Member { me, settings, round, .. } = view.member;
+    let newest = round.as_ref().and_then(|round| round.newest());
+    let stamp = stamp(state.newest().max(newest), view);
     let mut next = state.without(dead, settings.min_nodes);
     match change {
         Change::KeepAlive => {}
@@ -61,13 +63,12 @@ pub fn apply(
         }
         Change::Withdraw => {
             next = next.without(std::slice::from_ref(me), settings.min_nodes);
-            // So that the state differs even if this node was only about to be let in: see `Step::Write::retract`.
             next.count_leaver();
         }
         Change::MarkComplete => next.complete(settings.max_nodes),
         Change::MarkClosed => next.close_by(me, view.wall),
         Change::Restore => {
-            if let Some(round) = view.round {
+            if let Some(round) = round {
                 next = round.without(dead, settings.min_nodes).restored(&next, stamp);
             }
         }

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
+use super::member::Member;
 use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::reason::Reason;
 use super::settings::Settings;
 use super::state::State;
 use super::terms::Terms;
 use super::time::WallTime;
-use super::watch::Watch;
 
 /// What a node is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +46,13 @@ impl Goal {
     }
 }
 
-/// What to do.
+/// What to do. The reason that comes with it says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub(super) enum Decision {
     /// The goal is reached.
     Finish,
-    /// The rendezvous is closed; the goal can't be reached.
-    FailClosed,
-    /// The rendezvous is closed, and this node was a spare nobody needed.
-    EndGracefully,
-    /// The time is up.
-    FailTimeout,
-    /// The settings of this node don't fit the job's; the goal can't be reached.
-    Refuse,
+    /// The goal can't be reached.
+    Fail,
     /// Look again later.
     Wait,
     /// Change the shared state.
@@ -68,7 +61,7 @@ pub enum Decision {
 
 /// A change of the shared state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// Heartbeat only (with it, the dead are dropped).
     KeepAlive,
     /// Into the round.
@@ -89,45 +82,26 @@ pub enum Change {
     Restore,
 }
 
-/// Who decides, when, with what in mind.
+/// The node that decides, and when.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
-    /// This node.
-    pub me: &'a NodeDesc,
-    /// Its settings.
-    pub settings: &'a Settings,
-    /// What it has seen of the others, the state at hand included.
-    pub watch: &'a Watch,
-    /// Its own clock.
-    pub now: MonoTime,
-    /// When its goal must be reached.
-    pub deadline: MonoTime,
-    /// When its heartbeat was last written, by its own clock; `None` if never.
-    pub beat: Option<MonoTime>,
-    /// The clock others see.
-    pub wall: WallTime,
+pub(super) struct View<'a> {
+    /// The node, and what it has seen, the state at hand included.
+    pub(super) member: &'a Member,
+    /// The time by its own clock.
+    pub(super) now: MonoTime,
+    /// The time by the clock that other nodes see.
+    pub(super) wall: WallTime,
     /// When it began.
-    pub since: MonoTime,
-    /// Whether it has asked the others to let it in.
-    pub announced: bool,
-    /// The round for which it has done so since it began.
-    pub asked: Option<u64>,
-    /// The complete round that it is in, as it was last seen.
-    pub round: Option<&'a State>,
+    pub(super) since: MonoTime,
+    /// When its goal must be reached.
+    pub(super) deadline: MonoTime,
+    /// Whether it has stood by as a spare since it began.
+    pub(super) was_spare: bool,
 }
 
 impl View<'_> {
     fn is_late(&self) -> bool {
         self.now > self.deadline
-    }
-
-    /// Whether the others wait for a sign of life from it.
-    pub(super) fn is_overdue(&self, state: &State) -> bool {
-        state.has(self.me) && self.heartbeat_due()
-    }
-
-    fn heartbeat_due(&self) -> bool {
-        self.beat.is_none_or(|beat| self.now.since(beat) >= self.settings.keep_alive_interval)
     }
 }
 
@@ -135,7 +109,7 @@ impl View<'_> {
 pub const ROLLBACK: Duration = Duration::from_secs(5);
 
 /// What to do next. `state` is the shared state without the dead (see [`State::without`]).
-pub fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
+pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
     match goal {
         Goal::Join => join(state, view),
         Goal::Exit => exit(state, view),
@@ -146,21 +120,23 @@ pub fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) 
 }
 
 fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    let View { me, settings, .. } = *view;
+    let Member { me, settings, .. } = view.member;
     let have = state.participants.len() as u64;
     let in_round = state.participants.contains_key(me);
     let spare = state.redundancy_list.contains(me);
     if state.closed {
-        let by = Reason::Closed { by: state.closed_by() };
-        return (if spare { Decision::EndGracefully } else { Decision::FailClosed }, by);
+        let by = state.closed_by();
+        // Also a spare that was called, if the rendezvous was closed before it was in a round.
+        let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
+        return (Decision::Fail, reason);
     }
     if let Some(reason) = conflict(state, view) {
-        let listed = state.has(me) || view.announced;
-        return (if listed { Decision::Write(Change::Withdraw) } else { Decision::Refuse }, reason);
+        let listed = state.has(me) || view.member.may_be_let_in(state);
+        return (if listed { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
-    // No time-out applies to a spare: it waits for as long as it is not needed.
+    // No timeout applies to a spare: it waits for as long as it is not needed.
     if spare && have >= settings.max_nodes {
-        return stay(state, view, Reason::Spare { have });
+        return stay(view, Reason::Spare { have });
     }
     if state.complete && in_round {
         // A round whose size is not written down had at least `min_nodes` nodes.
@@ -183,14 +159,15 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
             true => Reason::NoNextRound { here, round: state.round, waited },
             false => Reason::JoinTimeout { here, need: settings.min_nodes, waited },
         };
-        let withdraw = (state.has(me) || view.announced) && view.now.since(view.deadline) <= ROLLBACK;
-        return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::FailTimeout }, reason);
+        let listed = state.has(me) || view.member.may_be_let_in(state);
+        let withdraw = listed && view.now.since(view.deadline) <= ROLLBACK;
+        return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
     if state.complete {
         let waiting = state.wait_list.contains(me);
         let reason = Reason::RoundUnderWay { round: state.round, have };
         return match (waiting, have < settings.max_nodes) {
-            (true, true) => stay(state, view, reason),
+            (true, true) => stay(view, reason),
             (false, true) => (Decision::Write(Change::AddToWaitList), reason),
             // Also for those on the wait list: staying on it would make a full round start over, again and again.
             (_, false) => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
@@ -207,25 +184,26 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return (Decision::Write(Change::MarkComplete), Reason::Full { have });
     }
     if have < settings.min_nodes {
-        return stay(state, view, Reason::BelowMinNodes { have, need: settings.min_nodes });
+        return stay(view, Reason::BelowMinNodes { have, need: settings.min_nodes });
     }
-    let called = view.watch.last_call().unwrap_or_default();
+    let called = view.member.watch.last_call().unwrap_or_default();
     let (limit, setting) = settings.last_call(state);
     match limit.checked_sub(called) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
-        Some(left) => stay(state, view, Reason::LastCall { have, most: settings.max_nodes, left, setting }),
+        Some(left) => stay(view, Reason::LastCall { have, most: settings.max_nodes, left, setting }),
     }
 }
 
 /// Returns why this node can't be in the job, if its `--nnodes` is not that of the other nodes.
 fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
-    let mine = Terms::new(view.me, view.settings);
+    let Member { me, settings, .. } = view.member;
+    let mine = Terms::new(me, settings);
     match state.terms() {
-        Some(theirs) if state.has_others(view.me) && !mine.agrees_with(&theirs) => {
+        Some(theirs) if state.has_others(me) && !mine.agrees_with(&theirs) => {
             Some(Reason::OtherTerms { mine: mine.into(), theirs: theirs.into() })
         }
         // A torch node, which publishes no terms, completed the round with fewer nodes than this node needs.
-        _ if state.complete && state.participants.contains_key(view.me) => {
+        _ if state.complete && state.participants.contains_key(me) => {
             let have = state.written_world().filter(|have| *have < mine.min_nodes)?;
             Some(Reason::TooFewNodes { round: state.round, have, need: mine.min_nodes })
         }
@@ -234,36 +212,34 @@ fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
 }
 
 /// Waits where it is, keeping itself alive and dropping the dead.
-fn stay(state: &State, view: &View<'_>, reason: Reason) -> (Decision, Reason) {
-    let dead = view.watch.dead(view.settings.keep_alive_limit(), view.me);
-    if !dead.is_empty() && state.has(view.me) {
-        return (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: dead });
-    }
-    match view.heartbeat_due() {
-        true => (Decision::Write(Change::KeepAlive), reason),
-        false => (Decision::Wait, reason),
+fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
+    let dead = view.member.dead();
+    match (dead.is_empty(), view.member.until_heartbeat().is_zero()) {
+        (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: dead }),
+        (true, true) => (Decision::Write(Change::KeepAlive), reason),
+        (true, false) => (Decision::Wait, reason),
     }
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
     // Others may have let it out and into the next round before it has seen the first.
-    let is_in_next = view.asked == Some(state.round);
-    if is_in_next || !state.participants.contains_key(view.me) {
+    let is_in_next = view.member.announcement == Some(state.round);
+    if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);
     }
     match (view.is_late(), state.complete && !state.closed) {
-        (true, _) => (Decision::FailTimeout, Reason::TooLong),
+        (true, _) => (Decision::Fail, Reason::TooLong),
         (false, true) => (Decision::Write(Change::StartOver), Reason::Leaving),
         (false, false) => (Decision::Write(Change::Withdraw), Reason::Leaving),
     }
 }
 
 fn leave(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    if !state.has(view.me) && !view.announced {
+    if !state.has(&view.member.me) && !view.member.may_be_let_in(state) {
         return (Decision::Finish, Reason::Nothing);
     }
     match view.is_late() {
-        true => (Decision::FailTimeout, Reason::TooLong),
+        true => (Decision::Fail, Reason::TooLong),
         false => (Decision::Write(Change::Withdraw), Reason::Leaving),
     }
 }
@@ -272,20 +248,20 @@ fn keep_alive(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if state.closed {
         return (Decision::Finish, Reason::Closed { by: state.closed_by() });
     }
-    if view.round.is_some_and(|round| state.is_behind(round)) && !view.is_late() {
+    if view.member.round.as_ref().is_some_and(|round| state.is_behind(round)) && !view.is_late() {
         return (Decision::Write(Change::Restore), Reason::StateLost);
     }
-    if !state.has(view.me) {
+    if !state.has(&view.member.me) {
         return (Decision::Finish, Reason::Dropped);
     }
-    let dead = view.watch.dead(view.settings.keep_alive_limit(), view.me);
-    let reason = match (dead.is_empty(), view.heartbeat_due()) {
+    let dead = view.member.dead();
+    let reason = match (dead.is_empty(), view.member.until_heartbeat().is_zero()) {
         (true, false) => return (Decision::Finish, Reason::Nothing),
         (true, true) => Reason::HeartbeatDue,
         (false, _) => Reason::Dead { nodes: dead },
     };
     match view.is_late() {
-        true => (Decision::FailTimeout, Reason::TooLong),
+        true => (Decision::Fail, Reason::TooLong),
         false => (Decision::Write(Change::KeepAlive), reason),
     }
 }
@@ -293,7 +269,7 @@ fn keep_alive(state: &State, view: &View<'_>) -> (Decision, Reason) {
 fn close(state: &State, view: &View<'_>) -> (Decision, Reason) {
     match (state.closed, view.is_late()) {
         (true, _) => (Decision::Finish, Reason::Closed { by: state.closed_by() }),
-        (false, true) => (Decision::FailTimeout, Reason::TooLong),
+        (false, true) => (Decision::Fail, Reason::TooLong),
         (false, false) => (Decision::Write(Change::MarkClosed), Reason::Leaving),
     }
 }

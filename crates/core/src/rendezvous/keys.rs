@@ -1,7 +1,7 @@
 //! Under which names a rendezvous lies in a store. Two runs with different ids have no name in common, whatever the ids
 //! look like; what lies under the names is not decided here.
 
-use super::step::Phase;
+use super::operation::Phase;
 
 /// The key of the shared state: torch's.
 pub fn state(run_id: &str) -> String {

@@ -17,6 +17,11 @@ const NEWEST: &str = "rallypoint_newest";
 const CLOSED_BY: &str = "rallypoint_closed_by";
 
 impl State {
+    /// The round that nodes may announce themselves for: the next one to be open.
+    pub(super) fn to_open(&self) -> u64 {
+        self.round.saturating_add(u64::from(self.complete))
+    }
+
     /// All nodes in it, each once.
     pub fn members(&self) -> BTreeSet<&NodeDesc> {
         self.lists().chain(self.last_heartbeats.keys()).collect()
@@ -140,7 +145,8 @@ impl State {
         }
     }
 
-    /// Counts one more that has left.
+    /// Counts one more that has left. It also makes the state differ if the node was only about to be let in: a node that read
+    /// its announcement before it was taken back has read a state that is replaced now, and can't act on it any more.
     pub(super) fn count_leaver(&mut self) {
         let before = self.leavers();
         self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));

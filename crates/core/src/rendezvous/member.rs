@@ -1,4 +1,4 @@
-//! A node as it lives through many rounds: what outlasts each single run of it. What it does is a run's business.
+//! A node as it lives through many rounds: what outlasts each single pursuit of a goal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,14 @@ const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// A node as it lives through many rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Who it is.
+    /// The node.
     pub me: NodeDesc,
-    /// What it was told.
+    /// Its settings.
     pub settings: Settings,
-    /// What it has seen.
+    /// What it has seen of all nodes, itself included.
     pub watch: Watch,
-    /// When its heartbeat was last written.
-    pub beat: Option<MonoTime>,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
-    /// The round for which its announcement was last written.
-    pub announced: Option<u64>,
     /// The outage of the store, if there is one.
     pub outage: Outage,
     /// The last round of which no node needs the keys any more, until they are removed.
@@ -50,9 +46,7 @@ impl Member {
             me,
             settings,
             watch: Watch::default(),
-            beat: None,
             announcement: None,
-            announced: None,
             outage: Outage::default(),
             stale: None,
             round: None,
@@ -98,21 +92,33 @@ impl Member {
 
     /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
     pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
-        Membership::new(&self.me, joined, state, &self.watch, &self.settings)
+        Membership::new(&self.me, joined, state, &self.settings)
     }
 
-    /// Whether a run towards [`super::Goal::KeepAlive`] would write: its heartbeat is due, a node is dead, or the
-    /// store has lost the round.
-    ///
-    /// Look into it each time the state was read, not only once an interval: the dead are to be put out in time.
-    pub fn has_duty(&self, now: MonoTime) -> bool {
-        self.is_ahead
-            || self.beat.is_none_or(|beat| now.since(beat) >= self.settings.keep_alive_interval)
-            || !self.watch.dead(self.settings.keep_alive_limit(), &self.me).is_empty()
+    /// The other nodes that have shown no sign of life for too long.
+    pub(super) fn dead(&self) -> Vec<NodeDesc> {
+        self.watch.dead(self.settings.keep_alive_limit(), &self.me)
+    }
+
+    /// How long until a heartbeat of this node is due, as of the last look: its heartbeat must not stand still. It does not
+    /// matter which node has written it; the node that let this one in has, too.
+    pub(super) fn until_heartbeat(&self) -> Duration {
+        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me))
+    }
+
+    /// How long until a pursuit of [`super::Goal::KeepAlive`] has something to write: a heartbeat is due, another node
+    /// counts as dead, or the store has lost the round.
+    pub fn until_duty(&self, now: MonoTime) -> Duration {
+        if self.is_ahead {
+            return Duration::ZERO;
+        }
+        let death = self.watch.until_next_death(self.settings.keep_alive_limit(), &self.me);
+        let left = death.map_or(self.until_heartbeat(), |death| death.min(self.until_heartbeat()));
+        left.saturating_sub(self.watch.unobserved(now))
     }
 
     /// Whether others may still let it in because of its announcement, given the state at hand.
     pub(super) fn may_be_let_in(&self, state: &State) -> bool {
-        self.announcement.is_some_and(|round| round > state.round || round == state.round && !state.complete)
+        self.announcement.is_some_and(|round| round >= state.to_open())
     }
 }

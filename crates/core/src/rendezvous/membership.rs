@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::node::NodeDesc;
 use super::settings::Settings;
 use super::state::State;
-use super::watch::Watch;
 
 /// The round that a node has joined, as it was when the node joined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,28 +60,21 @@ pub struct Lost {
     pub nodes: Vec<NodeDesc>,
     /// Why they are lost.
     pub cause: LossCause,
-    /// Whether none of them is about to come back.
-    pub is_final: bool,
 }
 
 /// Why nodes are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossCause {
-    /// A node recorded that it left. Nodes of torch's record nothing.
+    /// A node recorded that it left, and does not come back. Nodes of torch's record nothing.
     Left,
-    /// No heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`).
+    /// No heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or a node of torch's that left, and may be
+    /// about to come back.
     Silent(Duration),
 }
 
 impl Membership {
     /// The membership that `state` shows to node `me`, which has joined the round `joined`.
-    pub fn new(
-        me: &NodeDesc,
-        joined: Option<&Joined>,
-        state: &State,
-        watch: &Watch,
-        settings: &Settings,
-    ) -> Membership {
+    pub fn new(me: &NodeDesc, joined: Option<&Joined>, state: &State, settings: &Settings) -> Membership {
         let nodes = joined.map_or(&[][..], |joined| &joined.nodes);
         let is_current = joined.is_some_and(|joined| joined.round == state.round);
         let is_in = |node: &&NodeDesc| is_current && state.participants.contains_key(*node);
@@ -96,7 +88,7 @@ impl Membership {
             round: joined.map(|joined| joined.round),
             is_round_over: is_over || is_wanted && !state.closed,
             is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(me),
-            lost: joined.and_then(|joined| Lost::new(lost, joined, state, watch, settings)),
+            lost: joined.and_then(|joined| Lost::new(lost, joined, state, settings)),
             members,
             returned,
             waiting: state.wait_list.iter().cloned().collect(),
@@ -131,25 +123,12 @@ impl Membership {
 }
 
 impl Lost {
-    fn new(
-        nodes: Vec<NodeDesc>,
-        joined: &Joined,
-        state: &State,
-        watch: &Watch,
-        settings: &Settings,
-    ) -> Option<Lost> {
-        if nodes.is_empty() {
-            return None;
-        }
-        let limit = settings.keep_alive_limit();
+    fn new(nodes: Vec<NodeDesc>, joined: &Joined, state: &State, settings: &Settings) -> Option<Lost> {
         let cause = match state.leavers() == joined.leavers {
-            true => LossCause::Silent(limit),
+            true => LossCause::Silent(settings.keep_alive_limit()),
             false => LossCause::Left,
         };
-        // The node that dropped them may have watched them for longer. Nodes of torch's that are not silent leave to come back.
-        let is_silent = |node| watch.silence_of_gone(node) >= limit * 4 / 5;
-        let is_final = cause == LossCause::Left || nodes.iter().all(is_silent);
-        Some(Lost { nodes, cause, is_final })
+        (!nodes.is_empty()).then_some(Lost { nodes, cause })
     }
 }
 

@@ -9,15 +9,39 @@ use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::reason::Reason;
 use super::state::State;
-use super::step::{Cell, End, Phase};
 use super::time::WallTime;
+
+/// The shared state as it was read, and what a write must find unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The state; `None` before a node has written one.
+    pub state: Option<Arc<State>>,
+    /// What to compare with.
+    pub token: Bytes,
+}
+
+/// A stretch of the rendezvous' life: a round that is open, or one that is complete. The node that ends it tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Phase {
+    /// The round.
+    pub round: u64,
+    /// Whether it is complete.
+    pub complete: bool,
+}
+
+impl Phase {
+    /// The phase of a state; `None` once it is closed.
+    pub fn of(state: &State) -> Option<Phase> {
+        (!state.closed).then_some(Phase { round: state.round, complete: state.complete })
+    }
+}
 
 /// One operation for a driver to execute. Each ends with one [`Outcome`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Read the state: [`Outcome::Cell`].
     Read,
-    /// Announce that this node wants to be in a round: [`Outcome::Announced`].
+    /// Announce that this node wants to be in a round, if the store has a place for that: [`Outcome::Done`].
     Announce {
         /// The round.
         round: u64,
@@ -61,11 +85,6 @@ pub enum Operation {
 pub enum Outcome {
     /// The state was read.
     Cell(Cell),
-    /// The announcement was made, or the store has no place for announcements.
-    Announced {
-        /// Whether it was made.
-        is_supported: bool,
-    },
     /// The announcements were read, in the order in which they were made.
     Nodes(Arc<[NodeDesc]>),
     /// The operation has succeeded.
@@ -91,8 +110,26 @@ pub enum Outcome {
 pub enum Fault {
     /// The store did not answer.
     Outage,
-    /// The state can't be read, or can't be written.
+    /// What is in the store can't be read as a state.
     Corrupt,
+}
+
+/// How a pursuit ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The goal is reached.
+    Reached {
+        /// The state as it was read or written then.
+        state: Arc<State>,
+        /// Why the goal is reached.
+        reason: Reason,
+    },
+    /// The goal can't be reached.
+    Failed(Reason),
+    /// The fault of the last operation has lasted for this long, which is longer than the node tolerates.
+    Outage(Duration),
+    /// The error of the last operation is final.
+    Error,
 }
 
 /// Something to wake other nodes for.
@@ -110,9 +147,11 @@ pub enum Signal {
 /// Something to log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The store has not answered for this long.
-    StoreSilent {
-        /// How long.
+    /// The operations of this node fail.
+    Failing {
+        /// Why.
+        fault: Fault,
+        /// For how long they have failed.
         lasted: Duration,
     },
     /// The store answers again.
@@ -120,8 +159,6 @@ pub enum Notice {
         /// How long the outage lasted.
         lasted: Duration,
     },
-    /// The state can't be read. It is read again for [`Pursuit::CORRUPT_TIMEOUT`](super::Pursuit::CORRUPT_TIMEOUT).
-    StateUnreadable,
     /// This node has become a spare.
     Spare(Reason),
     /// This node has removed nodes that sent no heartbeat.

@@ -1,8 +1,10 @@
-//! How long a node tolerates a store that does not answer, and when it warns about it.
+//! How long a node tolerates that its calls to the store fail, and when it warns about it.
 
 use std::time::Duration;
 
 use super::mono::MonoTime;
+use super::operation::Fault;
+use super::settings::Settings;
 
 /// How long an outage lasts before the first warning. Each further warning comes when the outage has lasted twice as long.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
@@ -10,11 +12,14 @@ const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 /// How long an outage lasts before a node that may host the store does so.
 const HOST_GRACE: Duration = Duration::from_secs(5);
 
+/// How long a state that can't be read is tolerated. Another node may put it right.
+const CORRUPT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// An outage of the store, as one node observes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outage {
-    /// When the first call began that failed; `None` while the store answers.
-    since: Option<MonoTime>,
+    /// Why the last call failed, and when the first call began that failed so; `None` after a call that succeeded.
+    failing: Option<(Fault, MonoTime)>,
     /// How long the outage must have lasted for the next warning.
     next_warning: Duration,
 }
@@ -31,27 +36,39 @@ pub enum Tolerance {
 }
 
 impl Outage {
-    /// Records that a call begun at `began` failed at `now`. `limit` is how long an outage may last.
-    pub fn handle_failure(&mut self, began: MonoTime, now: MonoTime, limit: Duration) -> Tolerance {
-        if self.since.is_none() {
-            self.next_warning = FIRST_WARNING_GRACE;
+    /// Records that a call begun at `began` failed at `now`. An outage may last for `store_outage_timeout`, and a state that
+    /// can't be read for 10 s.
+    pub fn handle_failure(
+        &mut self,
+        fault: Fault,
+        began: MonoTime,
+        now: MonoTime,
+        settings: &Settings,
+    ) -> Tolerance {
+        let (limit, first_warning) = match fault {
+            Fault::Outage => (settings.store_outage_timeout, FIRST_WARNING_GRACE),
+            Fault::Corrupt => (CORRUPT_TIMEOUT, Duration::ZERO),
+        };
+        if self.failing.is_none_or(|(before, _)| before != fault) {
+            (self.failing, self.next_warning) = (Some((fault, began)), first_warning);
         }
-        let lasted = now.since(*self.since.get_or_insert(began));
+        let lasted = self.failing.map_or(Duration::ZERO, |(_, since)| now.since(since));
         if lasted >= limit {
             return Tolerance::GiveUp(lasted);
         }
         if lasted < self.next_warning {
             return Tolerance::Quiet;
         }
-        while self.next_warning <= lasted {
-            self.next_warning *= 2;
-        }
+        self.next_warning = 2 * lasted.max(FIRST_WARNING_GRACE);
         Tolerance::Warn(lasted)
     }
 
-    /// Returns how long the outage has lasted; zero while the store answers.
+    /// Returns how long the store has not answered; zero while it answers.
     pub fn lasted(&self, now: MonoTime) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| now.since(since))
+        match self.failing {
+            Some((Fault::Outage, since)) => now.since(since),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns whether the outage has lasted long enough to take the host of the store for dead.
@@ -59,19 +76,22 @@ impl Outage {
         self.lasted(now) >= HOST_GRACE
     }
 
-    /// Records that a call was answered. Returns how long the outage lasted, if it was long enough for a warning.
+    /// Records that a call succeeded. Returns how long the outage lasted, if it was long enough for a warning.
     pub fn handle_answer(&mut self, now: MonoTime) -> Option<Duration> {
-        let lasted = now.since(self.since.take()?);
-        (self.next_warning > FIRST_WARNING_GRACE).then_some(lasted)
+        let lasted = self.lasted(now);
+        let (fault, _) = self.failing.take()?;
+        (fault == Fault::Outage && self.next_warning > FIRST_WARNING_GRACE).then_some(lasted)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::at;
+    use super::super::tests::at;
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(600);
+    fn fail(outage: &mut Outage, fault: Fault, began: u64, now: u64) -> Tolerance {
+        outage.handle_failure(fault, at(began), at(now), &Settings::new("job", 1, 1))
+    }
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -82,11 +102,12 @@ mod tests {
         let mut outage = Outage::default();
         let warned: Vec<u64> = (1..600)
             .filter(|second| {
-                outage.handle_failure(at(second - 1), at(*second), LIMIT) == Tolerance::Warn(seconds(*second))
+                let tolerance = fail(&mut outage, Fault::Outage, second - 1, *second);
+                tolerance == Tolerance::Warn(seconds(*second))
             })
             .collect();
         assert_eq!(warned, [5, 10, 20, 40, 80, 160, 320]);
-        assert_eq!(outage.handle_failure(at(599), at(600), LIMIT), Tolerance::GiveUp(LIMIT));
+        assert_eq!(fail(&mut outage, Fault::Outage, 599, 600), Tolerance::GiveUp(seconds(600)));
         assert_eq!(outage.handle_answer(at(700)), Some(seconds(700)));
     }
 
@@ -94,9 +115,20 @@ mod tests {
     fn an_answer_ends_an_outage_and_a_short_one_is_not_mentioned() {
         let mut outage = Outage::default();
         assert_eq!(outage.handle_answer(at(1)), None);
-        assert_eq!(outage.handle_failure(at(1), at(3), LIMIT), Tolerance::Quiet);
+        assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Tolerance::Quiet);
         assert_eq!(outage.handle_answer(at(4)), None);
-        assert_eq!(outage.handle_failure(at(500), at(504), LIMIT), Tolerance::Quiet);
-        assert_eq!(outage.handle_failure(at(504), at(1100), LIMIT), Tolerance::GiveUp(LIMIT));
+        assert_eq!(fail(&mut outage, Fault::Outage, 500, 504), Tolerance::Quiet);
+        assert_eq!(fail(&mut outage, Fault::Outage, 504, 1100), Tolerance::GiveUp(seconds(600)));
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_is_warned_about_at_once_and_tolerated_for_10_s() {
+        let mut outage = Outage::default();
+        assert_eq!(fail(&mut outage, Fault::Outage, 0, 4), Tolerance::Quiet);
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 4, 4), Tolerance::Warn(Duration::ZERO));
+        assert!(outage.lasted(at(5)).is_zero(), "the store has answered");
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 12, 13), Tolerance::Quiet);
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 13, 14), Tolerance::GiveUp(seconds(10)));
+        assert_eq!(outage.handle_answer(at(15)), None);
     }
 }

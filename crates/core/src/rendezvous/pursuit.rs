@@ -1,36 +1,43 @@
-//! One node pursuing one goal against a store, one operation at a time. A driver executes the operations and reports their
-//! outcomes; it decides nothing. [`Run`](super::run::Run) decides what the node wants; this module decides in which order the
-//! store is asked for it, and what happens when the store fails.
+//! One node pursuing one goal against a store, one operation at a time: read, decide, write, look again. A driver executes the
+//! operations and reports their outcomes; it decides nothing. A lost compare-and-set is an observation, not an error.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::decide::{Goal, ROLLBACK};
+use super::apply::apply;
+use super::decide::{Change, Decision, Goal, ROLLBACK, View, decide};
 use super::member::Member;
+use super::membership::Joined;
 use super::mono::MonoTime;
 use super::node::NodeDesc;
-use super::operation::{Fault, Moment, Notice, Operation, Outcome, Signal};
+use super::operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 use super::outage::Tolerance;
 use super::reason::Reason;
-use super::run::Run;
 use super::state::State;
-use super::step::{Cell, End, Phase, Step};
 
 /// A node on its way to a goal.
 #[derive(Debug)]
 pub struct Pursuit {
-    run: Run,
+    goal: Goal,
+    since: MonoTime,
+    deadline: MonoTime,
+    /// What was read or written last.
+    cell: Option<Cell>,
+    reason: Reason,
+    /// Why the node will have failed once it has withdrawn, as it was before it did.
+    verdict: Option<Reason>,
+    /// How many writes were lost since the last one that was won.
+    losses: u32,
+    /// The round in which this node has let others go first.
+    deferred: Option<u64>,
+    was_spare: bool,
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
     /// A phase that a signal said was over although it was not. The signal is stale.
     woken: Option<Phase>,
-    /// Since when the state can't be read, or what is to be written can't be.
-    corrupt_since: Option<MonoTime>,
-    was_spare: bool,
     notices: VecDeque<Notice>,
 }
 
@@ -38,56 +45,53 @@ pub struct Pursuit {
 #[derive(Debug)]
 enum Pending {
     Read,
-    Announce {
-        round: u64,
-    },
-    /// The state is read after the announcement, and the announcements of others after the state.
-    ReadAfterAnnouncement {
-        round: u64,
-        is_supported: bool,
-    },
-    ReadAnnounced {
-        cell: Cell,
-    },
-    Retract {
-        token: Bytes,
-        state: Arc<State>,
-    },
-    Write {
-        /// The round that the write completes.
-        completes: Option<u64>,
-        removed: Option<Notice>,
-    },
-    Pause(Phase),
-    /// Hosting the store.
+    Announce { round: u64 },
+    ReadAnnounced,
+    Retract(Change, Arc<State>),
+    Write(Change),
+    Pause(Option<Phase>),
     Host,
-    /// A pause after a failure.
-    Recovery,
 }
 
+/// How often to look while waiting: as often as torch's nodes.
+pub const POLL: Duration = Duration::from_secs(1);
+/// The pause after the first lost compare-and-set. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
+/// The pause between two nodes that let the same node go first.
+const STAGGER: Duration = Duration::from_millis(1);
+const MOST_STAGGERED: usize = 256;
+/// A node that is so far from the store can't write more than 20 times a second anyway.
+const FAR: Duration = Duration::from_millis(60);
+/// No pause is shorter, however soon something is due.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 /// Shorter pauses are not worth waiting for a signal.
 const MIN_SIGNAL_WAIT: Duration = Duration::from_millis(20);
-/// The pause between two calls to a store that does not answer.
-const OUTAGE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// The pause before a state that can't be read is read again.
-const CORRUPT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// The pause after an operation that failed.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Pursuit {
-    /// How long a state that can't be read is read again before that is an error. Another node may put it right.
-    pub const CORRUPT_TIMEOUT: Duration = Duration::from_secs(10);
-
     /// Starts towards `goal`. Returns the first operation, too. A node that wants to join leaves its last round first.
     pub fn start(goal: Goal, member: &mut Member, now: MonoTime) -> (Pursuit, Operation) {
-        let first = if goal == Goal::Join { Goal::Exit } else { goal };
-        let mut run = Run::new(first, now, now.after(goal.timeout(&member.settings)));
-        run.start(member);
+        if goal != Goal::KeepAlive {
+            (member.round, member.is_ahead) = (None, false);
+        }
+        if matches!(goal, Goal::Join | Goal::Leave) {
+            member.joined = None;
+        }
         let pursuit = Pursuit {
-            run,
+            goal: if goal == Goal::Join { Goal::Exit } else { goal },
+            since: now,
+            deadline: now.after(goal.timeout(&member.settings)),
+            cell: None,
+            reason: Reason::Nothing,
+            verdict: None,
+            losses: 0,
+            deferred: None,
+            was_spare: false,
             pending: Pending::Read,
             began: now,
             woken: None,
-            corrupt_since: None,
-            was_spare: false,
             notices: VecDeque::new(),
         };
         (pursuit, Operation::Read)
@@ -95,22 +99,26 @@ impl Pursuit {
 
     /// The goal that the node is about: `Exit` or `Join` if it was started towards `Join`.
     pub fn goal(&self) -> Goal {
-        self.run.goal()
+        self.goal
     }
 
     /// Why the node does what it does now.
     pub fn reason(&self) -> &Reason {
-        self.run.reason()
+        &self.reason
     }
 
     /// The state that was read last.
-    pub fn state(&self) -> Option<Arc<State>> {
-        self.run.shared_state()
+    pub fn state(&self) -> Option<&Arc<State>> {
+        self.cell.as_ref()?.state.as_ref()
     }
 
     /// When the goal must be reached. A spare that is needed after all has its whole time again.
     pub fn deadline(&self) -> MonoTime {
-        self.run.deadline()
+        self.deadline
+    }
+
+    fn is_spare(&self, me: &NodeDesc) -> bool {
+        self.state().is_some_and(|state| state.redundancy_list.contains(me))
     }
 
     /// Returns how long the next operation may take. A spare has no deadline, but has to notice when the store is away.
@@ -119,10 +127,10 @@ impl Pursuit {
     /// operations before it have left, a write over a slow link would be given up just before its answer arrives, and
     /// its connection with it.
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
-        match self.goal().waits() {
-            true if self.run.is_spare(&member.me) => member.call_timeout(now),
-            true => (self.deadline().since(now) + ROLLBACK).min(member.call_timeout(now)),
-            false => self.goal().timeout(&member.settings),
+        match self.goal.waits() {
+            true if self.is_spare(&member.me) => member.call_timeout(now),
+            true => (self.deadline.since(now) + ROLLBACK).min(member.call_timeout(now)),
+            false => self.goal.timeout(&member.settings),
         }
     }
 
@@ -135,158 +143,255 @@ impl Pursuit {
     pub fn handle(&mut self, member: &mut Member, outcome: Outcome, now: Moment) -> Operation {
         let began = std::mem::replace(&mut self.began, now.mono);
         let pending = std::mem::replace(&mut self.pending, Pending::Read);
-        let step = match (pending, outcome) {
+        let took = now.mono.since(began);
+        match (pending, outcome) {
             (_, Outcome::Failed(fault)) => return self.recover(member, fault, began, now.mono),
-            (Pending::Host, _) => return self.retry(OUTAGE_RETRY_INTERVAL),
-            (Pending::Recovery, _) => Step::Read,
+            (Pending::Host, _) => return self.pause(RETRY_INTERVAL, None),
             (Pending::Pause(phase), outcome) => {
-                if matches!(outcome, Outcome::Paused { is_woken: true }) {
-                    self.woken = Some(phase);
+                if outcome == (Outcome::Paused { is_woken: true }) {
+                    self.woken = phase;
                 }
-                self.corrupt_since = None;
-                self.run.handle_pause(member, now.mono)
+                return Operation::Read;
             }
-            (pending, outcome) => {
-                if let Some(lasted) = member.outage.handle_answer(now.mono) {
-                    self.notices.push_back(Notice::StoreAnswers { lasted });
-                }
-                match self.answered(member, pending, outcome, now) {
-                    Ok(step) => step,
-                    Err(operation) => return operation,
-                }
-            }
-        };
-        self.execute(member, step, now)
+            answer => self.handle_answer(member, answer, took, now),
+        }
     }
 
-    /// Handles an answer of the store: the next step, or the next operation of the same step.
-    fn answered(
+    /// Handles an answer of the store, which took so long.
+    fn handle_answer(
         &mut self,
         member: &mut Member,
-        pending: Pending,
-        outcome: Outcome,
-        Moment { mono, wall, random }: Moment,
-    ) -> Result<Step, Operation> {
-        Ok(match (pending, outcome) {
-            (Pending::Read, Outcome::Cell(cell)) => self.run.handle_cell(member, cell, mono, wall),
-            (Pending::Announce { round }, Outcome::Announced { is_supported }) => {
-                member.announced = is_supported.then_some(round);
-                self.pending = Pending::ReadAfterAnnouncement { round, is_supported };
-                return Err(Operation::Read);
+        answer: (Pending, Outcome),
+        took: Duration,
+        now: Moment,
+    ) -> Operation {
+        if let Some(lasted) = member.outage.handle_answer(now.mono) {
+            self.notices.push_back(Notice::StoreAnswers { lasted });
+        }
+        match answer {
+            (Pending::Read, Outcome::Cell(cell)) => {
+                member.observe(cell.state.as_ref(), now.mono);
+                self.cell = Some(cell);
+                self.next(member, None, None, now)
             }
-            (Pending::ReadAfterAnnouncement { round, is_supported }, Outcome::Cell(cell)) => {
-                let is_settled =
-                    cell.state.as_ref().is_some_and(|state| self.run.is_settled(&member.me, state));
-                if is_supported && !is_settled {
-                    self.pending = Pending::ReadAnnounced { cell };
-                    return Err(Operation::ReadAnnounced { round });
+            (Pending::Announce { round }, Outcome::Done) => self.read_announced(round),
+            (Pending::ReadAnnounced, Outcome::Nodes(nodes)) => {
+                self.next(member, Some((&nodes, took)), None, now)
+            }
+            (Pending::Retract(change, state), Outcome::Done) => self.write(member, change, state),
+            (Pending::Write(change), Outcome::Written { won, cell }) => {
+                member.observe(cell.state.as_ref(), now.mono);
+                let before = self.cell.replace(cell);
+                match won {
+                    true => self.handle_won(member, change, before.and_then(|cell| cell.state), now),
+                    false => self.handle_lost(member, change, took, now),
                 }
-                self.run.handle_announced(member, cell, [], mono, wall)
-            }
-            (Pending::ReadAnnounced { cell }, Outcome::Nodes(nodes)) => {
-                self.run.handle_announced(member, cell, nodes, mono, wall)
-            }
-            (Pending::Retract { token, state }, Outcome::Done) => {
-                return Err(self.write(member, token, state));
-            }
-            (Pending::Write { completes, removed }, Outcome::Written { won, cell }) => {
-                self.corrupt_since = None;
-                if won {
-                    member.stale = completes.and_then(|round| round.checked_sub(2)).or(member.stale);
-                    self.notices.extend(removed);
-                }
-                self.run.handle_written(member, won, cell, random, mono, wall)
             }
             (pending, outcome) => unreachable!("{pending:?} ended with {outcome:?}"),
-        })
-    }
-
-    /// Begins with a step.
-    fn execute(&mut self, member: &mut Member, step: Step, now: Moment) -> Operation {
-        if self.run.is_spare(&member.me) && !std::mem::replace(&mut self.was_spare, true) {
-            self.notices.push_back(Notice::Spare(self.reason().clone()));
-        }
-        match step {
-            Step::Read => Operation::Read,
-            // Once is enough: a node that was taken back is not let in by others again, however often it asks.
-            Step::Announce { round } if member.announced == Some(round) => {
-                self.pending = Pending::ReadAfterAnnouncement { round, is_supported: true };
-                Operation::Read
-            }
-            Step::Announce { round } => {
-                self.pending = Pending::Announce { round };
-                Operation::Announce { round }
-            }
-            Step::Write { token, state, retract: None } => self.write(member, token, Arc::new(state)),
-            Step::Write { token, state, retract: Some((round, nodes)) } => {
-                self.pending = Pending::Retract { token, state: Arc::new(state) };
-                Operation::Retract { round, nodes }
-            }
-            Step::Pause { most, phase } => {
-                self.pending = Pending::Pause(phase);
-                // An operation that waits for no other node has only collided with theirs.
-                let is_waiting = self.goal().waits() && most >= MIN_SIGNAL_WAIT;
-                let wake = (is_waiting && self.woken != Some(phase)).then_some(phase);
-                Operation::Pause { most, wake }
-            }
-            Step::End(End::Reached { .. }) if self.goal() == Goal::Exit => {
-                self.run = Run::new(Goal::Join, now.mono, self.deadline());
-                let step = self.run.start(member);
-                self.execute(member, step, now)
-            }
-            Step::End(end) => Operation::End(end),
         }
     }
 
-    fn write(&mut self, member: &Member, token: Bytes, state: Arc<State>) -> Operation {
-        let before = self.run.shared_state().unwrap_or_default();
-        let completes = (state.complete && !before.complete).then_some(state.round);
+    /// Handles a write that replaced the state `before`.
+    fn handle_won(
+        &mut self,
+        member: &mut Member,
+        change: Change,
+        before: Option<Arc<State>>,
+        now: Moment,
+    ) -> Operation {
+        self.losses = 0;
+        if change == Change::Withdraw {
+            // Not earlier: until this write was won, a node that read the announcement may have let this node in.
+            member.announcement = None;
+        }
+        let (before, after) = (before.unwrap_or_default(), self.state().cloned().unwrap_or_default());
+        if after.complete && !before.complete {
+            member.stale = after.round.checked_sub(2).or(member.stale);
+        }
+        self.notices.extend(removed(&member.me, &before, &after));
+        self.next(member, None, None, now)
+    }
+
+    /// Handles a write that another node was quicker than. What that node wrote may be all that was wanted.
+    fn handle_lost(&mut self, member: &mut Member, change: Change, took: Duration, now: Moment) -> Operation {
+        self.losses += 1;
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.losses.min(8)).min(LONGEST_PAUSE);
+        let most = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
+        // A heartbeat is tried again at once: the state that it is to replace is at hand. Far from the store it would else be
+        // overtaken again and again, and be missed; near it, every other time is enough.
+        let is_tried_at_once = change == Change::KeepAlive && (took >= FAR || self.losses % 2 == 1);
+        self.next(member, None, (!is_tried_at_once).then_some(most), now)
+    }
+
+    /// Decides what to do next.
+    ///
+    /// `announced` are the nodes that have announced themselves for the next round to open, read after the state, and how long
+    /// reading them took. If something is to be written, it is written after a pause of `backoff`.
+    fn next(
+        &mut self,
+        member: &mut Member,
+        announced: Option<(&[NodeDesc], Duration)>,
+        backoff: Option<Duration>,
+        now: Moment,
+    ) -> Operation {
+        let raw = self.state().cloned().unwrap_or_default();
+        if !raw.has(&member.me)
+            && !member.may_be_let_in(&raw)
+            && let Some(verdict) = self.verdict.take()
+        {
+            return Operation::End(End::Failed(verdict));
+        }
+        let dead = member.dead();
+        let state = match dead.is_empty() {
+            true => Cow::Borrowed(&*raw),
+            false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
+        };
+        // Ranks come from the bytes that were read, never from this node's opinion of which nodes are dead.
+        let seen = if raw.complete && raw.participants.contains_key(&member.me) { &*raw } else { &*state };
+        let view = View {
+            member,
+            now: now.mono,
+            wall: now.wall,
+            since: self.since,
+            deadline: self.deadline,
+            was_spare: self.was_spare,
+        };
+        let (decision, reason) = decide(self.goal, seen, &view);
+        let is_spare = self.goal == Goal::Join && self.is_spare(&member.me);
+        if is_spare && !std::mem::replace(&mut self.was_spare, true) {
+            self.notices.push_back(Notice::Spare(reason.clone()));
+        }
+        self.reason = reason.clone();
+        let change = match decision {
+            Decision::Finish if self.goal == Goal::Exit => {
+                self.goal = Goal::Join;
+                return self.next(member, None, None, now);
+            }
+            Decision::Finish => {
+                if self.goal == Goal::Join {
+                    member.joined = Some(Arc::new(Joined::of(&raw)));
+                    (member.round, member.announcement) = (Some(Arc::clone(&raw)), None);
+                }
+                return Operation::End(End::Reached { state: raw, reason });
+            }
+            Decision::Fail => return Operation::End(End::Failed(self.verdict.take().unwrap_or(reason))),
+            Decision::Wait => return self.pause(self.wait(member, now.mono), Phase::of(&raw)),
+            Decision::Write(change) => change,
+        };
+        if let Some(most) = backoff {
+            return self.pause(most, Phase::of(&raw));
+        }
+        let round = state.to_open();
+        let mut let_in: &[NodeDesc] = &[];
+        if matches!(change, Change::AddToParticipants | Change::StartOver) {
+            let Some((nodes, took)) = announced.filter(|_| member.announcement == Some(round)) else {
+                return self.announce(member, round);
+            };
+            if let Some(most) = self.deference(&member.me, &state, nodes, took) {
+                return self.pause(most, Phase::of(&raw));
+            }
+            let_in = nodes;
+        }
+        let next = apply(change, &raw, &view, &dead, let_in);
+        if reason.ends_join() {
+            self.verdict.get_or_insert(reason);
+        }
+        // A spare that is needed after all has its whole time to join again.
+        if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
+            self.deadline = now.mono.after(member.settings.join_timeout);
+        }
+        // Nodes that go would else be let in again: see `State::count_leaver`. No node is let into a complete round.
+        let mut gone = dead;
+        if change == Change::Withdraw && member.may_be_let_in(&raw) {
+            gone.push(member.me.clone());
+        }
+        if gone.is_empty() {
+            return self.write(member, change, Arc::new(next));
+        }
+        self.pending = Pending::Retract(change, Arc::new(next));
+        Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: gone }
+    }
+
+    /// Lets the other nodes know that this node wants to be in a round, and reads which of them want to be in it: the node that
+    /// writes next lets all of them in. Announcing once is enough.
+    fn announce(&mut self, member: &mut Member, round: u64) -> Operation {
+        if member.announcement.replace(round) == Some(round) {
+            return self.read_announced(round);
+        }
+        self.pending = Pending::Announce { round };
+        Operation::Announce { round }
+    }
+
+    fn read_announced(&mut self, round: u64) -> Operation {
+        self.pending = Pending::ReadAnnounced;
+        Operation::ReadAnnounced { round }
+    }
+
+    /// How long to let nodes go first that announced themselves earlier, once in a round: the first of them lets the others in,
+    /// or out, along with itself, so that of many nodes that come or go at once few have to write.
+    fn deference(
+        &mut self,
+        me: &NodeDesc,
+        state: &State,
+        announced: &[NodeDesc],
+        took: Duration,
+    ) -> Option<Duration> {
+        let place = announced.iter().position(|node| node == me)?;
+        let is_to_go = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
+        // The last one first: those that came early mostly are where they want to be.
+        let ahead = announced[..place].iter().rev().filter(is_to_go).take(MOST_STAGGERED).count() as u32;
+        if ahead == 0 || self.deferred.replace(state.round) == Some(state.round) {
+            return None;
+        }
+        Some(took.clamp(FIRST_PAUSE, LONGEST_PAUSE / 4) + STAGGER * ahead)
+    }
+
+    fn write(&mut self, member: &Member, change: Change, state: Arc<State>) -> Operation {
+        let cell = self.cell.as_ref().expect("a state was read before anything is written");
+        let before = cell.state.clone().unwrap_or_default();
+        self.pending = Pending::Write(change);
         let signals = signals(&member.me, &before, &state);
-        self.pending = Pending::Write { completes, removed: removed(&member.me, &before, &state) };
-        Operation::Write { token, state, signals }
+        Operation::Write { token: cell.token.clone(), state, signals }
+    }
+
+    fn pause(&mut self, most: Duration, phase: Option<Phase>) -> Operation {
+        self.pending = Pending::Pause(phase);
+        // An operation that waits for no other node has only collided with theirs.
+        let is_waiting = self.goal.waits() && most >= MIN_SIGNAL_WAIT;
+        Operation::Pause { most, wake: phase.filter(|_| is_waiting && self.woken != phase) }
+    }
+
+    /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
+    /// is first.
+    fn wait(&self, member: &Member, now: MonoTime) -> Duration {
+        let call = match self.reason {
+            Reason::LastCall { left, .. } => left,
+            _ => POLL,
+        };
+        // A spare waits beyond it. It is up only *after* the deadline.
+        let time = match now > self.deadline {
+            true => POLL,
+            false => self.deadline.since(now) + Duration::from_millis(1),
+        };
+        POLL.min(call).min(time).min(member.until_heartbeat()).max(SHORTEST_WAIT)
     }
 
     /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
     fn recover(&mut self, member: &mut Member, fault: Fault, began: MonoTime, now: MonoTime) -> Operation {
-        self.run.handle_failure();
-        match fault {
-            Fault::Outage => {
-                let grace = if self.goal().waits() { ROLLBACK } else { Duration::ZERO };
-                if now >= self.deadline().after(grace) {
-                    return Operation::End(End::Error);
-                }
-                match member.outage.handle_failure(began, now, member.settings.store_outage_timeout) {
-                    Tolerance::Quiet => {}
-                    Tolerance::Warn(lasted) => self.notices.push_back(Notice::StoreSilent { lasted }),
-                    Tolerance::GiveUp(lasted) => return Operation::End(End::Outage(lasted)),
-                }
-                if member.outage.is_host_gone(now) {
-                    self.pending = Pending::Host;
-                    return Operation::Host;
-                }
-                self.retry(OUTAGE_RETRY_INTERVAL)
-            }
-            Fault::Corrupt => {
-                if self.corrupt_since.is_none() {
-                    self.notices.push_back(Notice::StateUnreadable);
-                }
-                let since = *self.corrupt_since.get_or_insert(now);
-                if now.since(since) >= Pursuit::CORRUPT_TIMEOUT || now > self.deadline() {
-                    return Operation::End(End::Error);
-                }
-                self.pending = Pending::Recovery;
-                Operation::Pause { most: CORRUPT_RETRY_INTERVAL, wake: None }
-            }
+        let grace = if self.goal.waits() { ROLLBACK } else { Duration::ZERO };
+        if now >= self.deadline.after(grace) && !self.is_spare(&member.me) {
+            return Operation::End(End::Error);
         }
-    }
-
-    /// Reads again, after a pause if the goal is worth waiting for.
-    fn retry(&mut self, most: Duration) -> Operation {
-        if !self.goal().waits() {
-            return Operation::Read;
+        match member.outage.handle_failure(fault, began, now, &member.settings) {
+            Tolerance::Quiet => {}
+            Tolerance::Warn(lasted) => self.notices.push_back(Notice::Failing { fault, lasted }),
+            Tolerance::GiveUp(lasted) => return Operation::End(End::Outage(lasted)),
         }
-        self.pending = Pending::Recovery;
-        Operation::Pause { most, wake: None }
+        if member.outage.is_host_gone(now) {
+            self.pending = Pending::Host;
+            return Operation::Host;
+        }
+        self.pause(RETRY_INTERVAL, None)
     }
 }
 

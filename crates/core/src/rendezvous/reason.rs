@@ -104,6 +104,8 @@ pub enum Reason {
         /// By whom and when, where that is known.
         by: Option<String>,
     },
+    /// The rendezvous is closed, and this node was a spare that was not needed.
+    SpareNotNeeded,
     /// The time to join is up.
     JoinTimeout {
         /// Who is here.
@@ -131,9 +133,9 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the settings of this node keep it out of the job.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })
+    /// Whether a node that withdraws because of this gives up joining.
+    pub(super) fn ends_join(&self) -> bool {
+        self.is_join_timeout() || matches!(self, Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })
     }
 
     /// Whether the time to join is up.
@@ -197,6 +199,9 @@ impl fmt::Display for Reason {
             Reason::StateLost => f.write_str("the store has lost the round that this node is in"),
             Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
             Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
+            Reason::SpareNotNeeded => {
+                f.write_str("the rendezvous is closed, and this node was a spare that was not needed")
+            }
             Reason::NoNextRound { here, round, waited } => write!(
                 f,
                 "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",

@@ -111,7 +111,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{node, open};
+    use super::super::tests::{node, open};
     use super::*;
 
     fn settings(min: u64, max: u64, launch: Option<Launch>) -> Settings {

@@ -17,9 +17,6 @@ use super::time::WallTime;
 /// In the time after which a node is dead, states are written into the table at most so often.
 const MOST_SIGHTS: u32 = 64;
 
-/// So many of those who are gone are remembered.
-const MOST_GONE: usize = 1024;
-
 /// One node's observations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
@@ -29,8 +26,6 @@ pub struct Watch {
     newest: Option<(Duration, Arc<State>)>,
     /// Who was there before that, in order.
     table: Vec<Sight>,
-    /// Who was in the table and is no longer, the last first.
-    gone: Vec<Sight>,
     /// When the state was first seen that was last written into the table.
     written: Option<Duration>,
     /// No heartbeat in the table is older.
@@ -53,9 +48,8 @@ impl Watch {
     ///
     /// The time since the last look counts for at most one interval of heartbeats: if nobody could look, because this
     /// node was paused or the store was away, then the others could not be seen and are not to blame.
-    pub fn observe(&mut self, state: &Arc<State>, now: MonoTime, settings: &Settings) {
-        let passed = self.observed.map_or(Duration::ZERO, |before| now.since(before));
-        self.looked = self.looked.saturating_add(passed.min(settings.keep_alive_interval));
+    pub(super) fn observe(&mut self, state: &Arc<State>, now: MonoTime, settings: &Settings) {
+        self.looked = self.looked.saturating_add(self.unobserved(now).min(settings.keep_alive_interval));
         self.observed = Some(now);
         if self.newest.as_ref().is_none_or(|(_, newest)| newest != state) {
             self.keep(state, settings.keep_alive_limit());
@@ -84,21 +78,14 @@ impl Watch {
     /// Writes a state into the table that was first seen at `now`.
     fn write_down(&mut self, state: &State, now: Duration) {
         let mut before = std::mem::take(&mut self.table).into_iter().peekable();
-        let mut gone = Vec::new();
         let sight = |(node, heartbeat): (&NodeDesc, Option<WallTime>)| {
-            while let Some(sight) = before.next_if(|sight| sight.node < *node) {
-                gone.push(sight);
-            }
+            while before.next_if(|sight| sight.node < *node).is_some() {}
             match before.next_if(|sight| sight.node == *node) {
                 Some(same) if same.heartbeat == heartbeat => same,
                 _ => Sight { node: node.clone(), heartbeat, since: now },
             }
         };
         self.table = heartbeats(state).into_iter().map(sight).collect();
-        gone.extend(before);
-        gone.append(&mut self.gone);
-        gone.truncate(MOST_GONE);
-        self.gone = gone;
         self.oldest = self.table.iter().map(|sight| sight.since).min().unwrap_or(now).min(now);
         self.written = Some(now);
     }
@@ -112,23 +99,14 @@ impl Watch {
     }
 
     /// For how long this node's heartbeat has been the same.
-    pub fn silence(&self, node: &NodeDesc) -> Duration {
+    pub(super) fn silence(&self, node: &NodeDesc) -> Duration {
         let heartbeat = self.newest.as_ref().and_then(|(_, newest)| newest.heartbeat(node));
         let since = heartbeat.and_then(|heartbeat| self.since(node, heartbeat));
         since.map_or(Duration::ZERO, |since| self.looked - since)
     }
 
-    /// For how long a node that is no longer here has been silent, as far as it was seen.
-    pub fn silence_of_gone(&self, node: &NodeDesc) -> Duration {
-        if self.newest.as_ref().is_some_and(|(_, newest)| newest.heartbeat(node).is_some()) {
-            return self.silence(node);
-        }
-        let last = self.table.iter().chain(&self.gone).find(|sight| sight.node == *node);
-        last.map_or(Duration::ZERO, |sight| self.looked - sight.since)
-    }
-
     /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.
-    pub fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
+    pub(super) fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
         let is_old = |since: Duration| since.saturating_add(limit) <= self.looked;
         let Some((since, newest)) = &self.newest else { return Vec::new() };
         if !is_old(self.written.map_or(*since, |_| self.oldest)) {
@@ -141,15 +119,20 @@ impl Watch {
     }
 
     /// How long until one of the nodes other than `me` will have given no sign of life for `limit`, if none does.
-    pub fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
+    pub(super) fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
         let (_, newest) = self.newest.as_ref()?;
         let others = heartbeats(newest).into_iter().filter(|(node, _)| *node != me);
         let oldest = others.filter_map(|(node, heartbeat)| self.since(node, heartbeat)).min()?;
         Some(oldest.saturating_add(limit).saturating_sub(self.looked))
     }
 
+    /// How long ago the last look was.
+    pub(super) fn unobserved(&self, now: MonoTime) -> Duration {
+        self.observed.map_or(Duration::ZERO, |observed| now.since(observed))
+    }
+
     /// For how long the last call of the round seen last has been running.
-    pub fn last_call(&self) -> Option<Duration> {
+    pub(super) fn last_call(&self) -> Option<Duration> {
         self.last_call.map(|(_, _, since)| self.looked - since)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::order::Reason;
-use crate::rendezvous::{Membership, MonoTime};
+use crate::rendezvous::{LossCause, Membership, MonoTime};
 
 /// What the nodes of a round have reported about their work, beside the rendezvous.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Peers {
             self.lost_since = Some(now);
             return None;
         };
-        let is_final = seen.lost.as_ref().is_some_and(|lost| lost.is_final);
+        let is_final = seen.lost.as_ref().is_some_and(|lost| lost.cause == LossCause::Left);
         (is_final || now.since(since) >= Peers::RETURN_GRACE).then_some(Reason::NodesLeft(lost))
     }
 }

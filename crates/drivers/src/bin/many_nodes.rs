@@ -34,7 +34,7 @@ impl RendezvousBackend for Counting {
         }
         Ok(written)
     }
-    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         self.0.announce(round, node)
     }
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {

@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use rallypoint_core::rendezvous::{CALL_TIMEOUT, NodeDesc};
 use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 
+use super::DynamicRendezvousHandler;
 use crate::error::{RendezvousError, Result};
+use crate::handler::RendezvousHandler;
 use crate::machine::{is_this_machine, place_to_listen};
 use crate::patience::PatientWait;
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has said it before may take to say it again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// How long, if it did not do so last time.
-const HARDLY: Duration = Duration::from_millis(200);
-
-/// So long rank 0 may take before anybody asks what has become of it: of a thousand nodes all would, and that takes longer.
+/// How long rank 0 may take before the nodes look at the state for what has become of it: of 1,000 nodes each would.
 const USUAL: Duration = Duration::from_secs(1);
 
 /// How long a node waits for rank 0 before it looks at the state.
@@ -33,37 +32,28 @@ pub(super) struct Bootstrap {
     server: Option<Arc<TcpStoreServer>>,
     /// What the last rank 0 said, and which node that is.
     said: Option<(NodeDesc, RendezvousStoreInfo)>,
-    /// It did not say so again.
-    silent: bool,
 }
 
-/// What has become of a round while one waits for its rank 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Nothing: the others may still say what they have to.
-    Stands,
-    /// It has lost rank 0, or this node, or is over: nothing will be said any more.
-    Void,
-    /// Somebody wants this node to stop waiting.
-    Interrupted,
+/// The round that a node has joined, and of which it does not know yet where the workers meet.
+pub(super) struct InRound<'a> {
+    pub(super) handler: &'a DynamicRendezvousHandler,
+    pub(super) round: u64,
+    pub(super) rank_0: &'a NodeDesc,
+    /// The store of the round.
+    pub(super) store: &'a dyn Store,
 }
 
-/// What a node that waits for rank 0 wants to know now and then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Looks {
-    /// Whether somebody wants it to stop.
-    Up,
-    /// And what has become of the round.
-    AtTheState,
-}
-
-/// The round of a node that waits for its rank 0.
-pub(super) trait RoundWatch {
-    /// What has become of the round.
-    fn standing(&self, looks: Looks) -> Standing;
+impl InRound<'_> {
+    fn stands(&self) -> Result<bool> {
+        self.handler.stands(self.round, self.rank_0)
+    }
 
     /// Tolerates a failed call to the store, begun at `began`. Fails if the outage lasts too long.
-    fn tolerate(&self, error: StoreError, began: Instant) -> Result<()>;
+    fn tolerate(&self, source: StoreError, began: Instant) -> Result<()> {
+        let driver = &self.handler.driver;
+        let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
+        driver.tolerate(error, driver.at(began))
+    }
 }
 
 impl Bootstrap {
@@ -71,61 +61,47 @@ impl Bootstrap {
     /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
-        run_id: &str,
+        round: &InRound<'_>,
         rank: u64,
-        rank_0: &NodeDesc,
-        store: &dyn Store,
         serve: bool,
-        round: &impl RoundWatch,
     ) -> Result<Option<RendezvousStoreInfo>> {
         match rank {
-            0 => self.publish(run_id, &rank_0.addr, store, serve, round),
-            _ => self.read(run_id, rank_0, store, round),
+            0 => self.publish(round, serve),
+            _ => self.read(round),
         }
     }
 
-    fn publish(
-        &mut self,
-        run_id: &str,
-        addr: &str,
-        store: &dyn Store,
-        serve: bool,
-        round: &impl RoundWatch,
-    ) -> Result<Option<RendezvousStoreInfo>> {
-        let failed = |source| RendezvousError::Connection { run_id: run_id.into(), source };
+    fn publish(&mut self, round: &InRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
+        let addr = &round.rank_0.addr;
+        let run_id = || round.handler.run_id().into();
         let port = match serve {
-            true => Some(self.serve(addr).map_err(failed)?),
+            true => {
+                let port = self.serve(addr);
+                Some(port.map_err(|source| RendezvousError::Connection { run_id: run_id(), source })?)
+            }
             false => None,
         };
         self.said = None;
         loop {
             let began = Instant::now();
-            match RendezvousStoreInfo::build(0, store, addr, port) {
+            match RendezvousStoreInfo::build(0, round.store, addr, port) {
                 Ok(info) => return Ok(Some(info)),
                 Err(error) => round.tolerate(error, began)?,
             }
-            match round.standing(Looks::AtTheState) {
-                Standing::Stands => {}
-                Standing::Void => return Ok(None),
-                Standing::Interrupted => return Err(interrupted(run_id)),
+            if !round.stands()? {
+                return Ok(None);
             }
         }
     }
 
     /// Reads what rank 0 publishes. A rank 0 that published in an earlier round and now publishes nothing is one of torch's,
     /// so what it published before holds.
-    fn read(
-        &mut self,
-        run_id: &str,
-        rank_0: &NodeDesc,
-        store: &dyn Store,
-        round: &impl RoundWatch,
-    ) -> Result<Option<RendezvousStoreInfo>> {
+    fn read(&mut self, round: &InRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
+        let InRound { rank_0, store, handler, .. } = *round;
         let before = self.said.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
-        let patience = match (&before, self.silent) {
-            (None, _) => store.timeout().unwrap_or(Duration::MAX),
-            (Some(_), false) => AGAIN,
-            (Some(_), true) => HARDLY,
+        let patience = match before {
+            None => store.timeout().unwrap_or(Duration::MAX),
+            Some(_) => AGAIN,
         };
         let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
         let mut wait = PatientWait::new(store, &keys, SLICE);
@@ -140,14 +116,14 @@ impl Bootstrap {
                     start = Instant::now();
                 }
             }
-            let looks = if start.elapsed() < USUAL { Looks::Up } else { Looks::AtTheState };
-            match round.standing(looks) {
-                _ if published => {}
-                Standing::Stands => {}
+            if start.elapsed() < USUAL {
+                handler.driver.check_interrupted()?;
+            } else if !published && !round.stands()? {
                 // Rank 0 may have published, finished and left.
-                Standing::Void if store.check(&keys).is_ok_and(|all| all) => published = true,
-                Standing::Void => return Ok(None),
-                Standing::Interrupted => return Err(interrupted(run_id)),
+                published = store.check(&keys).is_ok_and(|all| all);
+                if !published {
+                    return Ok(None);
+                }
             }
         }
         let info = match before {
@@ -165,11 +141,10 @@ impl Bootstrap {
                 info
             }
             None => {
-                let (run_id, rank_0) = (run_id.into(), rank_0.to_string());
+                let (run_id, rank_0) = (handler.run_id().into(), rank_0.to_string());
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };
-        self.silent = !published;
         self.said = Some((rank_0.clone(), info.clone()));
         Ok(Some(info))
     }
@@ -187,10 +162,6 @@ impl Bootstrap {
         self.server = Some(Arc::new(server));
         Ok(port)
     }
-}
-
-fn interrupted(run_id: &str) -> RendezvousError {
-    RendezvousError::Interrupted { run_id: run_id.into() }
 }
 
 /// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays

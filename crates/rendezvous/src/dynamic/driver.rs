@@ -1,25 +1,26 @@
-//! Carries out what the core says, step by step: reads, writes, pauses. It has the clocks, the backend and the randomness,
-//! and no opinions.
+//! Executes what the core decides, one operation at a time: reads, writes, pauses. It has the clocks, the backend and the
+//! randomness, and decides nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
     Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
-    Outcome, Phase, Pursuit, Settings, Signal, State, StateError, Tolerance, WallTime, keys, pickle,
+    Outcome, Phase, Pursuit, Reason, Settings, Signal, State, StateError, Tolerance, WallTime, keys, pickle,
 };
 use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
 
-use super::{Flag, WallClock};
+use super::WallClock;
 use crate::backend::{RendezvousBackend, Token};
 use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::nodes_that_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::{Observer, Waiting};
+use crate::store_info::RendezvousStoreInfo;
 
 /// One node's way to its backend.
 pub(super) struct Driver {
@@ -32,11 +33,11 @@ pub(super) struct Driver {
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) expected: ExpectedHosts,
     pub(super) wall_clock: WallClock,
-    /// Somebody wants this node to stop waiting.
-    pub(super) interrupted: Flag,
+    /// This node was told to stop waiting.
+    pub(super) interrupted: AtomicBool,
     /// The others have dropped this node, and it has said so.
-    pub(super) dropped: Flag,
-    /// Locked only while the core thinks, never while the backend is asked.
+    dropped: AtomicBool,
+    /// Locked only while the core decides, never while the backend is asked.
     member: Mutex<Member>,
     /// What was read last, so that what has not changed is not read twice.
     read: Mutex<Option<(Token, Arc<State>)>>,
@@ -48,6 +49,8 @@ pub(super) struct Driver {
     round_trip: AtomicU64,
     /// The generation of the store that the state was last read from.
     generation: AtomicU64,
+    /// What this node has published as rank 0 of a round, and the generation of the store that it was published in.
+    pub(super) published: Mutex<Option<(u64, RendezvousStoreInfo, u64)>>,
     limits: Limits,
     start: Instant,
 }
@@ -73,14 +76,15 @@ impl Driver {
             observer: None,
             expected: ExpectedHosts::default(),
             wall_clock: Arc::new(system_clock),
-            interrupted: Flag::new(false),
-            dropped: Flag::new(false),
+            interrupted: AtomicBool::default(),
+            dropped: AtomicBool::default(),
             member: Mutex::new(member),
             read: Mutex::default(),
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
             generation: AtomicU64::new(0),
+            published: Mutex::default(),
             limits: Limits::default(),
             start: Instant::now(),
         }
@@ -95,16 +99,9 @@ impl Driver {
         MonoTime::from_start(moment.saturating_duration_since(self.start))
     }
 
-    /// How long until the next heartbeat is due.
-    pub(super) fn until_heartbeat(&self) -> Duration {
-        let beat = self.member().beat;
-        let passed = beat.map_or(Duration::ZERO, |beat| self.now().since(beat));
-        self.settings.keep_alive_interval.saturating_sub(passed)
-    }
-
-    /// Whether there is something for this node to write while it is in a round.
-    pub(super) fn has_duty(&self) -> bool {
-        self.member().has_duty(self.now())
+    /// How long until this node has something to write while it is in a round.
+    pub(super) fn until_duty(&self) -> Duration {
+        self.member().until_duty(self.now())
     }
 
     /// The round that this node has joined and not left since.
@@ -138,10 +135,20 @@ impl Driver {
         Ok(member.current(state.as_ref()))
     }
 
-    /// Returns how long until the next silent node counts as dead.
-    pub(super) fn until_next_death(&self) -> Option<Duration> {
-        let member = self.member();
-        member.watch.until_next_death(self.settings.keep_alive_limit(), &self.me)
+    /// Publishes again what this node published as rank 0, if the store has lost it.
+    pub(super) fn publish_again(&self) {
+        let generation = self.store.generation();
+        let (round, info) = match &mut *self.published.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some((round, info, published)) if *published != generation => {
+                *published = generation;
+                (*round, info.clone())
+            }
+            _ => return,
+        };
+        let prefix = keys::round_prefix(&self.settings.run_id, round);
+        if let Err(error) = info.publish(&PrefixStore::new(prefix, Arc::clone(&self.store))) {
+            tracing::debug!("could not publish again where the workers meet: {error}");
+        }
     }
 
     /// Removes the keys of old rounds, for at most `REMOVAL_TIMEOUT`. The next call removes the rest.
@@ -163,25 +170,18 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is no outage, with `RendezvousError::Interrupted` if this thread was interrupted, and
-    /// with `RendezvousError::Outage` after `store_outage_timeout`.
+    /// Fails with the same error if it is final or has lasted too long, with `RendezvousError::Interrupted` if this thread was
+    /// interrupted, and with `RendezvousError::Outage` after `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
         if self.is_cancelled() {
             return Err(self.interrupted());
         }
-        if fault_of(&error) != Some(Fault::Outage) {
-            return Err(error);
-        }
-        let (now, limit) = (self.now(), self.settings.store_outage_timeout);
-        let tolerance = self.member().outage.handle_failure(began, now, limit);
+        let Some(fault) = fault_of(&error) else { return Err(error) };
+        let tolerance = self.member().outage.handle_failure(fault, began, self.now(), &self.settings);
         match tolerance {
             Tolerance::Quiet => {}
-            Tolerance::Warn(lasted) => self.log(&Notice::StoreSilent { lasted }, Some(&error)),
+            Tolerance::Warn(lasted) => self.log(&Notice::Failing { fault, lasted }, Some(&error)),
             Tolerance::GiveUp(lasted) => return Err(error.after_outage(lasted)),
-        }
-        let is_host_gone = self.member().outage.is_host_gone(now);
-        if is_host_gone {
-            self.take_over();
         }
         Ok(())
     }
@@ -254,6 +254,11 @@ impl Driver {
         self.interrupted.load(Ordering::SeqCst) || self.is_cancelled()
     }
 
+    /// Fails with `RendezvousError::Interrupted` if this node, or the thread that calls, was told to stop waiting.
+    pub(super) fn check_interrupted(&self) -> Result<()> {
+        if self.is_interrupted() { Err(self.interrupted()) } else { Ok(()) }
+    }
+
     /// Whether the thread that calls was told to stop.
     fn is_cancelled(&self) -> bool {
         !sleep(Duration::ZERO, self.cancellation.as_ref())
@@ -293,7 +298,8 @@ impl Driver {
                     let began = self.now();
                     let timeout = pursuit.call_timeout(&self.member(), began);
                     let limited = self.backend.within(timeout);
-                    match self.call(limited.as_deref().unwrap_or(&*self.backend), operation) {
+                    let bytes = self.encode(&operation)?;
+                    match self.call(limited.as_deref().unwrap_or(&*self.backend), operation, bytes) {
                         Ok(outcome) => {
                             self.measure(began);
                             outcome
@@ -325,19 +331,30 @@ impl Driver {
         false
     }
 
+    /// The bytes to write. A state that can't be written is final, unlike one that can't be read.
+    fn encode(&self, operation: &Operation) -> Result<Vec<u8>> {
+        let Operation::Write { state, .. } = operation else { return Ok(Vec::new()) };
+        let run_id = || self.settings.run_id.clone();
+        pickle::encode(state, &self.limits)
+            .map_err(|source| RendezvousError::State { run_id: run_id(), source })
+    }
+
     /// Executes an operation that asks the store.
-    fn call(&self, backend: &dyn RendezvousBackend, operation: Operation) -> Result<Outcome> {
+    fn call(&self, backend: &dyn RendezvousBackend, operation: Operation, bytes: Vec<u8>) -> Result<Outcome> {
         Ok(match operation {
             Operation::Read => Outcome::Cell(self.cell(backend)?),
             Operation::Announce { round } => {
-                Outcome::Announced { is_supported: backend.announce(round, &self.me)? }
+                backend.announce(round, &self.me)?;
+                Outcome::Done
             }
             Operation::ReadAnnounced { round } => Outcome::Nodes(backend.announced(round)?.into()),
             Operation::Retract { round, nodes } => {
                 backend.retract(round, &nodes)?;
                 Outcome::Done
             }
-            Operation::Write { token, state, signals } => self.write(backend, token, state, &signals)?,
+            Operation::Write { token, state, signals } => {
+                self.write(backend, token, state, bytes, &signals)?
+            }
             other => unreachable!("{other:?} does not ask the store"),
         })
     }
@@ -347,10 +364,9 @@ impl Driver {
         backend: &dyn RendezvousBackend,
         token: Token,
         state: Arc<State>,
+        bytes: Vec<u8>,
         signals: &[Signal],
     ) -> Result<Outcome> {
-        let bytes = pickle::encode(&state, &self.limits)
-            .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
         let written = backend.set_state(&bytes, &token)?;
         // States may be large: what is not needed any more goes before the next is decoded.
         drop((bytes, token));
@@ -372,7 +388,7 @@ impl Driver {
     fn log(&self, notice: &Notice, error: Option<&RendezvousError>) {
         let (me, run_id) = (&self.me, &self.settings.run_id);
         match notice {
-            Notice::StoreSilent { lasted } => {
+            Notice::Failing { fault: Fault::Outage, lasted } => {
                 let cause = error.and_then(RendezvousError::store_error);
                 tracing::warn!(
                     "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' carries on, \
@@ -386,14 +402,9 @@ impl Driver {
                 let seconds = lasted.as_secs_f64();
                 tracing::info!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
             }
-            Notice::StateUnreadable => {
-                let cause = match error {
-                    Some(RendezvousError::State { source, .. }) => source.to_string(),
-                    _ => String::new(),
-                };
-                tracing::warn!(
-                    "the state of the rendezvous '{run_id}' can't be read, waiting for it to be put right: {cause}"
-                );
+            Notice::Failing { fault: Fault::Corrupt, .. } => {
+                let cause = error.map_or_else(String::new, ToString::to_string);
+                tracing::warn!("{cause}; waiting for it to be put right");
             }
             Notice::Spare(reason) => tracing::warn!(
                 "The node '{me}' is a spare of the rendezvous '{run_id}': {reason}. It runs no workers until a node of the \
@@ -422,6 +433,14 @@ impl Driver {
         }
     }
 
+    /// Says, once, that the other nodes have dropped this one.
+    pub(super) fn log_dropped(&self) {
+        if !self.dropped.swap(true, Ordering::Relaxed) {
+            let (me, run_id) = (&self.me, &self.settings.run_id);
+            tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {}.", Reason::Dropped);
+        }
+    }
+
     /// Whether a torch node that was rank 0 of this round, and not of the job's first one, is gone. Such a node does not
     /// publish where the workers meet.
     pub(super) fn has_lost_torch_host(&self, round: u64, rank_0: &NodeDesc) -> bool {
@@ -447,7 +466,7 @@ impl Driver {
             let state = pursuit.state();
             observer.waiting(&Waiting {
                 reason: pursuit.reason(),
-                state: state.as_deref(),
+                state: state.map(|state| &**state),
                 settings: &self.settings,
                 waited: started.elapsed(),
                 left: pursuit.deadline().since(self.now()),
@@ -491,7 +510,7 @@ impl Driver {
 }
 
 /// What the core makes of an error; `None` if the error is final.
-fn fault_of(error: &RendezvousError) -> Option<Fault> {
+pub(super) fn fault_of(error: &RendezvousError) -> Option<Fault> {
     match error {
         RendezvousError::Connection { source, .. } if source.is_outage() => Some(Fault::Outage),
         // Old agents are in the rendezvous, and keep writing states that this node can't share.

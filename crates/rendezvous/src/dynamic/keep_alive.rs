@@ -1,58 +1,47 @@
-//! The thread that shows that this node is alive while its workers work. It ends when it is dropped.
+//! The thread that does what a node has to do for the rendezvous while its workers work: it sends heartbeats, removes nodes that
+//! are dead, and restores what the store has lost. It ends when it is dropped.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError, channel};
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{End, Goal, Reason};
+use rallypoint_core::rendezvous::{End, Goal, POLL, Reason};
 use rallypoint_store::{Cancellation, sleep};
 
-use super::driver::Driver;
+use super::driver::{Driver, fault_of};
 
 /// A running thread.
 pub(super) struct KeepAlive {
-    /// Something to do before it is due. Dropping it tells the thread to end.
-    duty: Option<Sender<()>>,
+    /// Dropping it tells the thread to end.
+    running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 impl KeepAlive {
     pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
-        let (duty, duties) = channel();
+        let (running, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new()
             .name("rdzv-keep-alive".into())
             .spawn(move || {
-                let mut pause = driver.until_heartbeat();
-                while duties.recv_timeout(pause) != Err(RecvTimeoutError::Disconnected) {
-                    // Several requests are one. None is carried out once the thread is told to end.
-                    let rest = std::iter::repeat_with(|| duties.try_recv()).find_map(|request| request.err());
-                    if rest == Some(TryRecvError::Disconnected) {
-                        return;
-                    }
+                // Not at once again, whatever came of the last one.
+                let pause = || driver.until_duty().max(POLL);
+                while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
                     beat(&driver);
+                    driver.publish_again();
                     driver.remove_stale_keys();
-                    // Whatever came of it, not at once again.
-                    pause = driver.until_heartbeat().max(Duration::from_millis(100));
                 }
             })
             .expect("a thread can be started");
-        KeepAlive { duty: Some(duty), thread: Some(thread), cancellation }
-    }
-
-    /// Lets it do now what it would do later.
-    pub(super) fn hurry(&self) {
-        if let Some(duty) = &self.duty {
-            let _ = duty.send(());
-        }
+        KeepAlive { running: Some(running), thread: Some(thread), cancellation }
     }
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        self.duty.take();
+        self.running.take();
         let Some(thread) = self.thread.take() else { return };
         // A thread that waits for a store is left to itself if the caller is interrupted.
         let mut pause = Duration::from_micros(50);
@@ -65,24 +54,17 @@ impl Drop for KeepAlive {
 /// Sends one heartbeat. A failure is logged; the next heartbeat is the next attempt.
 fn beat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
-    let began = driver.now();
     let failed =
         format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");
     match driver.pursue(Goal::KeepAlive) {
-        Ok(End::Reached { reason: reason @ Reason::Dropped, .. }) => {
-            if !driver.dropped.swap(true, Ordering::Relaxed) {
-                tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {reason}.");
-            }
-        }
-        Ok(End::Timeout(_)) => {
+        Ok(End::Reached { reason: Reason::Dropped, .. }) => driver.log_dropped(),
+        Ok(End::Failed(_)) => {
             let limit = driver.settings.heartbeat_timeout.as_secs_f64();
             tracing::warn!("{failed} within {limit} s (heartbeat_timeout).");
         }
         Ok(_) => {}
-        Err(error) => {
-            if let Err(error) = driver.tolerate(error, began) {
-                tracing::warn!("{failed}: {error}");
-            }
-        }
+        // The core warns about an outage.
+        Err(error) if fault_of(&error).is_some() => {}
+        Err(error) => tracing::warn!("{failed}: {error}"),
     }
 }

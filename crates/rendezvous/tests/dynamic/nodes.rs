@@ -49,7 +49,7 @@ impl RendezvousBackend for Counted {
         std::thread::sleep(self.distance);
         self.inner.set_state(state, token)
     }
-    fn announce(&self, round: u64, node: &NodeDesc) -> Result<bool> {
+    fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         std::thread::sleep(self.distance);
         self.inner.announce(round, node)
     }

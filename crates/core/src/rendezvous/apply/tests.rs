@@ -1,6 +1,9 @@
 //! What each change makes of a state.
 
-use super::super::fixtures::{Fixture, complete, node, nodes, open, wall};
+use std::sync::Arc;
+
+use super::super::settings::Settings;
+use super::super::tests::{Fixture, complete, node, nodes, open, wall};
 use super::*;
 
 fn applied(change: Change, state: &State) -> State {
@@ -20,8 +23,7 @@ fn the_last_call_starts_with_the_node_that_makes_it_enough() {
 
 #[test]
 fn the_last_call_is_not_extended_by_whoever_comes_later() {
-    let settings = super::super::settings::Settings::new("job", 2, 9);
-    let fixture = Fixture { settings, ..Fixture::new() };
+    let fixture = Fixture::with(Settings::new("job", 2, 9));
     let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &fixture.view(), &[], &[]);
     assert_eq!(later.deadline, Some(wall(30)));
 }
@@ -55,8 +57,7 @@ fn those_who_asked_are_let_in_along_up_to_max() {
 #[test]
 fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_heartbeat() {
     let state = open(&["a"]).waiting("b").waiting("c");
-    let settings = super::super::settings::Settings::new("job", 2, 9);
-    let fixture = Fixture { settings, ..Fixture::new() };
+    let fixture = Fixture::with(Settings::new("job", 2, 9));
     let next = apply(Change::AddToParticipants, &state.spare("d"), &fixture.view(), &[], &nodes(["c", "d"]));
     assert_eq!(next.participants.len(), 4);
     assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
@@ -138,9 +139,9 @@ fn a_node_is_in_one_list_at_a_time() {
 fn a_restored_round_is_as_it_was_and_the_others_wait_for_the_next() {
     let mut round = complete(&["a", "b"]).spare("s");
     round.round = 4;
-    let fixture = Fixture::new();
-    let view = View { round: Some(&round), ..fixture.view() };
-    let restored = apply(Change::Restore, &open(&["new", "s"]), &view, &[], &[]);
+    let mut fixture = Fixture::new();
+    fixture.member.round = Some(Arc::new(round.clone()));
+    let restored = apply(Change::Restore, &open(&["new", "s"]), &fixture.view(), &[], &[]);
     assert_eq!((restored.round, restored.complete, restored.deadline), (4, true, None));
     assert_eq!(restored.participants, round.participants);
     assert_eq!(restored.wait_list, [node("new")].into());

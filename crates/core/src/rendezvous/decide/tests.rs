@@ -1,7 +1,9 @@
 //! What a node decides, case by case. The rows are those of torch's join operation, first match first; where we differ,
 //! the test says so in its name.
 
-use super::super::fixtures::{Fixture, complete, node, nodes, open};
+use std::sync::Arc;
+
+use super::super::tests::{Fixture, at, complete, node, nodes, open, wall};
 use super::*;
 
 fn join(fixture: &Fixture, state: &State) -> Decision {
@@ -11,13 +13,13 @@ fn join(fixture: &Fixture, state: &State) -> Decision {
 #[test]
 fn a_node_joins_by_torchs_rows() {
     use Change::*;
-    use Decision::{EndGracefully, FailClosed, FailTimeout, Finish, Wait, Write};
+    use Decision::{Fail, Finish, Wait, Write};
     let now = Fixture::new;
     let full = || complete(&["a", "c", "d"]);
     let rows = [
-        ("1", now(), full().spare("b").closed(), EndGracefully),
-        ("2", now(), full().closed(), FailClosed),
-        ("2, in the round", now(), complete(&["a", "b"]).closed(), FailClosed),
+        ("1", now(), full().spare("b").closed(), Fail),
+        ("2", now(), full().closed(), Fail),
+        ("2, in the round", now(), complete(&["a", "b"]).closed(), Fail),
         ("3", now().heartbeat_due(), full().spare("b"), Write(KeepAlive)),
         ("4", now(), full().spare("b"), Wait),
         ("4, however late", now().late_by(900), full().spare("b"), Wait),
@@ -26,8 +28,8 @@ fn a_node_joins_by_torchs_rows() {
         ("7", now().late_by(1), open(&["b"]), Write(Withdraw)),
         ("7, at the last moment", now().late_by(5), open(&["b"]), Write(Withdraw)),
         ("8", now().late_by(1), complete(&["a", "c"]).waiting("b"), Write(Withdraw)),
-        ("9", now().late_by(1), open(&["a"]), FailTimeout),
-        ("9, too late to withdraw", now().late_by(6), open(&["b"]), FailTimeout),
+        ("9", now().late_by(1), open(&["a"]), Fail),
+        ("9, too late to withdraw", now().late_by(6), open(&["b"]), Fail),
         ("not 9, at the deadline", now().late_by(0), open(&["b"]), Wait),
         ("10", now(), complete(&["a", "c"]), Write(AddToWaitList)),
         ("11", now(), full(), Write(AddToRedundancyList)),
@@ -44,6 +46,15 @@ fn a_node_joins_by_torchs_rows() {
     for (row, fixture, state, decision) in rows {
         assert_eq!(join(&fixture, &state), decision, "row {row}");
     }
+}
+
+#[test]
+fn a_node_that_fails_says_why() {
+    let reason = |fixture: Fixture, state: State| decide(Goal::Join, &state, &fixture.view()).1;
+    let full = complete(&["a", "c", "d"]).closed();
+    assert_eq!(reason(Fixture::new(), full.clone()), Reason::Closed { by: None });
+    assert_eq!(reason(Fixture::new(), full.spare("b")), Reason::SpareNotNeeded);
+    assert!(reason(Fixture::new().late_by(1), open(&["a"])).is_join_timeout());
 }
 
 /// Torch removes itself first (row 5) and is in no list for a moment.
@@ -70,7 +81,7 @@ fn a_round_that_somebody_has_left_is_not_entered() {
 fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
-    let fixture = Fixture { settings: Settings::new("job", 3, 3), ..Fixture::new() };
+    let fixture = Fixture::with(Settings::new("job", 3, 3));
     let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
@@ -79,7 +90,7 @@ fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
 /// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
 #[test]
 fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
-    let fixture = Fixture { settings: Settings::new("job", 2, 4), ..Fixture::new() };
+    let fixture = Fixture::with(Settings::new("job", 2, 4));
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
     let left = round.without(&nodes(["c"]), 2).waiting("c");
@@ -97,7 +108,7 @@ fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
 #[test]
 fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
     let fixture = Fixture::new().late_by(1);
-    assert_eq!(join(&fixture, &open(&["a"])), Decision::FailTimeout);
+    assert_eq!(join(&fixture, &open(&["a"])), Decision::Fail);
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
@@ -112,25 +123,18 @@ fn who_waits_for_a_round_that_is_full_becomes_a_spare() {
 #[test]
 fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clocks_say() {
     let state = open(&["a", "b"]).called();
-    for wall in [super::super::fixtures::wall(-3_600), super::super::fixtures::wall(3_600)] {
-        let fixture = Fixture { wall, ..Fixture::new() };
+    for clock in [wall(-3_600), wall(3_600)] {
+        let mut fixture = Fixture { wall: clock, ..Fixture::new() };
         assert_eq!(join(&fixture, &state), Decision::Wait, "just begun");
-        // Nobody is dead after 29 s: `a` is seen to live on.
-        let mut watch = Watch::default();
+        // After 29 s, neither node is dead: both are seen to live on.
         for second in 0..30 {
             let mut seen = state.clone();
-            seen.last_heartbeats.insert(node("a"), super::super::fixtures::wall(second));
-            watch.observe(
-                &std::sync::Arc::new(seen),
-                super::super::fixtures::at(second as u64),
-                &fixture.settings,
-            );
+            seen.last_heartbeats.values_mut().for_each(|heartbeat| *heartbeat = wall(second));
+            fixture.member.observe(Some(&Arc::new(seen)), at(second as u64));
         }
-        let most = Fixture { watch: watch.clone(), ..fixture.clone() };
-        assert_eq!(join(&most, &state), Decision::Wait, "29 s of 30");
-        watch.observe(&std::sync::Arc::new(state.clone()), super::super::fixtures::at(30), &fixture.settings);
-        let all = Fixture { watch, ..fixture };
-        assert_eq!(join(&all, &state), Decision::Write(Change::MarkComplete), "30 s of 30");
+        assert_eq!(join(&fixture, &state), Decision::Wait, "29 s of 30");
+        fixture.member.observe(Some(&Arc::new(state.clone())), at(30));
+        assert_eq!(join(&fixture, &state), Decision::Write(Change::MarkComplete), "30 s of 30");
     }
 }
 
@@ -165,7 +169,7 @@ fn leaving_a_round_is_done_when_it_is_left() {
     assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
     assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Fixture::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
-    assert_eq!(exit(&Fixture::new().late_by(1), &complete(&["a", "b"])), Decision::FailTimeout);
+    assert_eq!(exit(&Fixture::new().late_by(1), &complete(&["a", "b"])), Decision::Fail);
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
     assert_eq!(leave(&Fixture::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
     assert_eq!(leave(&Fixture::new(), &open(&["a"]).waiting("b")), Decision::Write(Change::Withdraw));
     assert_eq!(leave(&Fixture::new().announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
-    assert_eq!(leave(&Fixture::new().late_by(1), &open(&["b"])), Decision::FailTimeout);
+    assert_eq!(leave(&Fixture::new().late_by(1), &open(&["b"])), Decision::Fail);
 }
 
 #[test]
@@ -185,6 +189,8 @@ fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
     assert_eq!(beat(&Fixture::new(), &round).0, Decision::Finish);
     let due = beat(&Fixture::new().heartbeat_due(), &round);
     assert_eq!(due, (Decision::Write(Change::KeepAlive), Reason::HeartbeatDue));
+    let late = Fixture::new().heartbeat_due().late_by(1);
+    assert_eq!(beat(&late, &round), (Decision::Fail, Reason::TooLong));
     assert_eq!(beat(&Fixture::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
     assert!(matches!(beat(&Fixture::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
 }
@@ -194,7 +200,7 @@ fn closing_is_done_when_it_is_closed_by_whomever() {
     let close = |fixture: &Fixture, state: &State| decide(Goal::Close, state, &fixture.view()).0;
     assert_eq!(close(&Fixture::new(), &open(&["a"]).closed()), Decision::Finish);
     assert_eq!(close(&Fixture::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
-    assert_eq!(close(&Fixture::new().late_by(1), &open(&["a"])), Decision::FailTimeout);
+    assert_eq!(close(&Fixture::new().late_by(1), &open(&["a"])), Decision::Fail);
 }
 
 #[test]
@@ -232,9 +238,9 @@ fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
 fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
     let mut job = open(&["a"]);
     job.publish_terms(&State::default(), &node("a"), &Settings::new("job", 2, 3));
-    let other = Fixture { settings: Settings::new("job", 2, 4), ..Fixture::new() };
+    let other = Fixture::with(Settings::new("job", 2, 4));
     let (decision, reason) = decide(Goal::Join, &job, &other.view());
-    assert_eq!(decision, Decision::Refuse);
+    assert_eq!(decision, Decision::Fail);
     assert_eq!(
         reason.to_string(),
         "node b (pid 1) was started with --nnodes 2:4, but the job of node a (pid 1) with --nnodes 2:3"
@@ -250,7 +256,7 @@ fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
 
 #[test]
 fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_refused() {
-    let fixture = Fixture { settings: Settings::new("job", 3, 4), ..Fixture::new() };
+    let fixture = Fixture::with(Settings::new("job", 3, 4));
     let (decision, reason) = decide(Goal::Join, &complete(&["a", "b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
     assert_eq!(reason, Reason::TooFewNodes { round: 0, have: 2, need: 3 });
@@ -258,12 +264,12 @@ fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_re
 
 #[test]
 fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
-    let settings = Settings { max_nodes: 5, ..Fixture::new().settings };
+    let settings = Settings::new("job", 2, 5);
     let mut next = open(&["a", "b"]).called();
     next.round = 1;
     next.extra = complete(&["a", "b", "c"]).extra;
     let after = |seconds, state: &State| {
-        let fixture = Fixture { settings: settings.clone(), ..Fixture::new() }.having_seen(state, seconds);
+        let fixture = Fixture::with(settings.clone()).having_seen(state, seconds);
         join(&fixture, state)
     };
     assert_eq!(after(2, &next), Decision::Wait);
@@ -281,9 +287,9 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
 fn a_node_restores_its_round_when_the_store_has_lost_it() {
     let mut round = complete(&["a", "b"]);
     round.round = 4;
-    let fixture = Fixture::new();
-    let keep_alive =
-        |state: &State| decide(Goal::KeepAlive, state, &View { round: Some(&round), ..fixture.view() });
+    let mut fixture = Fixture::new();
+    fixture.member.round = Some(Arc::new(round.clone()));
+    let keep_alive = |state: &State| decide(Goal::KeepAlive, state, &fixture.view());
     for lost in [State::default(), open(&["new"])] {
         assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
     }

@@ -1,6 +1,6 @@
 //! What coming and going does to a state, and how large a round was.
 
-use super::super::fixtures::{complete, node, nodes, open, wall};
+use super::super::tests::{complete, node, nodes, open, wall};
 use super::*;
 
 #[test]

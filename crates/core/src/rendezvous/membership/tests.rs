@@ -1,9 +1,9 @@
-use super::super::fixtures::{complete, node, nodes};
+use super::super::tests::{complete, node, nodes};
 use super::*;
 
 fn seen(state: &State) -> Membership {
     let joined = Joined::of(&complete(&["a", "b", "c"]));
-    Membership::new(&node("b"), Some(&joined), state, &Watch::default(), &Settings::new("job", 2, 3))
+    Membership::new(&node("b"), Some(&joined), state, &Settings::new("job", 2, 3))
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost()
     let seen = seen(&state);
     assert_eq!((&seen.returned, seen.is_round_over), (&nodes(["a"]), true));
     let lost = seen.lost.clone().unwrap();
-    assert_eq!((&lost.nodes, lost.is_final), (&nodes(["c"]), false));
+    assert_eq!(lost.nodes, nodes(["c"]));
     assert!(seen.is_gone(&node("a")) && seen.is_gone(&node("c")) && !seen.is_gone(&node("b")));
     assert_eq!(
         lost.to_string(),
@@ -36,10 +36,7 @@ fn a_node_that_records_that_it_leaves_is_lost_for_good() {
     let mut state = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     state.count_leaver();
     let lost = seen(&state).lost.unwrap();
-    assert_eq!(
-        (lost.cause, lost.is_final, lost.to_string()),
-        (LossCause::Left, true, "c (pid 1): left".into())
-    );
+    assert_eq!((lost.cause, lost.to_string()), (LossCause::Left, "c (pid 1): left".into()));
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! The operations of a node, one by one, and what it does when the store fails.
+//! One node on its way, operation by operation: what it does next when it is told this or that.
 
-use super::super::fixtures::{at, complete, node, nodes, open, wall};
+use bytes::Bytes;
+
 use super::super::settings::Settings;
+use super::super::tests::{at, complete, node, nodes, open, wall};
 use super::*;
 
 /// Node `b` of a job of two to three nodes.
@@ -10,26 +12,51 @@ struct Driver {
     pursuit: Pursuit,
     operation: Operation,
     now: MonoTime,
+    random: u64,
 }
 
 impl Driver {
     fn to(goal: Goal) -> Driver {
-        let mut member = Member::new(node("b"), Settings::new("job", 2, 3));
+        Driver::of(Member::new(node("b"), Settings::new("job", 2, 3)), goal)
+    }
+
+    fn of(mut member: Member, goal: Goal) -> Driver {
         let (pursuit, operation) = Pursuit::start(goal, &mut member, at(0));
-        Driver { member, pursuit, operation, now: at(0) }
+        Driver { member, pursuit, operation, now: at(0), random: 0 }
     }
 
-    fn report(&mut self, outcome: Outcome) -> &Operation {
-        let moment = Moment { mono: self.now, wall: wall(0), random: 0 };
+    fn report(&mut self, outcome: Outcome) -> Operation {
+        let moment = Moment { mono: self.now, wall: wall(0), random: self.random };
         self.operation = self.pursuit.handle(&mut self.member, outcome, moment);
-        &self.operation
+        self.operation.clone()
     }
 
-    fn read(&mut self, state: &State) -> &Operation {
+    fn read(&mut self, state: &State) -> Operation {
         self.report(Outcome::Cell(cell(state)))
     }
 
-    fn fail(&mut self, fault: Fault, seconds: u64) -> &Operation {
+    /// Reads this state, and then that these nodes have announced themselves.
+    fn announced(&mut self, state: &State, names: &[&str]) -> Operation {
+        if let Operation::Announce { .. } = self.read(state) {
+            self.report(Outcome::Done);
+        }
+        assert!(matches!(self.operation, Operation::ReadAnnounced { .. }), "{:?}", self.operation);
+        self.report(Outcome::Nodes(names.iter().map(|name| node(name)).collect()))
+    }
+
+    fn lost_to(&mut self, state: &State) -> Operation {
+        self.report(Outcome::Written { won: false, cell: cell(state) })
+    }
+
+    fn won(&mut self, state: &State) -> Operation {
+        self.report(Outcome::Written { won: true, cell: cell(state) })
+    }
+
+    fn paused(&mut self) -> Operation {
+        self.report(Outcome::Paused { is_woken: false })
+    }
+
+    fn fail(&mut self, fault: Fault, seconds: u64) -> Operation {
         self.now = self.now.after(Duration::from_secs(seconds));
         self.report(Outcome::Failed(fault))
     }
@@ -37,72 +64,405 @@ impl Driver {
     fn notices(&mut self) -> Vec<Notice> {
         std::iter::from_fn(|| self.pursuit.poll_notice()).collect()
     }
+
+    /// Looks at this state once a second, while this node's own heartbeat goes on.
+    fn watch(&mut self, state: &State, seconds: u64) -> Operation {
+        for second in 0..seconds {
+            self.now = at(second);
+            self.member.observe(Some(&Arc::new(beating(state, second))), self.now);
+        }
+        self.now = at(seconds);
+        self.read(&beating(state, seconds))
+    }
+}
+
+/// The state with another heartbeat of node `b`.
+fn beating(state: &State, second: u64) -> State {
+    let mut state = state.clone();
+    state.last_heartbeats.insert(node("b"), wall(second as i64));
+    state
 }
 
 fn cell(state: &State) -> Cell {
     Cell { state: Some(Arc::new(state.clone())), token: Bytes::from_static(b"token") }
 }
 
+fn pause(operation: &Operation) -> Duration {
+    match operation {
+        Operation::Pause { most, .. } => *most,
+        other => panic!("no pause: {other:?}"),
+    }
+}
+
+fn written(operation: Operation) -> State {
+    match operation {
+        Operation::Write { state, .. } => Arc::unwrap_or_clone(state),
+        other => panic!("no write: {other:?}"),
+    }
+}
+
+fn is_write(operation: &Operation) -> bool {
+    matches!(operation, Operation::Write { .. })
+}
+
+fn is_reached(operation: &Operation) -> bool {
+    matches!(operation, Operation::End(End::Reached { .. }))
+}
+
+fn participants(state: &State) -> Vec<NodeDesc> {
+    state.participants.keys().cloned().collect()
+}
+
 #[test]
-fn a_node_announces_itself_then_reads_the_state_and_then_the_announcements() {
+fn a_node_reads_the_state_announces_itself_and_then_reads_which_other_nodes_have() {
     let mut driver = Driver::to(Goal::Join);
     assert_eq!(driver.operation, Operation::Read, "whether it has to leave a round first");
-    assert_eq!(*driver.read(&open(&["a"])), Operation::Read, "it has not; it joins");
+    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it has not; it joins");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
-    assert_eq!(*driver.read(&open(&["a"])), Operation::Announce { round: 0 });
-    assert_eq!(*driver.report(Outcome::Announced { is_supported: true }), Operation::Read);
-    assert_eq!(*driver.read(&open(&["a"])), Operation::ReadAnnounced { round: 0 });
-    let Operation::Write { state, signals, .. } = driver.report(Outcome::Nodes(nodes(["b", "c"]).into()))
+    assert_eq!(driver.report(Outcome::Done), Operation::ReadAnnounced { round: 0 });
+    let Operation::Write { token, state, signals } = driver.report(Outcome::Nodes(nodes(["b", "c"]).into()))
     else {
         panic!("no write")
     };
-    assert_eq!(state.participants.len(), 3);
-    assert_eq!(*signals, [Signal::Over(Phase { round: 0, complete: false })]);
+    assert_eq!(token, cell(&open(&["a"])).token, "what is to be replaced is what was read");
+    assert_eq!(participants(&state), nodes(["a", "b", "c"]));
+    assert_eq!(signals, [Signal::Over(Phase { round: 0, complete: false })]);
 }
 
 #[test]
-fn a_store_without_announcements_is_not_asked_for_them() {
+fn a_node_announces_itself_once_and_does_not_ask_which_others_have_if_it_was_let_in() {
     let mut driver = Driver::to(Goal::Join);
-    driver.read(&open(&["a"]));
-    driver.read(&open(&["a"]));
-    assert_eq!(*driver.report(Outcome::Announced { is_supported: false }), Operation::Read);
-    assert!(matches!(driver.read(&open(&["a"])), Operation::Write { .. }));
-}
-
-#[test]
-fn a_node_announces_itself_once_and_does_not_ask_who_else_has_if_it_was_let_in() {
-    let mut driver = Driver::to(Goal::Join);
-    driver.read(&open(&[]));
-    driver.read(&open(&[]));
-    driver.report(Outcome::Announced { is_supported: true });
-    driver.read(&open(&[]));
+    driver.announced(&State::default(), &["b"]);
+    assert!(matches!(driver.lost_to(&open(&["a"])), Operation::Pause { .. }));
+    assert_eq!(driver.paused(), Operation::Read);
+    assert_eq!(driver.read(&open(&["a"])), Operation::ReadAnnounced { round: 0 });
     driver.report(Outcome::Nodes(nodes(["b"]).into()));
-    assert!(matches!(
-        driver.report(Outcome::Written { won: false, cell: cell(&open(&["a"])) }),
-        Operation::Pause { .. }
-    ));
-    assert_eq!(*driver.report(Outcome::Paused { is_woken: false }), Operation::Read);
+    driver.lost_to(&open(&["a", "c"]));
+    driver.paused();
     assert!(matches!(driver.read(&open(&["a", "b"]).called()), Operation::Pause { .. }));
 }
 
 #[test]
-fn announcements_are_taken_back_before_the_state_is_written() {
+fn a_node_that_is_not_first_in_line_lets_the_others_go_first_once_in_a_round() {
+    let mut driver = Driver::to(Goal::Join);
+    assert_eq!(pause(&driver.announced(&State::default(), &["a", "b"])), FIRST_PAUSE + STAGGER);
+    assert_eq!(driver.paused(), Operation::Read);
+    assert!(is_write(&driver.announced(&State::default(), &["a", "b"])));
+}
+
+#[test]
+fn a_node_that_is_in_the_round_already_is_not_ahead_in_line() {
+    let mut driver = Driver::to(Goal::Join);
+    assert!(is_write(&driver.announced(&open(&["a"]), &["a", "b", "c"])));
+}
+
+#[test]
+fn the_heartbeat_of_a_node_is_due_when_it_has_not_changed_for_an_interval_whichever_node_wrote_it() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.read(&State::default());
+    let let_in = open(&["a", "b"]).called();
+    for second in 3..8 {
+        driver.now = at(second);
+        let mut seen = let_in.clone();
+        seen.last_heartbeats.insert(node("a"), wall(second as i64));
+        driver.pursuit.pending = Pending::Read;
+        assert!(matches!(driver.read(&seen), Operation::Pause { .. }), "nothing is due after {second} s");
+    }
+    driver.now = at(8);
+    driver.pursuit.pending = Pending::Read;
+    assert!(is_write(&driver.read(&let_in)), "the heartbeat is due");
+}
+
+#[test]
+fn after_a_lost_write_it_pauses_longer_each_time_and_writes_less_than_twenty_times_a_second() {
+    for random in [0, 4_095] {
+        let mut driver = Driver::to(Goal::Join);
+        driver.random = random;
+        let (mut longest, mut first_second) = (Duration::ZERO, 0);
+        let mut passed = Duration::ZERO;
+        for _ in 0..20 {
+            assert!(is_write(&driver.announced(&State::default(), &["b"])));
+            let most = pause(&driver.lost_to(&State::default()));
+            assert!(most >= longest && most <= LONGEST_PAUSE, "{most:?} after {longest:?}");
+            longest = most;
+            first_second += u32::from(passed < Duration::from_secs(1));
+            passed += most;
+            driver.paused();
+        }
+        assert!(first_second <= 20, "{first_second} writes in the first second");
+    }
+}
+
+/// A driver whose heartbeat is due in this round.
+fn heartbeat_due(round: &State) -> Driver {
+    let mut driver = Driver::to(Goal::KeepAlive);
+    driver.member.observe(Some(&Arc::new(round.clone())), at(0));
+    driver.now = at(5);
+    driver.pursuit.deadline = at(600);
+    written(driver.read(round));
+    driver
+}
+
+#[test]
+fn a_heartbeat_that_was_lost_is_tried_again_at_once_every_other_time() {
+    let round = complete(&["a", "b"]);
+    let mut driver = heartbeat_due(&round);
+    for _ in 0..3 {
+        written(driver.lost_to(&round));
+        assert!(matches!(driver.lost_to(&round), Operation::Pause { .. }));
+        assert_eq!(driver.paused(), Operation::Read);
+        written(driver.read(&round));
+    }
+}
+
+/// It takes as long as a pause would to get there, and others that are near would be quicker again and again.
+#[test]
+fn a_heartbeat_from_far_away_that_was_lost_is_tried_again_at_once_each_time() {
+    let round = complete(&["a", "b"]);
+    let mut driver = heartbeat_due(&round);
+    for _ in 0..20 {
+        driver.now = driver.now.after(FAR);
+        written(driver.lost_to(&round));
+    }
+    driver.now = driver.now.after(FAR / 2);
+    assert!(is_write(&driver.lost_to(&round)), "every other time, near as it is now");
+    assert!(matches!(driver.lost_to(&round), Operation::Pause { .. }));
+}
+
+#[test]
+fn what_the_winner_wrote_may_be_all_that_was_wanted() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.announced(&open(&["a"]), &["b"]);
+    let end = driver.lost_to(&complete(&["a", "b"]));
+    let Operation::End(End::Reached { state, reason }) = end else { panic!("{end:?}") };
+    assert_eq!(*state, complete(&["a", "b"]));
+    assert_eq!(reason, Reason::InRound { round: 0, world_size: 2 });
+    assert_eq!(driver.member.announcement, None, "no node is let into a complete round");
+}
+
+#[test]
+fn a_lost_write_changes_nothing_but_what_was_seen() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.announced(&open(&["a"]), &["b"]);
+    let mut wanted = driver.member.clone();
+    let winner = open(&["a", "c"]);
+    wanted.observe(Some(&Arc::new(winner.clone())), at(0));
+    driver.lost_to(&winner);
+    assert_eq!(driver.member, wanted);
+}
+
+#[test]
+fn a_pause_lasts_no_longer_than_the_last_call() {
+    let called = open(&["a", "b"]).called();
+    let mut driver = Driver::to(Goal::Join);
+    driver.member.settings.last_call_timeout = Duration::from_millis(2_300);
+    let mut pauses = Vec::new();
+    for millis in [0, 1_000, 2_000, 2_299] {
+        driver.now = MonoTime::from_start(Duration::from_millis(millis));
+        driver.pursuit.goal = Goal::Join;
+        driver.pursuit.pending = Pending::Read;
+        pauses.push(pause(&driver.read(&called)).as_millis());
+    }
+    assert_eq!(pauses, [1_000, 1_000, 300, 10]);
+    driver.now = MonoTime::from_start(Duration::from_millis(2_300));
+    driver.paused();
+    assert!(written(driver.read(&called)).complete, "it is over");
+}
+
+#[test]
+fn a_pause_lasts_no_longer_than_the_time_to_join() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.pursuit.goal = Goal::Join;
+    driver.now = MonoTime::from_start(Duration::from_millis(599_700));
+    let most = pause(&driver.read(&open(&["b"])));
+    assert_eq!(most, Duration::from_millis(301));
+    driver.now = driver.now.after(most);
+    driver.paused();
+    assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "its time is up");
+    let end = driver.won(&State::default());
+    let Operation::End(End::Failed(Reason::JoinTimeout { here, .. })) = end else { panic!("{end:?}") };
+    assert_eq!(here, nodes(["b"]), "as it was before this node withdrew");
+}
+
+#[test]
+fn a_spare_looks_once_a_second_however_late_it_is() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.now = at(10_000);
+    assert_eq!(pause(&driver.read(&complete(&["a", "c", "d"]).spare("b"))), POLL);
+    assert_eq!(driver.notices(), [Notice::Spare(Reason::Spare { have: 3 })]);
+}
+
+#[test]
+fn a_spare_that_was_called_ends_well_if_the_job_is_over_before_it_is_in() {
+    let called = complete(&["a", "c"]).waiting("b");
+    let mut driver = Driver::to(Goal::Join);
+    driver.read(&complete(&["a", "c", "d"]).spare("b"));
+    driver.paused();
+    driver.read(&called);
+    driver.paused();
+    assert_eq!(driver.read(&called.clone().closed()), Operation::End(End::Failed(Reason::SpareNotNeeded)));
+    let mut driver = Driver::to(Goal::Join);
+    driver.read(&called);
+    driver.paused();
+    let closed = Reason::Closed { by: None };
+    assert_eq!(driver.read(&called.closed()), Operation::End(End::Failed(closed)));
+}
+
+#[test]
+fn a_node_that_leaves_takes_its_announcement_back_first_and_knows_of_it_until_its_write_is_won() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.read(&open(&["a"]));
+    assert_eq!(driver.member.announcement, Some(0));
+    let mut driver = Driver::of(driver.member, Goal::Leave);
+    let retract = Operation::Retract { round: 0, nodes: nodes(["b"]) };
+    assert_eq!(driver.read(&open(&["a"])), retract);
+    assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }), "it may have been taken back");
+    driver.paused();
+    assert_eq!(driver.read(&open(&["a"])), retract);
+    written(driver.report(Outcome::Done));
+    assert!(matches!(driver.lost_to(&open(&["a", "c"])), Operation::Pause { .. }), "it is to be written yet");
+    driver.paused();
+    assert_eq!(driver.read(&open(&["a", "c"])), retract);
+    written(driver.report(Outcome::Done));
+    assert!(is_reached(&driver.won(&open(&["a", "c"]))));
+    assert_eq!(driver.member.announcement, None);
+}
+
+#[test]
+fn an_announcement_for_a_round_that_is_not_open_yet_is_taken_back_there() {
+    let mut driver = Driver::to(Goal::Leave);
+    driver.member.announcement = Some(1);
+    let retract = Operation::Retract { round: 1, nodes: nodes(["b"]) };
+    assert_eq!(driver.read(&complete(&["a"])), retract);
+}
+
+#[test]
+fn an_announcement_for_a_round_that_is_complete_counts_for_nothing() {
     let mut driver = Driver::to(Goal::Leave);
     driver.member.announcement = Some(0);
-    let retract = Operation::Retract { round: 0, nodes: nodes(["b"]) };
-    assert_eq!(*driver.read(&open(&["a", "b"])), retract);
-    assert!(matches!(driver.report(Outcome::Done), Operation::Write { .. }));
+    assert!(is_write(&driver.read(&complete(&["a", "b"]))));
+}
+
+#[test]
+fn a_node_that_starts_over_takes_those_along_that_have_announced_themselves_for_the_next_round() {
+    let mut driver = Driver::to(Goal::Join);
+    let round = complete(&["a", "b", "c", "d"]);
+    let next = written(driver.announced(&round, &["b", "c", "stranger"]));
+    assert_eq!(driver.member.announcement, Some(1));
+    assert_eq!(participants(&next), nodes(["a", "d"]));
+    assert_eq!(next.wait_list, nodes(["b", "c"]).into_iter().collect());
+    assert!(next.complete && next.last_heartbeats[&node("c")] > wall(0), "that it asked is a sign of life");
+    assert!(matches!(driver.won(&next), Operation::Pause { .. }), "it waits for the next round");
+    assert_eq!(driver.pursuit.goal(), Goal::Join);
+    assert_eq!(driver.member.announcement, Some(1));
+}
+
+#[test]
+fn a_node_that_is_not_first_in_line_to_start_over_is_mostly_taken_along() {
+    let mut driver = Driver::to(Goal::Join);
+    let round = complete(&["a", "b", "c"]);
+    assert_eq!(pause(&driver.announced(&round, &["a", "b"])), FIRST_PAUSE + STAGGER);
+    driver.paused();
+    let taken = round.without(&nodes(["a", "b"]), 2).waiting("a").waiting("b");
+    assert!(matches!(driver.read(&taken), Operation::Pause { .. }));
+    assert_eq!(driver.pursuit.goal(), Goal::Join);
+}
+
+#[test]
+fn a_node_that_was_let_out_and_into_the_next_round_meanwhile_stays_in_that() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.announced(&complete(&["a", "b"]), &["a", "b"]);
+    driver.paused();
+    let next = State { round: 1, ..complete(&["a", "b"]) };
+    assert!(is_reached(&driver.read(&next)));
+}
+
+#[test]
+fn a_list_of_another_round_than_the_one_to_be_open_lets_no_node_in() {
+    let mut driver = Driver::to(Goal::Join);
+    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 });
+    driver.fail(Fault::Outage, 1);
+    driver.paused();
+    let next = State { round: 1, ..open(&["a"]) };
+    assert_eq!(driver.read(&next), Operation::Announce { round: 1 });
+}
+
+#[test]
+fn a_round_whose_nodes_all_start_over_is_over() {
+    let mut driver = Driver::to(Goal::Join);
+    let next = written(driver.announced(&complete(&["a", "b"]), &["b", "a"]));
+    assert_eq!((next.round, next.complete, next.wait_list.len()), (1, false, 2));
+    let operation = driver.won(&next);
+    assert_eq!(
+        operation,
+        Operation::ReadAnnounced { round: 1 },
+        "which others want to be in it is read again"
+    );
+    let next = written(driver.report(Outcome::Nodes(nodes(["b", "a"]).into())));
+    assert_eq!((next.participants.len(), next.wait_list.len()), (2, 0));
+}
+
+#[test]
+fn a_dead_node_of_a_round_is_not_let_into_the_next_because_it_had_asked() {
+    let mut driver = Driver::to(Goal::KeepAlive);
+    driver.pursuit.deadline = at(600);
+    let operation = driver.watch(&complete(&["a", "b"]), 15);
+    assert_eq!(operation, Operation::Retract { round: 1, nodes: nodes(["a"]) });
+    assert!(!written(driver.report(Outcome::Done)).has(&node("a")));
+}
+
+#[test]
+fn the_dead_are_removed_and_their_announcements_taken_back() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.pursuit.goal = Goal::Join;
+    let operation = driver.watch(&open(&["a", "b"]).called(), 15);
+    assert_eq!(operation, Operation::Retract { round: 0, nodes: nodes(["a"]) });
+    assert!(!written(driver.report(Outcome::Done)).has(&node("a")));
+}
+
+#[test]
+fn a_round_is_returned_as_it_was_read_even_if_a_node_in_it_seems_dead() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.pursuit.goal = Goal::Join;
+    let end = driver.watch(&complete(&["a", "b"]), 20);
+    let Operation::End(End::Reached { state, .. }) = end else { panic!("{end:?}") };
+    assert_eq!(state.participants.len(), 2);
+}
+
+#[test]
+fn there_is_a_duty_when_the_heartbeat_is_due_or_another_node_is_dead() {
+    let mut member = Driver::to(Goal::KeepAlive).member;
+    let round = complete(&["a", "b"]);
+    member.observe(Some(&Arc::new(round.clone())), at(0));
+    assert_eq!(member.until_duty(at(0)), Duration::from_secs(5));
+    assert_eq!(member.until_duty(at(4)), Duration::from_secs(1), "also if it has not looked since");
+    for second in 0..=12 {
+        member.observe(Some(&Arc::new(beating(&round, second))), at(second));
+    }
+    assert_eq!(member.until_duty(at(12)), Duration::from_secs(3), "until `a` is dead");
+    member.round = Some(Arc::new(round));
+    member.observe(None, at(13));
+    assert_eq!(member.until_duty(at(13)), Duration::ZERO, "the store has lost the round");
+}
+
+#[test]
+fn a_node_that_is_refused_withdraws_before_it_ends() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.pursuit.goal = Goal::Join;
+    driver.member.settings.min_nodes = 3;
+    let state = written(driver.read(&complete(&["a", "b"])));
+    assert!(!state.has(&node("b")));
+    let reason = Reason::TooFewNodes { round: 0, have: 2, need: 3 };
+    assert_eq!(driver.won(&state), Operation::End(End::Failed(reason)));
 }
 
 #[test]
 fn a_signal_that_was_wrong_is_not_waited_for_again() {
     let mut driver = Driver::to(Goal::Join);
     let waiting = complete(&["a", "c"]).waiting("b");
-    driver.member.beat = Some(at(0));
-    driver.read(&waiting);
     let phase = Phase { round: 0, complete: true };
-    let wake = |operation: &Operation| match operation {
-        Operation::Pause { wake, .. } => *wake,
+    let wake = |operation: Operation| match operation {
+        Operation::Pause { wake, .. } => wake,
         other => panic!("no pause: {other:?}"),
     };
     assert_eq!(wake(driver.read(&waiting)), Some(phase));
@@ -114,14 +474,15 @@ fn a_signal_that_was_wrong_is_not_waited_for_again() {
 fn an_outage_is_tolerated_until_it_has_lasted_too_long_and_a_gone_host_is_replaced() {
     let mut driver = Driver::to(Goal::Join);
     driver.member.settings.store_outage_timeout = Duration::from_secs(10);
-    let pause = Operation::Pause { most: OUTAGE_RETRY_INTERVAL, wake: None };
-    assert_eq!(*driver.fail(Fault::Outage, 3), pause);
-    assert_eq!(*driver.report(Outcome::Paused { is_woken: false }), Operation::Read);
-    assert_eq!(*driver.fail(Fault::Outage, 3), Operation::Host);
-    assert_eq!(*driver.report(Outcome::Done), pause);
-    assert_eq!(driver.notices(), [Notice::StoreSilent { lasted: Duration::from_secs(6) }]);
-    driver.report(Outcome::Paused { is_woken: false });
-    assert_eq!(*driver.fail(Fault::Outage, 4), Operation::End(End::Outage(Duration::from_secs(10))));
+    let pause = Operation::Pause { most: RETRY_INTERVAL, wake: None };
+    assert_eq!(driver.fail(Fault::Outage, 3), pause);
+    assert_eq!(driver.paused(), Operation::Read);
+    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Host);
+    assert_eq!(driver.report(Outcome::Done), pause);
+    let lasted = Duration::from_secs(6);
+    assert_eq!(driver.notices(), [Notice::Failing { fault: Fault::Outage, lasted }]);
+    driver.paused();
+    assert_eq!(driver.fail(Fault::Outage, 4), Operation::End(End::Outage(Duration::from_secs(10))));
 }
 
 #[test]
@@ -129,7 +490,7 @@ fn an_answer_ends_an_outage() {
     let mut driver = Driver::to(Goal::Join);
     driver.fail(Fault::Outage, 6);
     driver.report(Outcome::Done);
-    driver.report(Outcome::Paused { is_woken: false });
+    driver.paused();
     driver.notices();
     driver.read(&open(&["a"]));
     assert_eq!(driver.notices(), [Notice::StoreAnswers { lasted: Duration::from_secs(6) }]);
@@ -137,22 +498,31 @@ fn an_answer_ends_an_outage() {
 }
 
 #[test]
-fn a_heartbeat_is_tried_again_without_a_pause_until_its_time_is_up() {
+fn a_heartbeat_is_tried_again_until_its_time_is_up() {
     let mut driver = Driver::to(Goal::KeepAlive);
-    assert_eq!(*driver.fail(Fault::Outage, 1), Operation::Read);
-    assert_eq!(*driver.fail(Fault::Outage, 4), Operation::End(End::Error));
+    assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }));
+    driver.paused();
+    assert_eq!(driver.fail(Fault::Outage, 4), Operation::End(End::Error));
+}
+
+#[test]
+fn a_spare_tolerates_an_outage_however_late_it_is() {
+    let mut driver = Driver::to(Goal::Join);
+    driver.read(&complete(&["a", "c", "d"]).spare("b"));
+    driver.now = at(10_000);
+    driver.paused();
+    assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }));
 }
 
 #[test]
 fn a_state_that_can_not_be_read_is_read_again_for_10_s() {
     let mut driver = Driver::to(Goal::Join);
-    for _ in 0..10 {
-        let pause = Operation::Pause { most: CORRUPT_RETRY_INTERVAL, wake: None };
-        assert_eq!(*driver.fail(Fault::Corrupt, 1), pause);
-        assert_eq!(*driver.report(Outcome::Paused { is_woken: false }), Operation::Read);
+    for _ in 0..9 {
+        assert!(matches!(driver.fail(Fault::Corrupt, 1), Operation::Pause { .. }));
+        assert_eq!(driver.paused(), Operation::Read);
     }
-    assert_eq!(driver.notices(), [Notice::StateUnreadable]);
-    assert_eq!(*driver.fail(Fault::Corrupt, 1), Operation::End(End::Error));
+    assert_eq!(driver.notices().len(), 1);
+    assert_eq!(driver.fail(Fault::Corrupt, 1), Operation::End(End::Outage(Duration::from_secs(10))));
 }
 
 #[test]
@@ -164,21 +534,17 @@ fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_it
     let heartbeat = Driver::to(Goal::KeepAlive);
     assert_eq!(timeout(&heartbeat, at(2)), heartbeat.member.settings.heartbeat_timeout);
     let mut spare = Driver::to(Goal::Join);
-    spare.read(&State::default());
     spare.read(&complete(&["a", "c", "d"]).spare("b"));
     assert_eq!(timeout(&spare, at(900)), Duration::from_secs(10));
-    assert_eq!(spare.notices(), [Notice::Spare(Reason::Spare { have: 3 })]);
 }
 
 #[test]
 fn a_write_that_removes_a_dead_node_wakes_the_others_and_is_noticed_once_it_has_won() {
     let (before, after) = (complete(&["a", "b", "c"]), complete(&["a", "b", "c"]).without(&nodes(["c"]), 2));
     assert_eq!(signals(&node("b"), &before, &after), [Signal::Wanted { round: 0 }]);
-    let mut driver = Driver::to(Goal::KeepAlive);
-    driver.read(&before);
-    driver.pursuit.write(&driver.member, Bytes::new(), Arc::new(after.clone()));
+    let mut driver = heartbeat_due(&before);
     assert_eq!(driver.notices(), []);
-    driver.report(Outcome::Written { won: true, cell: cell(&after) });
+    driver.won(&after);
     assert_eq!(driver.notices(), [Notice::Removed { nodes: nodes(["c"]), round: Some(0) }]);
 }
 
@@ -197,12 +563,9 @@ fn nodes_are_woken_when_a_round_ends_or_a_node_waits_for_the_next_one() {
 #[test]
 fn the_keys_of_the_round_before_last_are_stale_once_a_round_is_complete() {
     let mut driver = Driver::to(Goal::Join);
-    driver.member.stale = None;
     let (before, after) =
         (State { round: 4, ..open(&["a"]) }, State { round: 4, ..complete(&["a", "b", "c"]) });
-    driver.read(&State::default());
-    driver.read(&before);
-    driver.pursuit.write(&driver.member, Bytes::new(), Arc::new(after.clone()));
-    driver.report(Outcome::Written { won: true, cell: cell(&after) });
+    driver.announced(&before, &["b", "c"]);
+    driver.won(&after);
     assert_eq!(driver.member.stale, Some(2));
 }

@@ -1,6 +1,6 @@
 //! Who is dead and when a last call is over, by what was seen.
 
-use super::super::fixtures::{at, node, nodes, open, wall};
+use super::super::tests::{at, node, nodes, open, wall};
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(15);
@@ -151,18 +151,4 @@ fn settings_that_were_not_checked_overflow_nothing() {
         watch.observe(&seen_at((second % 7) as i64), at(second), &settings);
         assert_eq!(watch.dead(settings.keep_alive_limit(), &node("me")), []);
     }
-}
-
-#[test]
-fn of_a_node_that_is_gone_it_is_known_for_how_long_it_was_silent() {
-    let mut watch = Watch::default();
-    assert_eq!(watch.silence_of_gone(&node("a")), Duration::ZERO);
-    for (second, state) in [(0, seen_at(0)), (5, seen_at(5)), (10, seen_at(5)), (14, seen_at(5))] {
-        watch.observe(&state, at(second), &settings());
-    }
-    for second in 15..18 {
-        watch.observe(&Arc::new(open(&["b"])), at(second), &settings());
-        assert_eq!(watch.silence_of_gone(&node("a")), Duration::from_secs(second - 5), "after {second} s");
-    }
-    assert_eq!(watch.silence_of_gone(&node("nobody")), Duration::ZERO);
 }

@@ -16,8 +16,9 @@ fn round(members: &[&str]) -> Membership {
     Membership { round: Some(0), members: nodes(members), ..Membership::default() }
 }
 
-fn losing(names: &[&str], is_final: bool) -> Membership {
-    let lost = Lost { nodes: nodes(names), cause: LossCause::Silent(Duration::from_secs(15)), is_final };
+fn losing(names: &[&str], have_left: bool) -> Membership {
+    let cause = if have_left { LossCause::Left } else { LossCause::Silent(Duration::from_secs(15)) };
+    let lost = Lost { nodes: nodes(names), cause };
     Membership { lost: Some(lost), ..round(&["a"]) }
 }
 

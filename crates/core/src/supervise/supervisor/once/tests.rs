@@ -54,7 +54,7 @@ fn newcomer() -> Membership {
 }
 
 fn one_lost() -> Membership {
-    let lost = Lost { nodes: vec![node(2)], cause: LossCause::Left, is_final: true };
+    let lost = Lost { nodes: vec![node(2)], cause: LossCause::Left };
     Membership { members: vec![node(0), node(1)], waiting: vec![], lost: Some(lost), ..newcomer() }
 }
 

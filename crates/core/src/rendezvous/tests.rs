@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decide::View;
+use super::member::Member;
 use super::mono::MonoTime;
 use super::node::NodeDesc;
 use super::settings::Settings;
 use super::state::State;
 use super::time::WallTime;
-use super::watch::Watch;
 
 pub(super) fn node(name: &str) -> NodeDesc {
     NodeDesc::new(name, 1, 0)
@@ -70,67 +70,47 @@ impl State {
     }
 }
 
-/// Node `b` of a job of two to three nodes, a minute after it started; it has just shown itself.
+/// Node `b` of a job of two to three nodes, a minute after it started; no heartbeat of it is due.
 #[derive(Debug, Clone)]
 pub(super) struct Fixture {
-    pub(super) me: NodeDesc,
-    pub(super) settings: Settings,
-    pub(super) watch: Watch,
+    pub(super) member: Member,
     pub(super) now: MonoTime,
-    pub(super) deadline: MonoTime,
-    pub(super) beat: Option<MonoTime>,
     pub(super) wall: WallTime,
-    pub(super) announced: bool,
 }
 
 impl Fixture {
     pub(super) fn new() -> Fixture {
-        Fixture {
-            me: node("b"),
-            settings: Settings::new("job", 2, 3),
-            watch: Watch::default(),
-            now: at(60),
-            deadline: at(600),
-            beat: Some(at(60)),
-            wall: wall(60),
-            announced: false,
-        }
+        Fixture::with(Settings::new("job", 2, 3))
+    }
+
+    pub(super) fn with(settings: Settings) -> Fixture {
+        Fixture { member: Member::new(node("b"), settings), now: at(60), wall: wall(60) }
     }
 
     pub(super) fn heartbeat_due(self) -> Fixture {
-        Fixture { beat: Some(at(55)), ..self }
+        self.having_seen(&open(&["b"]), 5)
     }
 
     pub(super) fn late_by(self, seconds: u64) -> Fixture {
-        Fixture { now: at(600 + seconds), beat: Some(at(600 + seconds)), ..self }
+        Fixture { now: at(600 + seconds), ..self }
     }
 
-    pub(super) fn announced(self) -> Fixture {
-        Fixture { announced: true, ..self }
+    pub(super) fn announced(mut self) -> Fixture {
+        self.member.announcement = Some(0);
+        self
     }
 
     /// It has been looking at this state, and nothing else, for so long.
     pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Fixture {
         let state = Arc::new(state.clone());
         for second in 0..=seconds {
-            self.watch.observe(&state, at(100 + second), &self.settings);
+            self.member.observe(Some(&state), at(100 + second));
         }
         self
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        View {
-            me: &self.me,
-            settings: &self.settings,
-            watch: &self.watch,
-            now: self.now,
-            deadline: self.deadline,
-            beat: self.beat,
-            wall: self.wall,
-            since: at(0),
-            announced: self.announced,
-            asked: None,
-            round: None,
-        }
+        let Fixture { member, now, wall } = self;
+        View { member, now: *now, wall: *wall, since: at(0), deadline: at(600), was_spare: false }
     }
 }
