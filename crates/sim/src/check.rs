@@ -134,9 +134,10 @@ impl Checks {
             self.check_transition(before, after, writer.node, at)?;
         }
         if let Some((members, known)) = self.completed.get_mut(&after.round) {
-            // Whoever writes while the highest rank is there can tell how large the round is.
-            let last = members.keys().next_back();
-            *known |= !writer.is_torch && last.is_some_and(|last| before.participants.contains_key(last));
+            // A node that writes while the highest rank is there can tell how large the round is. While that one waits for
+            // the next round, the writer can tell that the round was larger than it is now.
+            let is_here = |last| before.participants.contains_key(last) || before.wait_list.contains(last);
+            *known |= !writer.is_torch && members.keys().next_back().is_some_and(is_here);
         }
         self.note(before, after, at);
         Ok(())
