@@ -25,6 +25,8 @@ pub struct Member {
     pub settings: Settings,
     /// What it has seen of all nodes, itself included.
     pub watch: Watch,
+    /// How long the last write took that was won. By the time of the answer, the heartbeat in it was as old.
+    pub write_took: Duration,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
     /// The outage of the store, if there is one.
@@ -46,6 +48,7 @@ impl Member {
             me,
             settings,
             watch: Watch::default(),
+            write_took: Duration::ZERO,
             announcement: None,
             outage: Outage::default(),
             stale: None,
@@ -103,7 +106,7 @@ impl Member {
     /// How long until a heartbeat of this node is due, as of the last look: its heartbeat must not stand still. It does not
     /// matter which node has written it; the node that let this one in has, too.
     pub(super) fn until_heartbeat(&self) -> Duration {
-        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me))
+        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me) + self.write_took)
     }
 
     /// How long until a pursuit of [`super::Goal::KeepAlive`] has something to write: a heartbeat is due, another node

@@ -143,28 +143,28 @@ impl Pursuit {
     pub fn handle(&mut self, member: &mut Member, outcome: Outcome, now: Moment) -> Operation {
         let began = std::mem::replace(&mut self.began, now.mono);
         let pending = std::mem::replace(&mut self.pending, Pending::Read);
-        let took = now.mono.since(began);
         match (pending, outcome) {
-            (_, Outcome::Failed(fault)) => return self.recover(member, fault, began, now.mono),
-            (Pending::Host, _) => return self.pause(RETRY_INTERVAL, None),
+            (_, Outcome::Failed(fault)) => self.recover(member, fault, began, now.mono),
+            (Pending::Host, _) => self.pause(RETRY_INTERVAL, None),
             (Pending::Pause(phase), outcome) => {
                 if outcome == (Outcome::Paused { is_woken: true }) {
                     self.woken = phase;
                 }
-                return Operation::Read;
+                Operation::Read
             }
-            answer => self.handle_answer(member, answer, took, now),
+            answer => self.handle_answer(member, answer, began, now),
         }
     }
 
-    /// Handles an answer of the store, which took so long.
+    /// Handles an answer of the store to an operation that was begun at `began`.
     fn handle_answer(
         &mut self,
         member: &mut Member,
         answer: (Pending, Outcome),
-        took: Duration,
+        began: MonoTime,
         now: Moment,
     ) -> Operation {
+        let took = now.mono.since(began);
         if let Some(lasted) = member.outage.handle_answer(now.mono) {
             self.notices.push_back(Notice::StoreAnswers { lasted });
         }
@@ -182,10 +182,11 @@ impl Pursuit {
             (Pending::Write(change), Outcome::Written { won, cell }) => {
                 member.observe(cell.state.as_ref(), now.mono);
                 let before = self.cell.replace(cell);
-                match won {
-                    true => self.handle_won(member, change, before.and_then(|cell| cell.state), now),
-                    false => self.handle_lost(member, change, took, now),
+                if !won {
+                    return self.handle_lost(member, change, took, now);
                 }
+                member.write_took = took.min(member.settings.keep_alive_interval / 2);
+                self.handle_won(member, change, before.and_then(|cell| cell.state), now)
             }
             (pending, outcome) => unreachable!("{pending:?} ended with {outcome:?}"),
         }

@@ -118,9 +118,10 @@ impl Watch {
         heartbeats(newest).into_iter().filter(is_dead).map(|(node, _)| node.clone()).collect()
     }
 
-    /// How long until one of the nodes other than `me` will have given no sign of life for `limit`, if none does.
+    /// How long until one of the nodes other than `me` will have given no sign of life for `limit`, if none does. `None` if it
+    /// is not up to `me` to remove it.
     pub(super) fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
-        let (_, newest) = self.newest.as_ref()?;
+        let (_, newest) = self.newest.as_ref().filter(|(_, state)| state.has(me) && !state.closed)?;
         let others = heartbeats(newest).into_iter().filter(|(node, _)| *node != me);
         let oldest = others.filter_map(|(node, heartbeat)| self.since(node, heartbeat)).min()?;
         Some(oldest.saturating_add(limit).saturating_sub(self.looked))

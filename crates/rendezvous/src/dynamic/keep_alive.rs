@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{End, Goal, POLL, Reason};
+use rallypoint_core::rendezvous::{End, Goal, Reason};
 use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::{Driver, fault_of};
@@ -19,6 +19,9 @@ pub(super) struct KeepAlive {
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
+/// The pause after a heartbeat that failed.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
 impl KeepAlive {
     pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
         let (running, ended) = channel::<()>();
@@ -27,7 +30,7 @@ impl KeepAlive {
             .name("rdzv-keep-alive".into())
             .spawn(move || {
                 // Not at once again, whatever came of the last one.
-                let pause = || driver.until_duty().max(POLL);
+                let pause = || driver.until_duty().max(MIN_INTERVAL);
                 while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
                     beat(&driver);
                     driver.publish_again();
