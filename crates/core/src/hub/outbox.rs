@@ -42,8 +42,8 @@ pub(super) struct Outbox {
 /// A list of values longer than this is printed as it is sent.
 const PRINT_AT_ONCE: usize = 64 * 1024;
 
-/// Room for the replies to about 32 small requests, so that they are printed without a second allocation.
-const FIRST_CAPACITY: usize = 512;
+/// Room for the replies to 32 requests with values of 64 bytes, so that they are printed without a second allocation.
+const FIRST_CAPACITY: usize = 4096;
 
 /// The most slices that one transmission consists of.
 pub const MAX_SLICES: usize = 16;

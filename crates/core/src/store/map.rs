@@ -7,8 +7,8 @@ use crate::key::Key;
 use crate::value::Value;
 use crate::wire::Payload;
 
-/// The number of tables. With four million keys the largest growth of a table moves sixteen thousand.
-const SHARDS: usize = 256;
+/// The number of tables. With four million keys the largest growth of a table moves 64 thousand, in a few milliseconds.
+const SHARDS: usize = 64;
 
 /// Approximate bytes of an entry beyond its key and value: its slot in a table that is two thirds full, the allocation of the
 /// value, and that of a long key.

@@ -11,7 +11,7 @@ use crate::value::Value;
 use crate::wire::{Op, PairList, Payload, Reply};
 
 impl<L: EffectLog> Engine<L> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn set(&mut self, key: &[u8], value: Payload<'_>) -> Result<Answer> {
         self.permit_put(Op::Set, key, value.bytes())?;
         self.apply(Effect::Put { key, value });
@@ -37,7 +37,7 @@ impl<L: EffectLog> Engine<L> {
         self.permit_put(Op::CompareSet, key, desired.bytes())?;
         self.apply(Effect::Put { key, value: desired });
         self.clients[client.index()].stored = true;
-        Ok(self.value(key, || None))
+        Ok(desired.to_value())
     }
 
     #[inline]
@@ -114,7 +114,7 @@ impl<L: EffectLog> Engine<L> {
 
     // ---- what is refused ----
 
-    #[inline]
+    #[inline(always)]
     fn guard_of(&self, key: &[u8]) -> Option<WriteGuard> {
         // Comparing one byte first spares nearly every key a call that compares slices.
         let last = |key: &[u8], guard: &WriteGuard| key.get(guard.prefix.len() - 1) == guard.prefix.last();
@@ -122,7 +122,7 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Refuses a write to a reserved name.
-    #[inline]
+    #[inline(always)]
     fn permit_name(&self, op: Op, key: &[u8]) -> Result<()> {
         match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
             true => Err(Refusal::Reserved { op, key: printable(key) }.into()),
@@ -131,7 +131,7 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Refuses a write to a reserved name, or of a value that the guard rejects.
-    #[inline]
+    #[inline(always)]
     fn permit_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.permit_name(op, key)?;
         let Some(guard) = self.guard_of(key) else { return Ok(()) };
@@ -140,14 +140,14 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Refuses a write of this value to this key.
-    #[inline]
+    #[inline(always)]
     fn permit_put(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.permit_value(op, key, value)?;
         self.permit_room(op, key, value.len())
     }
 
     /// Refuses a value of this length if the store has no room for it.
-    #[inline]
+    #[inline(always)]
     fn permit_room(&self, op: Op, key: &[u8], len: usize) -> Result<()> {
         let added = cost(key.len(), len);
         if self.bytes() + added <= self.limits.store_bytes && self.map.len() < self.limits.keys {
