@@ -189,7 +189,7 @@ def test_a_hostile_state_that_fills_the_limits_is_refused_with_little_memory(mak
 def test_four_lists_that_are_full_are_read_with_little_memory_and_nobody_gets_in(store):
     # There is nothing wrong with them, but no room for one more.
     said = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.four_lists()), 1, 4)
-    assert "more than 10000 members of a set" in said, said
+    assert "more than 10000 nodes in a list" in said, said
 
 
 def test_a_time_out_says_why_with_us_and_nothing_with_torch(server):
