@@ -67,7 +67,7 @@ impl<I: Io> Client<I> {
 
     /// Calls `look` with the stream of an idle connection, if there is one.
     pub fn inspect_idle<T>(&self, look: impl FnOnce(&I::Stream) -> T) -> Option<T> {
-        self.idle().first().map(|connection| look(connection.stream()))
+        self.idle().first().map(|connection| look(&connection.stream))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection<I>>> {
@@ -89,7 +89,7 @@ impl<I: Io> Client<I> {
     /// Takes back a connection on which a call has ended.
     fn put_back(&self, connection: Connection<I>) {
         let mut idle = self.idle();
-        if connection.is_clean() && idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE {
             idle.push(connection);
         }
     }

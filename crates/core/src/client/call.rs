@@ -54,12 +54,6 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Whether the server can be reached now, without waiting for one to appear.
-    pub(super) async fn is_reachable(&self, deadline: &Deadline) -> bool {
-        let connection = self.try_addresses(true, deadline, &mut |_| {}).await;
-        connection.map(|connection| self.put_back(connection)).is_ok()
-    }
-
     /// Carries out one call: `attempt` on a connection, and again on another if that breaks and the operation may be
     /// repeated.
     pub(super) async fn call<T>(
@@ -140,18 +134,6 @@ impl<I: Io> Client<I> {
         self.io.sleep(&deadline.or_after(self.io.now(), pause)).await;
     }
 
-    /// Whether the server is one of torch's that doesn't have this operation.
-    async fn is_unknown(&self, op: Op, deadline: &Deadline) -> bool {
-        if operations::torch_release_with(op).is_none() || self.server().identity().is_some() {
-            return false;
-        }
-        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
-        match self.try_addresses(true, deadline, &mut |_| {}).await {
-            Ok(mut connection) => operations::is_unknown(&mut connection, op).await,
-            Err(_) => false,
-        }
-    }
-
     /// An idle connection that can be used, or a new one, tried for until the deadline. With `identify`, the server behind it
     /// is the one that is known.
     async fn checkout(
@@ -196,7 +178,7 @@ impl<I: Io> Client<I> {
     }
 
     /// One attempt at each address.
-    async fn try_addresses(
+    pub(super) async fn try_addresses(
         &self,
         identify: bool,
         deadline: &Deadline,

@@ -16,9 +16,9 @@ use crate::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection<I: Io> {
-    io: Arc<I>,
+    pub(super) io: Arc<I>,
     limits: Arc<Limits>,
-    stream: I::Stream,
+    pub(super) stream: I::Stream,
     decoder: ReplyDecoder,
     /// Received bytes. `input[at..end]` is not decoded yet.
     input: Vec<u8>,
@@ -123,14 +123,6 @@ impl<I: Io> Connection<I> {
         connection.queue(&Request::Validate { magic: MAGIC });
         connection.queue_ack();
         Ok(connection)
-    }
-
-    pub(super) fn io(&self) -> &I {
-        &self.io
-    }
-
-    pub(super) fn stream(&self) -> &I::Stream {
-        &self.stream
     }
 
     /// Sends what was queued, and waits until the handshake is done.
@@ -295,14 +287,11 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Whether nothing is under way on the connection, as far as is known here.
-    pub(super) fn is_clean(&self) -> bool {
-        self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty()
-    }
-
-    /// Whether the connection can be used again: no byte has arrived unasked, and the server has not closed it.
+    /// Whether the connection can be used again: nothing is under way, no byte has arrived unasked, and the server has not
+    /// closed it.
     pub(super) fn is_usable(&self) -> bool {
-        self.is_clean() && self.io.is_quiet(&self.stream)
+        let is_clean = self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty();
+        is_clean && self.io.is_quiet(&self.stream)
     }
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::Client;
-use super::connection::{Broken, Connection};
+use super::connection::Broken;
 use super::deadline::{Backoff, Deadline};
 use super::fault::{Awaited, Failure, Oversized};
 use super::io::Io;
+use super::waiting::check_each;
 use crate::number::parse_prefix;
 use crate::store::STORED_KEY;
 use crate::value::Value;
@@ -127,33 +128,28 @@ impl<I: Io> Client<I> {
             other => return other,
         };
         // Our servers close the connection when the value would be too long, and can't say so.
-        let limit = self.server().value_len();
-        let (Some(limit), Some(held)) = (limit, self.look_at(key, deadline).await) else {
-            return Err(failure);
-        };
-        let held = held.map_or(0, |held| held.len());
-        // A server that holds more than its limit has another one.
-        match held <= limit && held.saturating_add(value.len()) > limit {
-            true => {
+        let Some(limit) = self.server().value_len() else { return Err(failure) };
+        let held = self.look_at(key, deadline).await;
+        match held.map(|held| held.map_or(0, |held| held.len())) {
+            // A server that holds more than its limit has another one.
+            Some(held) if held <= limit && held + value.len() > limit => {
                 let what = Oversized::Append { held };
                 Err(Failure::TooLarge { what, len: value.len() as u64, limit })
             }
-            false => Err(failure),
+            _ => Err(failure),
         }
     }
 
     /// What a key holds after a failure, if anything; `None` if that can't be learned within a second.
     async fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
         let brief = deadline.or_after(self.io.now(), EXPLAIN_TIMEOUT);
-        if !self.is_reachable(&brief).await {
-            return None;
-        }
-        let keys = [key];
-        let check = Request::Check { keys: KeyList::new(&keys) };
-        if self.exchange(check, &brief).await.ok()? != Reply::Checked(true) {
-            return Some(None);
-        }
-        self.exchange(Request::Get { key }, &brief).await.ok().map(|reply| Some(value(reply)))
+        let mut connection = self.try_addresses(true, &brief, &mut |_| {}).await.ok()?;
+        let held = match check_each(&mut connection, &[key]).await.ok()?[..] {
+            [true] => Some(value(connection.exchange(&Request::Get { key }).await.ok()?)),
+            _ => None,
+        };
+        self.put_back(connection);
+        Some(held)
     }
 
     /// Stores a value if the key holds the expected one; what torch's server answers.
@@ -266,6 +262,30 @@ impl<I: Io> Client<I> {
         }
         Ok(())
     }
+
+    /// Whether the server is one of torch's that doesn't have this operation. Such a server closes the connection on a request
+    /// of the same kind that leaves nothing behind.
+    pub(super) async fn is_unknown(&self, op: Op, deadline: &Deadline) -> bool {
+        if torch_release_with(op).is_none() || self.server().identity().is_some() {
+            return false;
+        }
+        let requests = match op {
+            // A barrier of one passes immediately. Torch's server counts the arrival in a key.
+            Op::Barrier => {
+                &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }][..]
+            }
+            Op::ListKeys => &[Request::ListKeys],
+            _ => &[Request::QueueLen { key: PROBE_KEY }],
+        };
+        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        let Ok(mut connection) = self.try_addresses(true, deadline, &mut |_| {}).await else { return false };
+        for request in requests {
+            if let Err(broken) = connection.exchange(request).await {
+                return broken.is_closed();
+            }
+        }
+        false
+    }
 }
 
 /// The first release of torch whose server has this operation; `None` for operations that every server has.
@@ -276,25 +296,6 @@ pub(super) fn torch_release_with(op: Op) -> Option<&'static str> {
         Op::Barrier => Some("2.12"),
         _ => None,
     }
-}
-
-/// Whether the server closes this connection on a request of the same kind as `op` that leaves nothing behind, as torch's
-/// servers do with operations that they don't have.
-pub(super) async fn is_unknown<I: Io>(connection: &mut Connection<I>, op: Op) -> bool {
-    let requests = match op {
-        // A barrier of one passes immediately. Torch's server counts the arrival in a key.
-        Op::Barrier => {
-            vec![Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
-        }
-        Op::ListKeys => vec![Request::ListKeys],
-        _ => vec![Request::QueueLen { key: PROBE_KEY }],
-    };
-    for request in &requests {
-        if let Err(broken) = connection.exchange(request).await {
-            return broken.is_closed();
-        }
-    }
-    false
 }
 
 fn value(reply: Reply) -> Value {

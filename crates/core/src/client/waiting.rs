@@ -129,11 +129,11 @@ async fn await_end<I: Io>(
     deadline: &Deadline,
 ) -> Result<(bool, Option<Reply>), Broken> {
     // The wait is sent even if the time is up: the cancel that follows tells whether all keys were there.
-    connection.deadline = deadline.grace(connection.io().now());
+    connection.deadline = deadline.grace(connection.io.now());
     connection.send().await?;
     connection.deadline = deadline.clone();
     let mut ended = connection.receive(ReplyKind::Waited(op)).await;
-    connection.deadline = deadline.grace(connection.io().now());
+    connection.deadline = deadline.grace(connection.io.now());
     let is_cancelled = matches!(ended, Err(Broken::Silent { .. }));
     if is_cancelled {
         connection.queue(&Request::CancelWait);
