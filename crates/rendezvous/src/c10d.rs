@@ -52,7 +52,10 @@ impl C10dBackend {
             last: Arc::new(Mutex::new(Token::from_static(cell::NULL))),
             read_time: Arc::default(),
         };
+        let start = Instant::now();
         backend.plant()?;
+        // A first read over a slow link must not be given up after `PRESENT_TIMEOUT`.
+        backend.read_time.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         Ok(backend)
     }
 

@@ -96,6 +96,7 @@ fn heartbeats_get_through_in_time_over_a_link_with_delay_and_loss() {
             node.net.pass(node.member.until_duty(node.mono()).max(Duration::from_millis(100)));
         }
     }
-    // With only the time that the read has left for the write, 5 of 1,000 were late.
-    assert!(late * 500 <= sent, "{late} of {sent} heartbeats were late");
+    // 5 of 1,000 were late when a write had only the time that the read before it had left, and 1.4 when a reconnect took one
+    // round trip more.
+    assert!(late * 1_000 <= sent, "{late} of {sent} heartbeats were late");
 }
