@@ -129,14 +129,11 @@ struct Agent {
 impl Agent {
     fn new(config: LaunchConfig, observer: Arc<dyn LaunchObserver>, start: Instant) -> Result<Agent> {
         let config = Arc::new(config);
-        let system = |doing: &str| {
-            let doing = doing.to_owned();
-            move |source| AgentError::System { doing, source }
-        };
-        let (sender, receiver) = crate::channel::open().map_err(system("open a pipe"))?;
-        let signals = Signals::catch(&config.signals).map_err(system("handle signals"))?;
-        let child_ended = register(signal_hook::consts::SIGCHLD).map_err(system("handle SIGCHLD"))?;
-        let processes = Processes::new().map_err(system("open a socket"))?;
+        let (sender, receiver) = crate::channel::open().map_err(AgentError::system("open a pipe"))?;
+        let signals = Signals::catch(&config.signals).map_err(AgentError::system("handle signals"))?;
+        let child_ended =
+            register(signal_hook::consts::SIGCHLD).map_err(AgentError::system("handle SIGCHLD"))?;
+        let processes = Processes::new().map_err(AgentError::system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let asks = sender.clone();
         let ask = move |timeout| {
@@ -146,7 +143,7 @@ impl Agent {
         };
         let health = config.watch.health_check.map(|at| {
             let health = TcpListener::bind(at).and_then(|listener| HealthServer::start(listener, ask));
-            health.map_err(system(&format!("listen for health checks at {at}")))
+            health.map_err(AgentError::system(format!("listen for health checks at {at}")))
         });
         let health = health.transpose()?;
         if let Some(health) = &health {

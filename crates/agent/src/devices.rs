@@ -35,7 +35,7 @@ impl Machine<'_> {
 
     fn count(&self, name: &str) -> Result<u32> {
         match name {
-            "cpu" => processors(),
+            "cpu" => Ok(processors()?.len() as u32),
             "gpu" => match self.visible_gpus().len() {
                 0 => Err(AgentError::Config(format!(
                     "--nproc-per-node gpu: Cuda is not available. {}; name a number, or cpu",
@@ -44,7 +44,7 @@ impl Machine<'_> {
                 count => Ok(count as u32),
             },
             "auto" => match self.visible_gpus().len() {
-                0 => processors(),
+                0 => self.count("cpu"),
                 count => Ok(count as u32),
             },
             "xpu" => Err(AgentError::Config(
@@ -133,13 +133,12 @@ impl Machine<'_> {
     }
 }
 
-/// The processors this process may use.
-fn processors() -> Result<u32> {
-    let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| AgentError::System {
-        doing: "ask which processors this process may use".into(),
-        source: error.into(),
-    })?;
-    Ok(affinity.count())
+/// Returns the processors that this process may use.
+pub(crate) fn processors() -> Result<BTreeSet<u32>> {
+    let affinity = rustix::thread::sched_getaffinity(None)
+        .map_err(AgentError::system("ask which processors this process may use"))?;
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    Ok(all.filter(|cpu| affinity.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }
 
 /// Those that a list leaves, by CUDA's rules: it ends with the first word that is none, and a word that comes twice leaves

@@ -14,20 +14,6 @@ pub(crate) type Environment = Vec<(OsString, OsString)>;
 /// The agent's own environment, as far as it decides something.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The variables of a worker that runs once, as `rallypoint join` documents them.
-const VARIABLES_OF_ONCE: [&str; 10] = [
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-];
-
 /// The variables of one worker. `error_file` is where it writes what went wrong; `timer_file` the pipe for its timers.
 pub(crate) fn environment(
     config: &LaunchConfig,
@@ -70,9 +56,6 @@ pub(crate) fn environment(
         environment.push(("TORCHELASTIC_TIMER_FILE".into(), path.into()));
     }
     environment.extend(devices(config, local_rank, own)?);
-    if config.runs_once {
-        environment.retain(|(name, _)| VARIABLES_OF_ONCE.iter().any(|kept| name == kept));
-    }
     Ok(environment)
 }
 
@@ -155,15 +138,6 @@ pub(crate) mod tests {
             ("WORLD_SIZE", "9"),
         ];
         assert_eq!(made, expected.map(|(name, value)| (name.into(), value.into())).into());
-    }
-
-    #[test]
-    fn a_worker_that_runs_once_is_told_its_ranks_and_the_master() {
-        let config = LaunchConfig { runs_once: true, ..config(1) };
-        let made = of(&config, 0, &[]).unwrap();
-        let mut expected = VARIABLES_OF_ONCE;
-        expected.sort_unstable();
-        assert_eq!(made.keys().map(String::as_str).collect::<Vec<_>>(), expected);
     }
 
     #[test]

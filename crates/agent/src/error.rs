@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rallypoint_rendezvous::RendezvousError;
 use rallypoint_store::StoreError;
@@ -69,6 +69,20 @@ pub enum AgentError {
         /// What went wrong.
         source: io::Error,
     },
+}
+
+impl AgentError {
+    /// Returns what turns the error of a system call into this one.
+    pub(crate) fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> AgentError {
+        let doing = doing.into();
+        |error| AgentError::System { doing, source: error.into() }
+    }
+
+    /// The same for a call about a file.
+    pub(crate) fn file<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> AgentError {
+        let path = path.to_owned();
+        move |error| AgentError::File { doing, path, source: error.into() }
+    }
 }
 
 /// What an agent's steps return.

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -30,46 +29,9 @@ pub(crate) struct Events {
 }
 
 enum Sink {
-    Console(Console),
+    /// Standard error.
+    Console,
     File(File, PathBuf),
-}
-
-/// Standard error, written by a thread of its own: who reads it may have stopped, and the agent must not.
-struct Console {
-    lines: Option<SyncSender<String>>,
-    ended: Receiver<()>,
-}
-
-/// Lines that wait to be written; with more, nobody reads.
-const MOST_LINES: usize = 1024;
-/// How long the end waits for the last of them.
-const LAST_LINES: Duration = Duration::from_secs(1);
-
-impl Console {
-    fn start() -> Console {
-        let (lines, waiting) = sync_channel::<String>(MOST_LINES);
-        let (end, ended) = sync_channel(1);
-        std::thread::spawn(move || {
-            for line in waiting {
-                // Nobody is left to tell.
-                let _ = std::io::stderr().lock().write_all(line.as_bytes());
-            }
-            let _ = end.send(());
-        });
-        Console { lines: Some(lines), ended }
-    }
-
-    fn write(&self, line: String) -> std::io::Result<()> {
-        let lines = self.lines.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
-        lines.try_send(line).map_err(|_| std::io::Error::other("nobody reads standard error"))
-    }
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        self.lines = None;
-        let _ = self.ended.recv_timeout(LAST_LINES);
-    }
 }
 
 /// What is told of a worker.
@@ -86,7 +48,7 @@ impl Events {
         let error = FirstError::default();
         let sink = match &config.events {
             EventLog::None => None,
-            EventLog::Console => Some(Sink::Console(Console::start())),
+            EventLog::Console => Some(Sink::Console),
             EventLog::File(path) => match File::options().create(true).append(true).open(path) {
                 Ok(file) => Some(Sink::File(file, path.clone())),
                 Err(source) if is_disk_full(&source) => {
@@ -144,8 +106,9 @@ impl Events {
             Some(Sink::File(file, path)) => {
                 file.write_all(line.as_bytes()).map_err(|error| (format!("{path:?}"), error))
             }
-            Some(Sink::Console(console)) => {
-                console.write(line).map_err(|error| ("on standard error".into(), error))
+            Some(Sink::Console) => {
+                let written = std::io::stderr().lock().write_all(line.as_bytes());
+                written.map_err(|error| ("on standard error".into(), error))
             }
             None => Ok(()),
         };

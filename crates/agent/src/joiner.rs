@@ -119,10 +119,7 @@ impl Joiner {
         met: Duration,
     ) -> Result<Option<Formation>> {
         let mut start = Instant::now();
-        self.observer.joined(&round).map_err(|source| {
-            let doing = "write to standard output".into();
-            AgentError::System { doing, source }
-        })?;
+        self.observer.joined(&round).map_err(AgentError::system("write to standard output"))?;
         let workers = u64::from(self.config.nproc_per_node);
         let (rank, nodes) = (round.rank, round.world_size);
         if self.config.identical_workers || nodes == 1 || workers == 0 {

@@ -236,10 +236,8 @@ impl Logs {
             }
             None if !self.config.keeps_last_lines => (None, LastLines::default(), true),
             None => {
-                let (theirs, ours) = passage::open().map_err(|source| {
-                    let doing = "make a pipe for standard error".into();
-                    AgentError::System { doing, source }
-                })?;
+                let (theirs, ours) =
+                    passage::open().map_err(AgentError::system("make a pipe for standard error"))?;
                 let last = LastLines::default();
                 let is_shown = shown || stored_err;
                 self.stderr.follow(Followed::Passage { file: ours.into(), last: last.clone(), is_shown });
@@ -264,11 +262,7 @@ impl Logs {
     }
 
     fn follow(&self, path: &Path, local_rank: u32, to: Console) -> Result<()> {
-        let file = File::open(path).map_err(|source| AgentError::File {
-            doing: "open",
-            path: path.to_owned(),
-            source,
-        })?;
+        let file = File::open(path).map_err(AgentError::file("open", path))?;
         let prefix = self.start.prefixes.get(local_rank as usize).cloned().unwrap_or_default();
         let (tail, filter) = match to {
             Console::Out => (&self.stdout, &self.start.stdout_filter),
@@ -299,17 +293,13 @@ impl Logs {
 }
 
 fn create(path: &Path) -> Result<File> {
-    File::options().create(true).append(true).open(path).map_err(|source| AgentError::File {
-        doing: "create",
-        path: path.to_owned(),
-        source,
-    })
+    File::options().create(true).append(true).open(path).map_err(AgentError::file("create", path))
 }
 
 fn nowhere() -> Result<OwnedFd> {
-    let path = PathBuf::from("/dev/null");
-    let file = File::options().write(true).open(&path);
-    file.map(OwnedFd::from).map_err(|source| AgentError::File { doing: "open", path, source })
+    let path = Path::new("/dev/null");
+    let file = File::options().write(true).open(path);
+    file.map(OwnedFd::from).map_err(AgentError::file("open", path))
 }
 
 #[cfg(test)]

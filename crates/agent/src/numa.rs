@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::config::NumaBinding;
-use crate::devices::Machine;
+use crate::devices::{Machine, processors};
 use crate::error::{AgentError, Result};
 
 type Processors = BTreeSet<u32>;
@@ -26,14 +26,10 @@ pub(crate) fn bind(
         ));
     }
     let devices = Machine::this().visible_gpus().into_iter().map(|gpu| gpu.address).collect();
-    let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| AgentError::System {
-        doing: "ask which processors this process may use".into(),
-        source: error.into(),
-    })?;
-    let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu));
-    let topology = Topology { root: "/".into(), devices, allowed: allowed.map(|cpu| cpu as u32).collect() };
+    let topology = Topology { root: "/".into(), devices, allowed: processors()? };
     let processors = topology.processors(binding, local_rank as usize)?;
-    let mut all = vec![format!("--physcpubind={}", ranges(&processors)).into(), program];
+    let processors: Vec<String> = processors.iter().map(u32::to_string).collect();
+    let mut all = vec![format!("--physcpubind={}", processors.join(",")).into(), program];
     all.extend(args);
     Ok((numactl.into(), all))
 }
@@ -67,8 +63,7 @@ impl Topology {
 
     fn read(&self, path: &str) -> Result<String> {
         let path = self.root.join(path);
-        let text = fs::read_to_string(&path);
-        text.map_err(|source| AgentError::File { doing: "read", path, source })
+        fs::read_to_string(&path).map_err(AgentError::file("read", &path))
     }
 
     /// The NUMA node of a device; a machine with only one may not number it.
@@ -189,21 +184,6 @@ fn numbers(text: &str) -> Processors {
     numbers
 }
 
-fn ranges(numbers: &Processors) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *number => *last = *number,
-            _ => ranges.push((*number, *number)),
-        }
-    }
-    let text = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    ranges.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +248,7 @@ mod tests {
             (NumaBinding::CoreComplex, 3, "4-6,20-22"),
         ] {
             let chosen = machine.processors(binding, device).unwrap();
-            assert_eq!(ranges(&chosen), expected, "{binding:?} of device {device}");
+            assert_eq!(chosen, numbers(expected), "{binding:?} of device {device}");
         }
     }
 
@@ -276,7 +256,7 @@ mod tests {
     fn only_processors_that_may_be_used_are_chosen() {
         let (_dir, mut machine) = machine();
         machine.allowed = [4, 6].into();
-        assert_eq!(ranges(&machine.processors(NumaBinding::Node, 0).unwrap()), "4,6");
+        assert_eq!(machine.processors(NumaBinding::Node, 0).unwrap(), [4, 6].into());
         let error = machine.processors(NumaBinding::Exclusive, 0).unwrap_err().to_string();
         assert!(error.contains("only 2 physical cores"), "{error}");
         machine.allowed.clear();

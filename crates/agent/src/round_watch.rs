@@ -53,49 +53,37 @@ impl RoundWatch {
                 Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), Arc::clone(&round.store)))
             }
         };
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
-            if let Err(error) = spawned {
-                tracing::warn!("this node will not see what the other nodes do: {error}");
-            }
-        };
         let (tell, is_wanted, announcements) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
-        spawn(
-            "announcements",
-            Box::new(move || {
-                listen(
-                    &*announcements,
-                    || is_wanted.load(Ordering::SeqCst),
-                    |announcement| tell(Observation::Announced(announcement)),
-                )
-            }),
-        );
+        spawn("announcements", move || {
+            listen(
+                &*announcements,
+                || is_wanted.load(Ordering::SeqCst),
+                |announcement| tell(Observation::Announced(announcement)),
+            );
+        });
         let looking = Arc::new(AtomicBool::new(true));
         let (is_wanted, handler, round) = (Arc::clone(&looking), Arc::clone(handler), round.clone());
         let interval = interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL);
-        spawn(
-            "membership",
-            Box::new(move || {
-                let mut was_calm = true;
-                while is_wanted.load(Ordering::SeqCst) {
-                    handler.wait_for_change(interval);
-                    if !is_wanted.load(Ordering::SeqCst) {
-                        return;
-                    }
-                    let seen = match handler.membership() {
-                        Ok(seen) => seen,
-                        Err(error) => return hand_on(Observation::StoreLost(error)),
-                    };
-                    let is_calm = seen.is_intact() && !seen.is_closed;
-                    // What follows from it is decided by the supervisor, which also has to know when all is well again.
-                    if !is_calm || !was_calm {
-                        let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
-                        hand_on(Observation::Membership(seen.into(), reports));
-                    }
-                    was_calm = is_calm;
+        spawn("membership", move || {
+            let mut was_calm = true;
+            while is_wanted.load(Ordering::SeqCst) {
+                handler.wait_for_change(interval);
+                if !is_wanted.load(Ordering::SeqCst) {
+                    return;
                 }
-            }),
-        );
+                let seen = match handler.membership() {
+                    Ok(seen) => seen,
+                    Err(error) => return hand_on(Observation::StoreLost(error)),
+                };
+                let is_calm = seen.is_intact() && !seen.is_closed;
+                // What follows from it is decided by the supervisor, which also has to know when all is well again.
+                if !is_calm || !was_calm {
+                    let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
+                    hand_on(Observation::Membership(seen.into(), reports));
+                }
+                was_calm = is_calm;
+            }
+        });
         RoundWatch { wanted, looking, board }
     }
 
@@ -109,5 +97,11 @@ impl Drop for RoundWatch {
     fn drop(&mut self) {
         self.stop_looking();
         self.wanted.store(false, Ordering::SeqCst);
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
+        tracing::warn!("this node will not see what the other nodes do: {error}");
     }
 }

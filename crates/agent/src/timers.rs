@@ -39,9 +39,7 @@ struct Request {
 
 impl Timers {
     pub(crate) fn new(path: Option<&Path>) -> Timers {
-        use std::hash::{BuildHasher, Hasher, RandomState};
-        let random = || RandomState::new().build_hasher().finish();
-        let own = || std::env::temp_dir().join(format!("watchdog_timer_{:016x}{:016x}", random(), random()));
+        let own = || std::env::temp_dir().join(format!("watchdog_timer_{}", std::process::id()));
         let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(own);
         Timers { path, wanted: None }
     }
@@ -49,27 +47,24 @@ impl Timers {
     /// Begins anew, without the timers of earlier workers; where the pipe is.
     pub(crate) fn restart(&mut self) -> Result<PathBuf> {
         self.stop();
-        let failed = |doing| {
-            let path = self.path.clone();
-            move |source| AgentError::File { doing, path, source }
-        };
+        let path = self.path.as_path();
         let mode = Mode::RUSR | Mode::WUSR;
-        mknodat(CWD, &self.path, FileType::Fifo, mode, 0)
-            .map_err(|e| failed("create the timer pipe")(e.into()))?;
+        mknodat(CWD, path, FileType::Fifo, mode, 0)
+            .map_err(AgentError::file("create the timer pipe", path))?;
         // Opened for writing, too, so that it doesn't end when no worker has it open.
         let pipe = File::options()
             .read(true)
             .write(true)
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
-            .open(&self.path)
-            .map_err(failed("open the timer pipe"))?;
+            .open(path)
+            .map_err(AgentError::file("open the timer pipe", path))?;
         let wanted = Arc::new(AtomicBool::new(true));
         self.wanted = Some(Arc::clone(&wanted));
         std::thread::Builder::new()
             .name("timers".into())
             .spawn(move || serve(pipe, &wanted))
-            .map_err(failed("start a thread for the timer pipe"))?;
-        Ok(self.path.clone())
+            .map_err(AgentError::file("start a thread for the timer pipe", path))?;
+        Ok(path.to_owned())
     }
 
     fn stop(&mut self) {

@@ -36,18 +36,9 @@ pub(crate) fn start() {
         .init();
 }
 
-/// Starts the log of a server, which may not.
+/// Starts the log of a server or of one node, which may not.
 pub(crate) fn start_aside() -> Aside {
-    let level = level();
-    let aside = Aside::to(Above);
-    let lines = aside.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(move || lines.clone())
-        .with_target(false)
-        .log_internal_errors(MISHAPS)
-        .init();
-    aside
+    start_aside_as(Some(level()), false)
 }
 
 /// Starts the log of an agent, which may not wait either, as text or as JSON.
@@ -60,7 +51,7 @@ pub(crate) fn start_aside_as(level: Option<LevelFilter>, json: bool) -> Aside {
             ("rallypoint_store", LevelFilter::WARN),
         ]),
     };
-    let aside = Aside::with_notice(Above, if json { notice_as_json } else { notice });
+    let aside = Aside::to(Above, if json { notice_as_json } else { notice });
     let lines = aside.clone();
     let log = tracing_subscriber::fmt::layer()
         .with_writer(move || lines.clone())
@@ -132,11 +123,8 @@ struct Lines {
 }
 
 impl Aside {
-    fn to(out: impl Write + Send + 'static) -> Aside {
-        Aside::with_notice(out, notice)
-    }
-
-    fn with_notice(mut out: impl Write + Send + 'static, notice: fn(u64) -> String) -> Aside {
+    /// Starts the thread. `notice` says how many lines were dropped.
+    fn to(mut out: impl Write + Send + 'static, notice: fn(u64) -> String) -> Aside {
         let aside = Aside(Arc::default());
         let queue = Arc::clone(&aside.0);
         std::thread::spawn(move || queue.write_to(&mut out, notice));
@@ -219,7 +207,7 @@ mod tests {
     fn who_logs_never_waits_and_what_was_dropped_is_counted() {
         let (permit, permits) = channel();
         let (written, lines) = channel();
-        let mut log = Aside::to(Slow(permits, written));
+        let mut log = Aside::to(Slow(permits, written), notice);
         writeln!(log, "first").unwrap();
         while !log.0.lock().writing {
             std::thread::yield_now();

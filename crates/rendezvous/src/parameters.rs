@@ -218,16 +218,9 @@ pub(crate) fn python_int(text: &str) -> Option<i64> {
 /// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
 /// two equal keys wins.
 pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
-    let (config, wrong) = read_rendezvous_config(text);
-    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
-}
-
-/// The options of such a string, and all that is wrong with the rest of it: what can't be read must not hide what is wrong
-/// with what can.
-pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
     let (mut config, mut wrong) = (Config::new(), Vec::new());
     if text.trim().is_empty() {
-        return (config, wrong);
+        return Ok(config);
     }
     for piece in text.trim().split(',') {
         let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
@@ -246,7 +239,7 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
                 .push(format!("The rendezvous configuration option '{key}' must have a value specified.")),
         }
     }
-    (config, wrong)
+    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
 }
 
 /// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.

@@ -36,7 +36,7 @@ impl Agent {
             _ => Vec::new(),
         };
         self.part(verdict, parting);
-        self.show_the_rest(verdict);
+        self.show_the_rest();
         let first_failure = match verdict {
             Verdict::FailedElsewhere => elsewhere,
             Verdict::Failed => self.failures.iter().min_by_key(|failure| failure.timestamp).cloned(),
@@ -73,13 +73,8 @@ impl Agent {
 
     /// Waits until all output of the workers is shown, so that a slow reader loses nothing. A signal, before or now, shortens the
     /// wait for a reader that reads nothing.
-    fn show_the_rest(&mut self, verdict: Verdict) {
-        let patience = match verdict {
-            Verdict::Signalled { .. } => SIGNALLED_SHOW_TIMEOUT,
-            // The signal may have come when the job was over already.
-            _ if self.signalled => SIGNALLED_SHOW_TIMEOUT,
-            _ => SHOW_TIMEOUT,
-        };
+    fn show_the_rest(&mut self) {
+        let patience = if self.signalled { SIGNALLED_SHOW_TIMEOUT } else { SHOW_TIMEOUT };
         let mut told = false;
         let is_enough = || {
             told = told || !self.signals.take(Instant::now()).is_empty();

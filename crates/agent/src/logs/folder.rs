@@ -37,7 +37,7 @@ impl Folder {
                 if dir.is_file() {
                     return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
                 }
-                made.map_err(|source| cannot("create", dir, source))?;
+                made.map_err(AgentError::file("create", dir))?;
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
@@ -73,10 +73,10 @@ impl Folder {
         if dir.exists() {
             let earlier = |n: u32| run.join(format!("attempt_{restart_count}.{n}"));
             let free = (1..).map(earlier).find(|path| !path.exists()).expect("names don't run out");
-            fs::rename(&dir, free).map_err(|source| cannot("rename", &dir, source))?;
+            fs::rename(&dir, free).map_err(AgentError::file("rename", &dir))?;
         }
         for dir in [dir.clone()].into_iter().chain((0..workers).map(|rank| dir.join(rank.to_string()))) {
-            fs::create_dir_all(&dir).map_err(|source| cannot("create", &dir, source))?;
+            fs::create_dir_all(&dir).map_err(AgentError::file("create", &dir))?;
         }
         Ok(Some(dir))
     }
@@ -107,7 +107,7 @@ fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
         match make(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(source) => return Err(cannot("create", &dir, source)),
+            Err(source) => return Err(AgentError::file("create", &dir)(source)),
         }
     }
 }
@@ -121,10 +121,6 @@ pub(crate) fn random_letters() -> Result<String> {
     const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| AgentError::System { doing: "draw a random name".into(), source: error.into() })?;
+        .map_err(AgentError::system("draw a random name"))?;
     Ok(bytes.map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).iter().collect())
-}
-
-fn cannot(doing: &'static str, path: &Path, source: io::Error) -> AgentError {
-    AgentError::File { doing, path: path.to_owned(), source }
 }

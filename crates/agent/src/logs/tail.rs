@@ -61,8 +61,8 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn start(to: Console, show: Show) -> Result<Tail> {
-        let system = |source| AgentError::System { doing: "start a thread for output".into(), source };
-        let (sender, commands) = channel::open().map_err(system)?;
+        let doing = "start a thread for output";
+        let (sender, commands) = channel::open().map_err(AgentError::system(doing))?;
         let progress = Arc::new(AtomicU64::new(0));
         let (all_shown, buffer) = (true, vec![0; 64 << 10]);
         let passing = Passing {
@@ -74,7 +74,10 @@ impl Tail {
             buffer,
             followed: Vec::new(),
         };
-        std::thread::Builder::new().name("logs".into()).spawn(move || passing.run()).map_err(system)?;
+        std::thread::Builder::new()
+            .name("logs".into())
+            .spawn(move || passing.run())
+            .map_err(AgentError::system(doing))?;
         Ok(Tail { commands: sender, progress })
     }
 

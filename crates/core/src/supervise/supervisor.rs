@@ -23,15 +23,7 @@ pub struct Supervisor {
     excused: u32,
     /// Whether a restart was counted since the last round formed.
     has_new_restart: bool,
-    /// The nodes of the last round, where they are known.
-    nodes: Vec<NodeDesc>,
-    /// Whether all of them are ours.
-    are_all_ours: bool,
-    /// Whether nodes have left the round or wait for the next one.
-    has_round_changed: bool,
-    peers: Peers,
-    /// The nodes of the round that have workers, if that is known. Matters to nodes without workers only.
-    working_nodes: Option<Vec<NodeDesc>>,
+    round: Round,
     /// Whether the nodes that wait for the next round have been reported.
     waiting_is_reported: bool,
     /// When the workers were last started.
@@ -48,6 +40,20 @@ pub struct Supervisor {
     /// Whether no process of the workers is left.
     alone: bool,
     orders: VecDeque<Order>,
+}
+
+/// What is known about the last round.
+#[derive(Debug, Clone, Default)]
+struct Round {
+    /// Its nodes, where they are known.
+    nodes: Vec<NodeDesc>,
+    /// Whether all of them are ours.
+    are_all_ours: bool,
+    /// Whether nodes have left it or wait for the next one.
+    has_changed: bool,
+    peers: Peers,
+    /// The nodes that have workers, if that is known. Matters to nodes without workers only.
+    working_nodes: Option<Vec<NodeDesc>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,11 +93,7 @@ impl Supervisor {
             restarts: 0,
             excused: 0,
             has_new_restart: false,
-            nodes: Vec::new(),
-            are_all_ours: true,
-            has_round_changed: false,
-            peers: Peers::default(),
-            working_nodes: None,
+            round: Round::default(),
             waiting_is_reported: false,
             started_at: MonoTime::default(),
             short_failures: 0,
@@ -133,9 +135,8 @@ impl Supervisor {
         match self.phase {
             Phase::Joining(told) => self.while_joining(event, told),
             Phase::Running if self.policy.runs_once => self.while_running_once(event),
-            Phase::Running => self.while_running(event),
             Phase::Finishing { .. } if self.policy.runs_once => self.while_finishing_once(event),
-            Phase::Finishing { .. } => self.while_finishing(event),
+            Phase::Running | Phase::Finishing { .. } => self.while_in_round(event),
             Phase::Stopping { then, .. } => self.while_stopping(event, then),
             Phase::Ended => {}
         }
@@ -147,7 +148,7 @@ impl Supervisor {
         if matches!(self.phase, Phase::Joining(_) | Phase::Ended) {
             return;
         }
-        self.has_round_changed |= !seen.is_intact();
+        self.round.has_changed |= !seen.is_intact();
         if let Phase::Finishing { closed_since } = &mut self.phase
             && seen.is_closed
         {
@@ -159,7 +160,10 @@ impl Supervisor {
         if seen.is_closed {
             return self.handle_closed(reports);
         }
-        let Some(reason) = self.peers.reason_to_reform(seen, reports, self.are_all_ours, now) else { return };
+        let Some(reason) = self.round.peers.reason_to_reform(seen, reports, self.round.are_all_ours, now)
+        else {
+            return;
+        };
         let is_about_lost = !matches!(reason, Reason::Dropped | Reason::PeerRestarts);
         if is_about_lost && reports.is_some_and(|reports| reports.unfinished(seen) > 0) {
             self.report_lost(seen);
@@ -184,7 +188,7 @@ impl Supervisor {
     /// Reports the lost nodes of the round, if there are more than were reported.
     fn report_lost(&mut self, seen: &Membership) {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
-        if lost > std::mem::replace(&mut self.peers.reported, lost) {
+        if lost > std::mem::replace(&mut self.round.peers.reported, lost) {
             self.orders.push_back(Order::ReportLost);
         }
     }
@@ -233,11 +237,10 @@ impl Supervisor {
             (Event::NotFormed { is_spare: true }, None) => self.end(Verdict::Spare, Parting::Nothing),
             (Event::NotFormed { is_spare: false }, None) => self.end(Verdict::Error, Parting::Nothing),
             (Event::Formed { restarts, nodes, are_all_ours }, None) => {
-                let lost_peers = self.nodes.iter().any(|node| !nodes.contains(node));
+                let lost_peers = self.round.nodes.iter().any(|node| !nodes.contains(node));
                 self.restarts = self.restarts.max(restarts);
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
-                (self.nodes, self.are_all_ours, self.has_round_changed) = (nodes, are_all_ours, false);
-                (self.peers, self.working_nodes) = (Peers::default(), None);
+                self.round = Round { nodes, are_all_ours, ..Round::default() };
                 self.workers.fill(Ladder::Running);
                 self.phase = Phase::Running;
                 self.orders.push_back(Order::Start { restarts: self.restarts });
@@ -246,20 +249,23 @@ impl Supervisor {
         }
     }
 
-    fn while_running(&mut self, event: Event) {
-        match event {
-            Event::Exited(worker, exit) if !exit.is_success() => self.fail(worker, exit),
-            Event::Exited(..) => self.finish_if_done(),
-            Event::NotStarted(_) => self.stop(Signal::TERM, Then::End(Verdict::Error, Parting::Close)),
-            Event::Stuck => self.stop(Signal::TERM, Then::End(Verdict::Unhealthy, Parting::Close)),
-            Event::Signalled(signal) => {
-                self.stop(signal, Then::End(Verdict::Signalled(signal), Parting::Leave));
-            }
-            Event::PeerRestarts => self.reform(Reason::PeerRestarts),
-            Event::PeerFailed => self.stop(Signal::TERM, Then::End(Verdict::FailedElsewhere, Parting::Close)),
-            Event::StoreLost => self.stop(Signal::TERM, Then::End(Verdict::Error, Parting::Nothing)),
-            _ => {}
-        }
+    /// Handles an event while the workers run, or have finished and those of other nodes may not have.
+    fn while_in_round(&mut self, event: Event) {
+        let (verdict, parting) = match event {
+            Event::Exited(worker, exit) if !exit.is_success() => return self.fail(worker, exit),
+            Event::Exited(..) => return self.finish_if_done(),
+            Event::PeerRestarts => return self.reform(Reason::PeerRestarts),
+            Event::NotStarted(_) => (Verdict::Error, Parting::Close),
+            Event::Stuck => (Verdict::Unhealthy, Parting::Close),
+            Event::Signalled(signal) => (Verdict::Signalled(signal), Parting::Leave),
+            Event::PeerFailed => (Verdict::FailedElsewhere, Parting::Close),
+            Event::StoreLost => (Verdict::Error, Parting::Nothing),
+            Event::Finished { all: true } => (Verdict::Succeeded, Parting::Close),
+            // The other nodes may go on.
+            Event::Finished { all: false } => (Verdict::Succeeded, Parting::Leave),
+            _ => return,
+        };
+        self.stop(Then::End(verdict, parting));
     }
 
     fn finish_if_done(&mut self) {
@@ -267,20 +273,6 @@ impl Supervisor {
             self.phase = Phase::Finishing { closed_since: None };
             self.orders.push_back(Order::Finish);
         }
-    }
-
-    fn while_finishing(&mut self, event: Event) {
-        let (verdict, parting) = match event {
-            Event::Finished { all: true } => (Verdict::Succeeded, Parting::Close),
-            // The other nodes may go on.
-            Event::Finished { all: false } => (Verdict::Succeeded, Parting::Leave),
-            Event::Signalled(signal) => (Verdict::Signalled(signal), Parting::Leave),
-            Event::StoreLost => (Verdict::Error, Parting::Nothing),
-            Event::PeerFailed => (Verdict::FailedElsewhere, Parting::Close),
-            Event::PeerRestarts => return self.reform(Reason::PeerRestarts),
-            _ => return,
-        };
-        self.stop(Signal::TERM, Then::End(verdict, parting));
     }
 
     fn while_stopping(&mut self, event: Event, then: Then) {
@@ -329,7 +321,7 @@ impl Supervisor {
         if reason == Reason::PeerRestarts {
             self.count_restart();
         }
-        self.stop(Signal::TERM, Then::Join(reason));
+        self.stop(Then::Join(reason));
     }
 
     fn fail(&mut self, worker: LocalRank, exit: Exit) {
@@ -338,14 +330,14 @@ impl Supervisor {
             self.count_restart();
             self.orders.push_back(Order::Announce { worker, is_final: false });
             let left = self.policy.max_restarts - used - 1;
-            return self.stop(Signal::TERM, Then::Join(Reason::WorkerFailed { worker, exit, left }));
+            return self.stop(Then::Join(Reason::WorkerFailed { worker, exit, left }));
         }
-        if self.policy.is_elastic && self.nodes.len() > 1 {
+        if self.policy.is_elastic && self.round.nodes.len() > 1 {
             self.orders.push_back(Order::CheckPeers(worker));
-            return self.stop(Signal::TERM, Then::CheckPeers(worker));
+            return self.stop(Then::CheckPeers(worker));
         }
         self.orders.push_back(Order::Announce { worker, is_final: true });
-        self.stop(Signal::TERM, Then::End(Verdict::Failed, Parting::Close));
+        self.stop(Then::End(Verdict::Failed, Parting::Close));
     }
 
     fn count_restart(&mut self) {
@@ -353,9 +345,13 @@ impl Supervisor {
         self.has_new_restart = true;
     }
 
-    fn stop(&mut self, signal: Signal, then: Then) {
+    /// Ends the workers: with SIGTERM, or with the signal that told the node to end.
+    fn stop(&mut self, then: Then) {
+        let (signal, signals) = match then {
+            Then::End(Verdict::Signalled(signal), _) => (signal, 1),
+            _ => (Signal::TERM, 0),
+        };
         self.workers.iter_mut().for_each(|worker| worker.tell(signal));
-        let signals = u32::from(matches!(then, Then::End(Verdict::Signalled(_), _)));
         self.phase = Phase::Stopping { then, signals };
     }
 
@@ -438,7 +434,7 @@ impl Supervisor {
         let (since, mut pause) = self.pause?;
         let has_failed =
             matches!(self.phase, Phase::Stopping { then: Then::Join(Reason::WorkerFailed { .. }), .. });
-        if has_failed && !self.are_all_ours && !self.has_round_changed {
+        if has_failed && !self.round.are_all_ours && !self.round.has_changed {
             pause = pause.max(Policy::TORCH_NOTICE_TIMEOUT);
         }
         Some(since.after(pause))

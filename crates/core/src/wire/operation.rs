@@ -5,14 +5,13 @@
 
 use std::fmt;
 
+use super::field::{self, Field, Operand, Payload, Walk};
 use super::list::{KeyList, PairList};
-use super::operand::{Operand, Payload, Stop, Walk};
-use super::reply::ReplyKind;
-use crate::error::WireError;
+use super::reply::{ReplyKind, ReplyShape};
 
 macro_rules! operations {
-    ($($(#[$doc:meta])* $code:literal $name:ident $text:literal $({ $($field:ident: $type:ty),* })?
-        => $reply:expr, $repeatable:ident;)*) => {
+    ($($(#[$doc:meta])* $code:literal $name:ident $text:literal $({ $($field:ident: $kind:ident),* })?
+        => $reply:ident, $repeat:ident;)*) => {
         /// An operation of the c10d TCPStore protocol.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -34,7 +33,15 @@ macro_rules! operations {
 
             /// Returns whether sending the request twice leaves the store as sending it once does.
             pub fn is_repeatable(self) -> bool {
-                match self { $(Op::$name => $repeatable,)* }
+                match self { $(Op::$name => Repeat::$repeat == Repeat::Yes,)* }
+            }
+
+            pub(super) fn fields(self) -> &'static [Field] {
+                match self { $(Op::$name => &[$($(field::$kind::FIELD),*)?],)* }
+            }
+
+            fn reply_shape(self) -> ReplyShape {
+                match self { $(Op::$name => ReplyShape::$reply,)* }
             }
         }
 
@@ -42,7 +49,7 @@ macro_rules! operations {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs)] // The fields are the operands that `Op` describes.
         pub enum Request<'a> {
-            $($name $({ $($field: $type),* })?,)*
+            $($name $({ $($field: operand_type!($kind 'a)),* })?,)*
         }
 
         impl<'a> Request<'a> {
@@ -55,84 +62,98 @@ macro_rules! operations {
             pub fn encode(&self, out: &mut Vec<u8>) {
                 out.push(self.op() as u8);
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($($field.put(out);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($(field::$kind::put($field, out);)*)? })*
                 }
             }
 
             /// Passes the keys that the request names to `visit`.
             pub fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($($field.for_each_key(visit);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($(field::$kind::for_each_key($field, visit);)*)? })*
                 }
             }
 
-            /// Returns the kind of reply to this request, or `None` if it gets none.
-            #[allow(unused_variables)] // The operands are for the reply column.
-            pub fn reply_kind(&self) -> Option<ReplyKind> {
-                use ReplyKind::*;
-                match self { $(Request::$name $({ $($field),* })? => $reply,)* }
-            }
-
-            /// Reads a request.
+            /// Reads a request. Returns `None` if a byte is missing, a limit is passed, or the code is unknown.
+            ///
+            /// Always inline: a request that goes through memory costs more than reading it.
             #[inline(always)]
-            #[allow(unused_variables, unused_mut, unused_assignments)] // Some requests have no operands.
-            pub(super) fn read(walk: &mut Walk<'a>) -> Result<Request<'a>, Stop> {
-                let [code] = walk.array()?;
-                Ok(match code {
-                    $($code => {
-                        let mut left = <[&str]>::len(&[$($(stringify!($field)),*)?]);
-                        Request::$name $({ $($field: { left -= 1; Operand::take(walk, left == 0)? }),* })?
-                    })*
-                    _ => return Err(WireError::UnknownOp { code }.into()),
+            pub(super) fn read(code: u8, walk: &mut Walk<'a>) -> Option<Request<'a>> {
+                Some(match code {
+                    $($code => Request::$name $({ $($field: field::$kind::take(walk)?),* })?,)*
+                    _ => return None,
                 })
             }
         }
     };
 }
 
-/// The last column of the table.
-const REPEATABLE: bool = true;
-const ONCE: bool = false;
+/// The type of an operand in a request. A projection of [`Operand::Of`] would make requests invariant.
+macro_rules! operand_type {
+    (Key $a:lifetime) => { &$a [u8] };
+    (Bytes $a:lifetime) => { &$a [u8] };
+    (Value $a:lifetime) => { Payload<$a> };
+    (U32 $a:lifetime) => { u32 };
+    (I64 $a:lifetime) => { i64 };
+    (Keys $a:lifetime) => { KeyList<$a> };
+    (Pairs $a:lifetime) => { PairList<$a> };
+}
+
+#[derive(PartialEq)]
+enum Repeat {
+    Yes,
+    No,
+}
 
 operations! {
     /// The first request of a connection: a magic number.
-    0 Validate "validate" { magic: u32 } => None, REPEATABLE;
+    0 Validate "validate" { magic: U32 } => Nothing, Yes;
     /// Stores a value.
-    1 Set "set" { key: &'a [u8], value: Payload<'a> } => None, REPEATABLE;
+    1 Set "set" { key: Key, value: Value } => Nothing, Yes;
     /// Stores a value if the held one is as expected.
-    2 CompareSet "compare_set" { key: &'a [u8], expected: Payload<'a>, desired: Payload<'a> } => Some(Value), ONCE;
+    2 CompareSet "compare_set" { key: Key, expected: Bytes, desired: Value } => Value, No;
     /// Returns the value of a key.
-    3 Get "get" { key: &'a [u8] } => Some(Value), REPEATABLE;
+    3 Get "get" { key: Key } => Value, Yes;
     /// Adds to a number kept as decimal text.
-    4 Add "add" { key: &'a [u8], delta: i64 } => Some(Number), ONCE;
+    4 Add "add" { key: Key, delta: I64 } => Number, No;
     /// Returns whether all these keys are present.
-    5 Check "check" { keys: KeyList<'a> } => Some(Checked), REPEATABLE;
+    5 Check "check" { keys: Keys } => Checked, Yes;
     /// Is answered once all these keys have been present.
-    6 Wait "wait" { keys: KeyList<'a> } => Some(Waited(Op::Wait)), REPEATABLE;
+    6 Wait "wait" { keys: Keys } => Waited, Yes;
     /// Returns the number of keys.
-    7 NumKeys "num_keys" => Some(Number), REPEATABLE;
+    7 NumKeys "num_keys" => Number, Yes;
     /// Removes a key.
-    8 DeleteKey "delete_key" { key: &'a [u8] } => Some(Number), REPEATABLE;
+    8 DeleteKey "delete_key" { key: Key } => Number, Yes;
     /// Lengthens a value.
-    9 Append "append" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
+    9 Append "append" { key: Key, value: Value } => Nothing, No;
     /// Returns the values of several keys.
-    10 MultiGet "multi_get" { keys: KeyList<'a> } => Some(Values(keys.len() as u64)), REPEATABLE;
+    10 MultiGet "multi_get" { keys: Keys } => Values, Yes;
     /// Stores several values at once.
-    11 MultiSet "multi_set" { pairs: PairList<'a> } => None, REPEATABLE;
+    11 MultiSet "multi_set" { pairs: Pairs } => Nothing, Yes;
     /// Ends the wait of this connection.
-    12 CancelWait "cancel_wait" => Some(Waited(Op::CancelWait)), ONCE;
+    12 CancelWait "cancel_wait" => Waited, No;
     /// Is answered with the same number.
-    13 Ping "ping" { nonce: u32 } => Some(Nonce), REPEATABLE;
+    13 Ping "ping" { nonce: U32 } => Nonce, Yes;
     /// Puts an item at the end of a queue.
-    14 QueuePush "queue_push" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
+    14 QueuePush "queue_push" { key: Key, value: Value } => Nothing, No;
     /// Takes the item at the head of a queue.
-    15 QueuePop "queue_pop" { key: &'a [u8] } => Some(Popped), ONCE;
+    15 QueuePop "queue_pop" { key: Key } => Popped, No;
     /// Returns the number of items in a queue.
-    16 QueueLen "queue_len" { key: &'a [u8] } => Some(Number), REPEATABLE;
+    16 QueueLen "queue_len" { key: Key } => Number, Yes;
     /// Returns the names of all keys.
-    17 ListKeys "list_keys" => Some(Keys), REPEATABLE;
+    17 ListKeys "list_keys" => Keys, Yes;
     /// Is answered once `world_size` connections have asked the same.
-    18 Barrier "barrier" { key: &'a [u8], world_size: i64 } => Some(Waited(Op::Barrier)), ONCE;
+    18 Barrier "barrier" { key: Key, world_size: I64 } => Waited, No;
+}
+
+impl Request<'_> {
+    /// Returns the kind of reply to this request, or `None` if it gets none.
+    pub fn reply_kind(&self) -> Option<ReplyKind> {
+        let values = match self {
+            Request::MultiGet { keys } => keys.len() as u64,
+            _ => 0,
+        };
+        self.op().reply_shape().kind(self.op(), values)
+    }
 }
 
 impl fmt::Display for Op {

@@ -1,20 +1,18 @@
-//! What `rallypoint join` is told, and the parameters of a rendezvous that come of it. Everything that is wrong is said
-//! at once.
+//! The command line of `rallypoint join`, and the parameters of a rendezvous that follow from it.
 
 use std::ffi::OsString;
 
 use clap::Args;
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_address_of_another, parse_rendezvous_config,
 };
 
 /// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
 ///
 /// Once it has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
 /// participants. Without a command it then stays in the rendezvous until a signal, joining again (and printing another
-/// line) when other nodes want to come in. With a command it runs that as this node's one worker, with GROUP_RANK,
-/// GROUP_WORLD_SIZE, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID and
-/// TORCHELASTIC_USE_AGENT_STORE set, and ends with its exit code.
+/// line) when other nodes want to come in. With a command it runs that as this node's one worker, with torch's environment
+/// (RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and ends with its exit code.
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
@@ -65,48 +63,29 @@ pub(crate) struct JoinArgs {
 
 impl JoinArgs {
     pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let (mut config, mut wrong) = read_rendezvous_config(&self.rdzv_conf);
+        let wrong = |text: String| RendezvousError::Parameters(vec![text]);
+        let mut config = parse_rendezvous_config(&self.rdzv_conf)?;
         match (self.rdzv_backend.as_str(), self.node_rank) {
             ("static", Some(rank)) => {
                 drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
             }
             (_, None) => {}
             (backend, Some(_)) => {
-                wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
+                let text = format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself");
+                return Err(wrong(text));
             }
         }
-        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|why| {
-            wrong.push(why);
-            (1, 1)
-        });
         if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
-            wrong.push(format!("--local-addr {address}: this machine does not have that address"));
+            return Err(wrong(format!("--local-addr {address}: this machine does not have that address")));
         }
-        let lines = |error: RendezvousError| error.to_string().lines().map(String::from).collect::<Vec<_>>();
-        let make = |min, max| {
-            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
-        };
-        // What is wrong with the numbers must not hide what is wrong with the rest.
-        let made = make(min, max).or_else(|error| {
-            wrong.extend(lines(error));
-            make(1, 1)
-        });
-        let made = made.and_then(|parameters| parameters.with_config(config));
-        let made = made.map(|parameters| parameters.with_local_addr(self.local_addr.clone()));
-        match made {
-            Ok(parameters) => {
-                wrong.extend(parameters.check());
-                match wrong.is_empty() {
-                    true => Ok(parameters),
-                    false => Err(RendezvousError::Parameters(wrong)),
-                }
-            }
-            Err(error) => {
-                let mut more = lines(error);
-                more.retain(|line| !wrong.contains(line));
-                wrong.extend(more);
-                Err(RendezvousError::Parameters(wrong))
-            }
+        let (min, max) = nodes(&self.nnodes).map_err(wrong)?;
+        let parameters =
+            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)?
+                .with_config(config)?
+                .with_local_addr(self.local_addr.clone());
+        match parameters.check() {
+            wrong if wrong.is_empty() => Ok(parameters),
+            wrong => Err(RendezvousError::Parameters(wrong)),
         }
     }
 }

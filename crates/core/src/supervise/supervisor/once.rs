@@ -2,7 +2,7 @@
 
 use super::{Phase, Supervisor, Then};
 use crate::rendezvous::{Membership, MonoTime};
-use crate::supervise::event::{Event, LocalRank, Signal};
+use crate::supervise::event::{Event, LocalRank};
 use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
 use crate::supervise::peers::Reports;
 use crate::supervise::policy::Policy;
@@ -20,7 +20,7 @@ impl Supervisor {
                 self.orders.extend(workers.map(|worker| Order::Send(worker, signal)));
             }
             Event::StoreLost if is_idle => self.end(Verdict::Error, Parting::Nothing),
-            Event::WorkingNodes(nodes) => self.working_nodes = Some(nodes),
+            Event::WorkingNodes(nodes) => self.round.working_nodes = Some(nodes),
             _ => {}
         }
     }
@@ -41,14 +41,14 @@ impl Supervisor {
         now: MonoTime,
     ) {
         let lost = reports.map_or(0, |reports| reports.unfinished(seen));
-        let is_lost = self.peers.confirm_lost(seen, lost, now).is_some();
+        let is_lost = self.round.peers.confirm_lost(seen, lost, now).is_some();
         self.report_lost(seen);
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
                 // The next round begins when this node has left, too.
                 self.orders.extend([Order::ReportFailed, Order::Leave]);
-                self.stop(Signal::TERM, Then::End(Verdict::RoundOver, Parting::Nothing));
+                self.stop(Then::End(Verdict::RoundOver, Parting::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
@@ -67,7 +67,7 @@ impl Supervisor {
         if seen.is_closed {
             return self.end(Verdict::Spare, Parting::Nothing);
         }
-        let has_workers = match &self.working_nodes {
+        let has_workers = match &self.round.working_nodes {
             Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
             None => now.since(self.started_at) < Policy::WORKERS_REPORT_GRACE,
         };
@@ -76,7 +76,7 @@ impl Supervisor {
             _ if seen.is_dropped => self.join(Reason::Dropped),
             _ if seen.is_round_over => self.join(Reason::RoundOver),
             waiting if !has_workers => self.join(Reason::NodesWaiting(waiting)),
-            _ if self.working_nodes.is_some() => self.report_waiting(seen),
+            _ if self.round.working_nodes.is_some() => self.report_waiting(seen),
             _ => {}
         }
     }
@@ -92,11 +92,11 @@ impl Supervisor {
 
     fn fail_once(&mut self, verdict: Verdict) {
         self.orders.push_back(Order::ReportFailed);
-        self.stop(Signal::TERM, Then::End(verdict, Parting::Leave));
+        self.stop(Then::End(verdict, Parting::Leave));
     }
 
     fn end_finished(&mut self, parting: Parting) {
-        self.stop(Signal::TERM, Then::End(Verdict::Succeeded, parting));
+        self.stop(Then::End(Verdict::Succeeded, parting));
     }
 }
 

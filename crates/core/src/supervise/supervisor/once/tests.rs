@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::rendezvous::{LossCause, Lost, NodeDesc};
-use crate::supervise::event::Exit;
+use crate::supervise::event::{Exit, Signal};
 
 const GRACE: Duration = Duration::from_secs(30);
 
