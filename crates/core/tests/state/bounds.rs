@@ -174,6 +174,18 @@ fn dicts_and_sets_together_hold_no_more_than_the_lists_of_a_state() {
 }
 
 #[test]
+fn the_address_of_many_nodes_on_one_host_is_written_once_in_each_list() {
+    let node = |pid| NodeDesc::new("x".repeat(255), pid, 0);
+    let limits = Limits::default();
+    let state = State {
+        participants: (0..10_000).map(|pid| (node(pid), pid)).collect(),
+        wait_list: (10_000..20_000).map(node).collect(),
+        ..State::default()
+    };
+    assert!(pickle::encode(&state, &limits).unwrap().len() < 1 << 20);
+}
+
+#[test]
 fn a_state_that_names_each_node_anew_in_each_list_is_within_the_bounds() {
     let count = 300;
     let limits = limits_with(|limits| limits.state_nodes = count);

@@ -1,6 +1,6 @@
 //! A state as a pickle of protocol 4, without frames. It checks nothing: reading back does.
 //!
-//! What all nodes or all times refer to is written once and put into the memo, and so is a node that has a heartbeat.
+//! What all nodes or all times refer to is written once and put into the memo, and so is each address and each node.
 //! Nothing else is put aside, which makes the state no longer than torch's.
 
 use super::opcode as op;
@@ -27,28 +27,30 @@ enum Shared {
     Utc,
 }
 
-struct Writer {
+struct Writer<'a> {
     bytes: Vec<u8>,
     /// How many things are in the memo.
     memo: Memo,
     shared: [Option<Memo>; 8],
+    /// The address of the node that was written last: nodes of one host follow each other.
+    addr: Option<(&'a str, Memo)>,
 }
 
 /// Returns the bytes of `state`.
 pub(super) fn write(state: &State) -> Vec<u8> {
     let nodes = state.last_heartbeats.len().max(state.participants.len());
     let bytes = Vec::with_capacity(512 + nodes * BYTES_PER_NODE);
-    let mut writer = Writer { bytes, memo: 0, shared: [None; 8] };
+    let mut writer = Writer { bytes, memo: 0, shared: [None; 8], addr: None };
     writer.put(&[op::PROTO, 4]);
     writer.state(state);
     writer.put(&[op::STOP]);
     writer.bytes
 }
 
-impl Writer {
+impl<'a> Writer<'a> {
     // ---- objects ----
 
-    fn state(&mut self, state: &State) {
+    fn state(&mut self, state: &'a State) {
         self.class(Shared::Torch, op::TORCH, "_RendezvousState");
         self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
         self.text("round");
@@ -107,11 +109,17 @@ impl Writer {
     }
 
     /// Writes the node and puts it into the memo.
-    fn node(&mut self, node: &NodeDesc) -> Memo {
+    fn node(&mut self, node: &'a NodeDesc) -> Memo {
         self.shared(Shared::NodeClass, |writer| writer.class(Shared::Torch, op::TORCH, "_NodeDesc"));
         self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
         self.shared(Shared::Addr, |writer| writer.text("addr"));
-        self.text(&node.addr);
+        match self.addr {
+            Some((addr, memo)) if *addr == *node.addr => self.recall(memo),
+            _ => {
+                self.text(&node.addr);
+                self.addr = Some((&node.addr, self.memoize()));
+            }
+        }
         self.shared(Shared::Pid, |writer| writer.text("pid"));
         self.int(node.pid.into());
         self.shared(Shared::LocalId, |writer| writer.text("local_id"));
@@ -143,7 +151,7 @@ impl Writer {
     // ---- memo ----
 
     /// Writes the thing itself the first time, and a reference from then on.
-    fn shared(&mut self, thing: Shared, write: impl FnOnce(&mut Writer)) {
+    fn shared(&mut self, thing: Shared, write: impl FnOnce(&mut Self)) {
         match self.shared[thing as usize] {
             Some(memo) => self.recall(memo),
             None => {
