@@ -57,7 +57,7 @@ impl Batches {
         let sets: Vec<&[Vec<u8>]> = sets.chunks(per_request).collect();
         let batches = (0..requests.div_ceil(in_flight))
             .map(|batch| {
-                let mut exchange = Exchange::named(name(workload.kind));
+                let mut exchange = Exchange::named(workload.name());
                 for n in 0..in_flight {
                     let keys = sets[(batch * in_flight + n) % sets.len()];
                     exchange = with_request(exchange, workload.kind, keys, &value);
@@ -67,20 +67,6 @@ impl Batches {
             .collect();
         let preset = !matches!(workload.kind, Kind::Add | Kind::Set | Kind::MultiSet);
         Batches { batches, keys: requests * per_request, preset: preset.then_some(value) }
-    }
-}
-
-fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Add => "add",
-        Kind::Get => "get",
-        Kind::Set => "set",
-        Kind::Check => "check",
-        Kind::Wait => "wait",
-        Kind::CompareSet => "compare_set",
-        Kind::MultiGet => "multi_get",
-        Kind::MultiSet => "multi_set",
-        Kind::Cancel | Kind::Connect | Kind::Bootstrap | Kind::Barrier => "gathering",
     }
 }
 
@@ -97,7 +83,7 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
         Kind::Wait => exchange.answered(Request::Wait { keys: list }, &Reply::Stop),
         // Puts the same value again, so that it succeeds whoever was there before.
         Kind::CompareSet => exchange.answered(
-            Request::CompareSet { key, expected: value, desired: value.into() },
+            Request::CompareSet { key, expected: value.into(), desired: value.into() },
             &value_reply(value),
         ),
         Kind::MultiGet => {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rallypoint_core::Quantity;
+
 use crate::error::BenchError;
 
 /// A kind of load.
@@ -40,7 +42,9 @@ pub struct Workload {
 }
 
 /// Name, kind, what a size means, and the size if none is given.
-const NAMES: [(&str, Kind, Sized, Option<usize>); 12] = [
+type Row = (&'static str, Kind, Sized, Option<usize>);
+
+const NAMES: [Row; 12] = [
     ("add", Kind::Add, Sized::Nothing, None),
     ("get", Kind::Get, Sized::ValueBytes, None),
     ("set", Kind::Set, Sized::ValueBytes, None),
@@ -71,10 +75,18 @@ impl Workload {
         self.size.is_some()
     }
 
+    fn row(self) -> &'static Row {
+        NAMES.iter().find(|row| row.1 == self.kind).expect("every kind has a row")
+    }
+
+    /// Its name, without a size.
+    pub(crate) fn name(self) -> &'static str {
+        self.row().0
+    }
+
     /// What the number after its name counts.
     pub(crate) fn sized(self) -> Sized {
-        let row = NAMES.iter().find(|row| row.1 == self.kind);
-        row.map_or(Sized::Nothing, |row| row.2)
+        self.row().2
     }
 
     /// Parses a list of names with commas between them; `all` is all of them.
@@ -110,30 +122,18 @@ impl FromStr for Workload {
 }
 
 fn bounded(text: &str, size: &str, sized: Sized) -> Result<usize, String> {
-    let (digits, unit) = match sized {
-        Sized::ValueBytes => size
-            .strip_suffix("MiB")
-            .map(|digits| (digits, 1 << 20))
-            .or_else(|| size.strip_suffix("KiB").map(|digits| (digits, 1 << 10)))
-            .unwrap_or((size, 1)),
-        _ => (size, 1),
+    let (size, most, what) = match sized {
+        Sized::ValueBytes => (usize::read(size).ok(), MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
+        Sized::Keys => (size.parse().ok(), MOST_KEYS, "keys"),
+        _ => (size.parse().ok(), 65_536, "clients"),
     };
-    let (most, what) = match sized {
-        Sized::ValueBytes => (MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
-        Sized::Keys => (MOST_KEYS, "keys"),
-        _ => (65_536, "clients"),
-    };
-    digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|number| number.checked_mul(unit))
-        .filter(|size| (1..=most).contains(size))
+    size.filter(|size| (1..=most).contains(size))
         .ok_or_else(|| format!("{text:?}: the size must be from 1 to {most} {what}"))
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|row| row.1 == self.kind).map_or("", |row| row.0);
+        let name = self.name();
         match (self.size, self.sized()) {
             (None, _) => f.write_str(name),
             (Some(size), Sized::ValueBytes) if size % (1 << 20) == 0 => write!(f, "{name}-{}MiB", size >> 20),

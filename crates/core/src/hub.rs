@@ -70,8 +70,7 @@ impl ConnectionId {
 /// What the driver does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Read up to `len` bytes, and report them with [`Hub::handle_bytes`], or their absence with [`Hub::handle_end`] or
-    /// [`Hub::handle_nothing`].
+    /// Read up to `len` bytes, and report them with [`Hub::handle_bytes`], or their end with [`Hub::handle_end`].
     Read {
         /// The connection.
         id: ConnectionId,
@@ -79,15 +78,9 @@ pub enum Action {
         len: usize,
     },
     /// Send what [`Hub::transmit`] returns, and report it with [`Hub::handle_sent`].
-    Send {
-        /// The connection.
-        id: ConnectionId,
-    },
+    Send(ConnectionId),
     /// Close the connection. The hub has forgotten it.
-    Close {
-        /// The connection.
-        id: ConnectionId,
-    },
+    Close(ConnectionId),
 }
 
 /// Something for the log.
@@ -219,7 +212,7 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Handles bytes that were read. `is_drained` says that there were no more.
+    /// Handles bytes that were read. `is_drained` says that there were no more, or none at all.
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
         let Some(connection) = self.find(id) else { return };
         // The end of the bytes may have been announced before; then no further event announces it.
@@ -228,13 +221,6 @@ impl<L: EffectLog> Hub<L> {
         self.feed(id.index(), bytes, now);
         self.queue_send(id.index());
         self.queue_read_if_unread(id.index());
-    }
-
-    /// Handles a read that found no bytes.
-    pub fn handle_nothing(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.find(id) {
-            connection.unread = false;
-        }
     }
 
     /// Handles the end of the peer's bytes.
@@ -317,11 +303,11 @@ impl<L: EffectLog> Hub<L> {
                 connection.in_send_queue = false;
                 let id = connection.id;
                 if connection.outbox.unsent() > 0 {
-                    return Some(Action::Send { id });
+                    return Some(Action::Send(id));
                 }
                 if connection.closing {
                     self.connections.remove(index);
-                    return Some(Action::Close { id });
+                    return Some(Action::Close(id));
                 }
                 self.close_if_finished(index, now);
             } else {
@@ -518,11 +504,9 @@ impl<L: EffectLog> Hub<L> {
     fn count_input(&mut self, index: usize, now: Duration) {
         let connection = &mut self.connections[index];
         let held = connection.session.held();
-        if held == 0 && connection.held == 0 {
+        if held == 0 && connection.held == 0 && connection.receiving.is_none() {
             // Nearly every turn ends here.
-            if connection.receiving.is_none() {
-                return;
-            }
+            return;
         }
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
@@ -583,7 +567,7 @@ impl<L: EffectLog> Hub<L> {
     // ---- closing ----
 
     fn close_if_finished(&mut self, index: usize, now: Duration) {
-        if self.connections.get(index).is_some_and(|c| !c.closing && c.is_finished(&self.limits)) {
+        if self.connections[index].is_finished(&self.limits) {
             self.close(index, now);
         }
     }

@@ -10,25 +10,25 @@ pub trait Quantity: Sized {
     fn print(&self) -> String;
 }
 
-/// A number and its unit.
-fn split(text: &str) -> Option<(u64, &str)> {
+/// Parses a number with one of these units, which are named with their factors.
+fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    Some((text[..digits].parse().ok()?, text[digits..].trim()))
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
 }
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const BYTES: [(&str, u64); 8] =
+    [("", 1), ("KiB", KIB), ("K", KIB), ("k", KIB), ("MiB", MIB), ("M", MIB), ("GiB", GIB), ("G", GIB)];
+const MILLISECONDS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
 
 impl Quantity for usize {
     fn read(text: &str) -> Result<usize, &'static str> {
-        let wrong = "a number, or a size such as 512KiB, 8MiB or 4GiB";
-        let (number, unit) = split(text).ok_or(wrong)?;
-        let unit = match unit {
-            "" => 1,
-            "KiB" | "K" | "k" => 1 << 10,
-            "MiB" | "M" => 1 << 20,
-            "GiB" | "G" => 1 << 30,
-            _ => return Err(wrong),
-        };
-        number.checked_mul(unit).and_then(|size| usize::try_from(size).ok()).ok_or(wrong)
+        let bytes = parse(text, &BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.ok_or("a number, or a size such as 512KiB, 8MiB or 4GiB")
     }
 
     fn print(&self) -> String {
@@ -53,14 +53,7 @@ impl Quantity for u32 {
 
 impl Quantity for Duration {
     fn read(text: &str) -> Result<Duration, &'static str> {
-        let wrong = "a time such as 250ms, 10s or 2min";
-        let (number, unit) = split(text).ok_or(wrong)?;
-        match unit {
-            "ms" => Ok(Duration::from_millis(number)),
-            "s" | "" => Ok(Duration::from_secs(number)),
-            "min" => number.checked_mul(60).map(Duration::from_secs).ok_or(wrong),
-            _ => Err(wrong),
-        }
+        parse(text, &MILLISECONDS).map(Duration::from_millis).ok_or("a time such as 250ms, 10s or 2min")
     }
 
     fn print(&self) -> String {

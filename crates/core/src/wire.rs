@@ -5,15 +5,14 @@
 //! against a limit before they allocate anything for it. Requests are views into the bytes that arrived.
 
 mod decoder;
-mod field;
 mod list;
+mod operand;
 mod operation;
 mod reply;
-mod scan;
 
 pub use decoder::{Decoded, Frame, ReplyDecoder, RequestDecoder};
-pub use field::Payload;
-pub use list::{KeyList, PairList};
+pub use list::{KeyList, List, PairList};
+pub use operand::Payload;
 pub use operation::{Op, Request};
 pub use reply::{Reply, ReplyKind};
 

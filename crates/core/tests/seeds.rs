@@ -71,7 +71,7 @@ fn request_seeds() -> Seeds {
     let value = |bytes: &'static [u8]| bytes.into();
     let operations = [
         Request::Set { key: b"/k", value: value(b"v") },
-        Request::CompareSet { key: b"/k", expected: b"", desired: value(b"v") },
+        Request::CompareSet { key: b"/k", expected: b"".into(), desired: value(b"v") },
         Request::Get { key: b"/k" },
         Request::Add { key: b"/n", delta: -5 },
         Request::Check { keys: KeyList::new(&keys) },

@@ -1,13 +1,13 @@
 //! Free ports: found, or held so that no other process can take them before they are used.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
 use crate::error::{Result, StoreError};
 
-/// A port held by a bound socket. Hand it over to a server ([`Listen::from`](crate::Listen)) and nobody can take the
-/// port in between.
+/// A port held by a bound socket. A server can listen on this socket ([`ReservedPort::listen`]), so that no other program can
+/// take the port in between.
 #[derive(Debug)]
 pub struct ReservedPort {
     socket: Socket,
@@ -44,13 +44,9 @@ pub(crate) const BACKLOG: i32 = i32::MAX;
 
 /// Holds a free port on all addresses of this machine: IPv6 and IPv4 together where there is IPv6, else IPv4.
 pub fn reserve_port() -> Result<ReservedPort> {
-    let six = bind_wildcard(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into());
-    let socket = match six {
-        Ok(socket) => Ok(socket),
-        Err(_) => bind_wildcard(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()),
-    };
     let failed = |error| StoreError::Listen { address: "any free port".into(), error };
-    let socket = socket.map_err(failed)?;
+    let four = |_| bind((Ipv4Addr::UNSPECIFIED, 0).into(), false);
+    let socket = bind((Ipv6Addr::UNSPECIFIED, 0).into(), false).or_else(four).map_err(failed)?;
     let port = socket.local_addr().map_err(failed)?.as_socket().map_or(0, |address| address.port());
     Ok(ReservedPort { socket, port })
 }
@@ -60,10 +56,13 @@ pub fn free_port() -> Result<u16> {
     reserve_port().map(|held| held.port())
 }
 
-fn bind_wildcard(domain: Domain, address: SocketAddr) -> std::io::Result<Socket> {
-    let socket = Socket::new(domain, Type::STREAM, None)?;
-    if domain == Domain::IPV6 {
-        socket.set_only_v6(false)?;
+/// Binds a socket. The unspecified IPv6 address includes all of IPv4. With `reuse`, other sockets with this option can have
+/// the same address unless one of them listens.
+pub(crate) fn bind(address: SocketAddr, reuse: bool) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(reuse)?;
+    if let IpAddr::V6(ip) = address.ip() {
+        socket.set_only_v6(!ip.is_unspecified())?;
     }
     socket.bind(&address.into())?;
     Ok(socket)

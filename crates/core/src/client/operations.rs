@@ -160,7 +160,7 @@ impl<I: Io> Client<I> {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Value, Failure> {
-        let request = Request::CompareSet { key, expected, desired: desired.into() };
+        let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
         let held = value(self.exchange(request, deadline).await?);
         // An answer that is what was expected may mean that nothing is there.
         if *held != *expected || expected.is_empty() {
@@ -178,7 +178,7 @@ impl<I: Io> Client<I> {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Option<Exchange>, Failure> {
-        let request = Request::CompareSet { key, expected, desired: desired.into() };
+        let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
         self.call(Op::CompareSet, deadline, async |connection| {
             if !self.server().is_capable_of("stored") {
                 return Ok(None);

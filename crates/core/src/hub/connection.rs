@@ -104,25 +104,15 @@ impl Connection {
 
     /// Records how much of a request has arrived. Returns whether the request in progress is another one than before.
     pub(super) fn track_request(&mut self, now: Duration) -> bool {
-        let decoder = self.session.decoder();
+        let (decoder, before) = (self.session.decoder(), self.receiving);
         let request = decoder.started();
-        match (decoder.received(), &mut self.receiving) {
-            (None, None) => false,
-            (None, receiving) => {
-                *receiving = None;
-                true
+        self.receiving = decoder.received().map(|len| match before {
+            Some(same) if same.request == request => {
+                Receiving { grown: if same.len == len { same.grown } else { now }, len, ..same }
             }
-            (Some(len), Some(receiving)) if receiving.request == request => {
-                if receiving.len != len {
-                    (receiving.grown, receiving.len) = (now, len);
-                }
-                false
-            }
-            (Some(len), receiving) => {
-                *receiving = Some(Receiving { request, grown: now, len, period: (now, len) });
-                true
-            }
-        }
+            _ => Receiving { request, grown: now, len, period: (now, len) },
+        });
+        before.map(|before| before.request) != self.receiving.map(|receiving| receiving.request)
     }
 
     /// Returns whether the time for a handshake, a request or a reply is running.

@@ -36,7 +36,7 @@ impl Session {
         if !is_plain || input.first() == Some(&(Op::Validate as u8)) {
             return None;
         }
-        self.decoder.next_in_place(input, limits).map(|(request, _)| request)
+        self.decoder.next_in_place(input, limits)
     }
 
     /// Returns the next request for the engine: one that was held back, or one taken off the front of `input`. While a request

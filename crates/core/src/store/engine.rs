@@ -289,7 +289,7 @@ impl<L: EffectLog> Engine<L> {
             }
             Request::Set { key, value } => return self.set(key, value),
             Request::CompareSet { key, expected, desired } => {
-                Reply::Value(self.compare_set(client, key, expected, desired)?)
+                Reply::Value(self.compare_set(client, key, expected.bytes(), desired)?)
             }
             Request::Add { key, delta } => Reply::Number(self.add(key, delta)?),
             Request::Check { keys } => {

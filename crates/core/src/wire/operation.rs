@@ -5,13 +5,14 @@
 
 use std::fmt;
 
-use super::field::{self, Field, Operand, Payload, Walk};
 use super::list::{KeyList, PairList};
-use super::reply::{ReplyKind, ReplyShape};
+use super::operand::{Operand, Payload, Stop, Walk};
+use super::reply::ReplyKind;
+use crate::error::WireError;
 
 macro_rules! operations {
-    ($($(#[$doc:meta])* $code:literal $name:ident $text:literal $({ $($field:ident: $kind:ident),* })?
-        => $reply:ident, $repeat:ident;)*) => {
+    ($($(#[$doc:meta])* $code:literal $name:ident $text:literal $({ $($field:ident: $type:ty),* })?
+        => $reply:expr, $repeatable:ident;)*) => {
         /// An operation of the c10d TCPStore protocol.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -33,15 +34,7 @@ macro_rules! operations {
 
             /// Returns whether sending the request twice leaves the store as sending it once does.
             pub fn is_repeatable(self) -> bool {
-                match self { $(Op::$name => Repeat::$repeat == Repeat::Yes,)* }
-            }
-
-            pub(super) fn fields(self) -> &'static [Field] {
-                match self { $(Op::$name => &[$($(field::$kind::FIELD),*)?],)* }
-            }
-
-            fn reply_shape(self) -> ReplyShape {
-                match self { $(Op::$name => ReplyShape::$reply,)* }
+                match self { $(Op::$name => $repeatable,)* }
             }
         }
 
@@ -49,7 +42,7 @@ macro_rules! operations {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs)] // The fields are the operands that `Op` describes.
         pub enum Request<'a> {
-            $($name $({ $($field: operand_type!($kind 'a)),* })?,)*
+            $($name $({ $($field: $type),* })?,)*
         }
 
         impl<'a> Request<'a> {
@@ -62,98 +55,84 @@ macro_rules! operations {
             pub fn encode(&self, out: &mut Vec<u8>) {
                 out.push(self.op() as u8);
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($(field::$kind::put($field, out);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($($field.put(out);)*)? })*
                 }
             }
 
             /// Passes the keys that the request names to `visit`.
             pub fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($(field::$kind::for_each_key($field, visit);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($($field.for_each_key(visit);)*)? })*
                 }
             }
 
-            /// Reads a request. Returns `None` if a byte is missing, a limit is passed, or the code is unknown.
-            ///
-            /// Always inline: a request that goes through memory costs more than reading it.
+            /// Returns the kind of reply to this request, or `None` if it gets none.
+            #[allow(unused_variables)] // The operands are for the reply column.
+            pub fn reply_kind(&self) -> Option<ReplyKind> {
+                use ReplyKind::*;
+                match self { $(Request::$name $({ $($field),* })? => $reply,)* }
+            }
+
+            /// Reads a request.
             #[inline(always)]
-            pub(super) fn read(code: u8, walk: &mut Walk<'a>) -> Option<Request<'a>> {
-                Some(match code {
-                    $($code => Request::$name $({ $($field: field::$kind::take(walk)?),* })?,)*
-                    _ => return None,
+            #[allow(unused_variables, unused_mut, unused_assignments)] // Some requests have no operands.
+            pub(super) fn read(walk: &mut Walk<'a>) -> Result<Request<'a>, Stop> {
+                let [code] = walk.array()?;
+                Ok(match code {
+                    $($code => {
+                        let mut left = <[&str]>::len(&[$($(stringify!($field)),*)?]);
+                        Request::$name $({ $($field: { left -= 1; Operand::take(walk, left == 0)? }),* })?
+                    })*
+                    _ => return Err(WireError::UnknownOp { code }.into()),
                 })
             }
         }
     };
 }
 
-/// The type of an operand in a request. A projection of [`Operand::Of`] would make requests invariant.
-macro_rules! operand_type {
-    (Key $a:lifetime) => { &$a [u8] };
-    (Bytes $a:lifetime) => { &$a [u8] };
-    (Value $a:lifetime) => { Payload<$a> };
-    (U32 $a:lifetime) => { u32 };
-    (I64 $a:lifetime) => { i64 };
-    (Keys $a:lifetime) => { KeyList<$a> };
-    (Pairs $a:lifetime) => { PairList<$a> };
-}
-
-#[derive(PartialEq)]
-enum Repeat {
-    Yes,
-    No,
-}
+/// The last column of the table.
+const REPEATABLE: bool = true;
+const ONCE: bool = false;
 
 operations! {
     /// The first request of a connection: a magic number.
-    0 Validate "validate" { magic: U32 } => Nothing, Yes;
+    0 Validate "validate" { magic: u32 } => None, REPEATABLE;
     /// Stores a value.
-    1 Set "set" { key: Key, value: Value } => Nothing, Yes;
+    1 Set "set" { key: &'a [u8], value: Payload<'a> } => None, REPEATABLE;
     /// Stores a value if the held one is as expected.
-    2 CompareSet "compare_set" { key: Key, expected: Bytes, desired: Value } => Value, No;
+    2 CompareSet "compare_set" { key: &'a [u8], expected: Payload<'a>, desired: Payload<'a> } => Some(Value), ONCE;
     /// Returns the value of a key.
-    3 Get "get" { key: Key } => Value, Yes;
+    3 Get "get" { key: &'a [u8] } => Some(Value), REPEATABLE;
     /// Adds to a number kept as decimal text.
-    4 Add "add" { key: Key, delta: I64 } => Number, No;
+    4 Add "add" { key: &'a [u8], delta: i64 } => Some(Number), ONCE;
     /// Returns whether all these keys are present.
-    5 Check "check" { keys: Keys } => Checked, Yes;
+    5 Check "check" { keys: KeyList<'a> } => Some(Checked), REPEATABLE;
     /// Is answered once all these keys have been present.
-    6 Wait "wait" { keys: Keys } => Waited, Yes;
+    6 Wait "wait" { keys: KeyList<'a> } => Some(Waited(Op::Wait)), REPEATABLE;
     /// Returns the number of keys.
-    7 NumKeys "num_keys" => Number, Yes;
+    7 NumKeys "num_keys" => Some(Number), REPEATABLE;
     /// Removes a key.
-    8 DeleteKey "delete_key" { key: Key } => Number, Yes;
+    8 DeleteKey "delete_key" { key: &'a [u8] } => Some(Number), REPEATABLE;
     /// Lengthens a value.
-    9 Append "append" { key: Key, value: Value } => Nothing, No;
+    9 Append "append" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
     /// Returns the values of several keys.
-    10 MultiGet "multi_get" { keys: Keys } => Values, Yes;
+    10 MultiGet "multi_get" { keys: KeyList<'a> } => Some(Values(keys.len() as u64)), REPEATABLE;
     /// Stores several values at once.
-    11 MultiSet "multi_set" { pairs: Pairs } => Nothing, Yes;
+    11 MultiSet "multi_set" { pairs: PairList<'a> } => None, REPEATABLE;
     /// Ends the wait of this connection.
-    12 CancelWait "cancel_wait" => Waited, No;
+    12 CancelWait "cancel_wait" => Some(Waited(Op::CancelWait)), ONCE;
     /// Is answered with the same number.
-    13 Ping "ping" { nonce: U32 } => Nonce, Yes;
+    13 Ping "ping" { nonce: u32 } => Some(Nonce), REPEATABLE;
     /// Puts an item at the end of a queue.
-    14 QueuePush "queue_push" { key: Key, value: Value } => Nothing, No;
+    14 QueuePush "queue_push" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
     /// Takes the item at the head of a queue.
-    15 QueuePop "queue_pop" { key: Key } => Popped, No;
+    15 QueuePop "queue_pop" { key: &'a [u8] } => Some(Popped), ONCE;
     /// Returns the number of items in a queue.
-    16 QueueLen "queue_len" { key: Key } => Number, Yes;
+    16 QueueLen "queue_len" { key: &'a [u8] } => Some(Number), REPEATABLE;
     /// Returns the names of all keys.
-    17 ListKeys "list_keys" => Keys, Yes;
+    17 ListKeys "list_keys" => Some(Keys), REPEATABLE;
     /// Is answered once `world_size` connections have asked the same.
-    18 Barrier "barrier" { key: Key, world_size: I64 } => Waited, No;
-}
-
-impl Request<'_> {
-    /// Returns the kind of reply to this request, or `None` if it gets none.
-    pub fn reply_kind(&self) -> Option<ReplyKind> {
-        let values = match self {
-            Request::MultiGet { keys } => keys.len() as u64,
-            _ => 0,
-        };
-        self.op().reply_shape().kind(self.op(), values)
-    }
+    18 Barrier "barrier" { key: &'a [u8], world_size: i64 } => Some(Waited(Op::Barrier)), ONCE;
 }
 
 impl fmt::Display for Op {

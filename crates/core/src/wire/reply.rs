@@ -1,7 +1,7 @@
 //! Replies: what a server answers. The bytes of a reply don't say what it is; the client knows which kind it expects.
 
-use super::field::{put_string, read_u64};
-use super::list::Strings;
+use super::list::KeyList;
+use super::operand::{Operand, Payload, Stop, Walk, put_string};
 use super::operation::Op;
 use super::{STOP_WAITING, WAIT_CANCELED};
 use crate::error::WireError;
@@ -57,34 +57,24 @@ pub enum ReplyKind {
     Keys,
 }
 
-/// The reply column of the table of operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplyShape {
-    Nothing,
-    Waited,
-    Checked,
-    Number,
-    Nonce,
-    Value,
-    Values,
-    Popped,
-    Keys,
-}
-
-impl ReplyShape {
-    /// Returns the kind of reply to a request with this operation that names `values` keys.
-    pub(super) fn kind(self, op: Op, values: u64) -> Option<ReplyKind> {
-        Some(match self {
-            ReplyShape::Nothing => return None,
-            ReplyShape::Waited => ReplyKind::Waited(op),
-            ReplyShape::Checked => ReplyKind::Checked,
-            ReplyShape::Number => ReplyKind::Number,
-            ReplyShape::Nonce => ReplyKind::Nonce,
-            ReplyShape::Value => ReplyKind::Value,
-            ReplyShape::Values => ReplyKind::Values(values),
-            ReplyShape::Popped => ReplyKind::Popped,
-            ReplyShape::Keys => ReplyKind::Keys,
-        })
+impl ReplyKind {
+    /// Walks to the end of a reply of this kind.
+    pub(super) fn skip(self, walk: &mut Walk<'_>) -> Result<(), Stop> {
+        match self {
+            ReplyKind::Waited(_) | ReplyKind::Checked => walk.array::<1>().map(drop),
+            ReplyKind::Number => i64::take(walk, true).map(drop),
+            ReplyKind::Nonce => u32::take(walk, true).map(drop),
+            ReplyKind::Value => Payload::take(walk, true).map(drop),
+            ReplyKind::Values(count) => walk.list::<Payload>(count).map(drop),
+            ReplyKind::Popped => match i64::take(walk, false)? {
+                ..=0 => Ok(()),
+                _ => Payload::take(walk, true).map(drop),
+            },
+            ReplyKind::Keys => match i64::take(walk, false)? {
+                found @ ..0 => Err(WireError::BadReplyCount { found }.into()),
+                count => walk.list::<&[u8]>(count as u64).map(drop),
+            },
+        }
     }
 }
 
@@ -110,42 +100,33 @@ impl Reply {
         }
     }
 
-    /// Parses a whole reply of this kind.
-    pub(super) fn parse(kind: ReplyKind, bytes: &[u8]) -> Result<Option<Reply>, WireError> {
-        let number = |at| read_u64(bytes, at).map(|n| n as i64);
+    /// Reads a whole reply of this kind, to which [`ReplyKind::skip`] has found the end.
+    pub(super) fn read(kind: ReplyKind, walk: &mut Walk<'_>) -> Result<Reply, Stop> {
         Ok(match kind {
-            ReplyKind::Waited(op) => match bytes.first() {
-                Some(&STOP_WAITING) => Some(Reply::Stop),
-                Some(&WAIT_CANCELED) => Some(Reply::Canceled),
-                Some(&found) => return Err(WireError::BadReplyByte { op, found }),
-                None => None,
+            ReplyKind::Waited(op) => match walk.array()? {
+                [STOP_WAITING] => Reply::Stop,
+                [WAIT_CANCELED] => Reply::Canceled,
+                [found] => return Err(WireError::BadReplyByte { op, found }.into()),
             },
-            ReplyKind::Checked => match bytes.first() {
-                Some(0) => Some(Reply::Checked(true)),
-                Some(1) => Some(Reply::Checked(false)),
-                Some(&found) => return Err(WireError::BadReplyByte { op: Op::Check, found }),
-                None => None,
+            ReplyKind::Checked => match walk.array()? {
+                [0] => Reply::Checked(true),
+                [1] => Reply::Checked(false),
+                [found] => return Err(WireError::BadReplyByte { op: Op::Check, found }.into()),
             },
-            ReplyKind::Number => number(0).map(Reply::Number),
-            ReplyKind::Nonce => bytes.first_chunk().map(|nonce| Reply::Nonce(u32::from_le_bytes(*nonce))),
-            ReplyKind::Value => bytes.get(8..).map(|value| Reply::Value(Value::copied(value))),
-            ReplyKind::Values(_) => all(bytes, Value::copied).map(Reply::Values),
-            ReplyKind::Popped => number(0).map(|before| Reply::Popped {
-                before,
-                item: bytes.get(16..).map(Value::copied).filter(|_| before > 0),
-            }),
-            ReplyKind::Keys => {
-                bytes.get(8..).and_then(|keys| all(keys, |key| Key::from(key))).map(Reply::Keys)
+            ReplyKind::Number => Reply::Number(i64::take(walk, true)?),
+            ReplyKind::Nonce => Reply::Nonce(u32::take(walk, true)?),
+            ReplyKind::Value => Reply::Value(Payload::take(walk, true)?.to_value()),
+            ReplyKind::Values(count) => {
+                Reply::Values(walk.list::<Payload>(count)?.iter().map(|value| value.to_value()).collect())
             }
+            ReplyKind::Popped => {
+                let before = i64::take(walk, false)?;
+                let item = if before > 0 { Some(Payload::take(walk, true)?.to_value()) } else { None };
+                Reply::Popped { before, item }
+            }
+            ReplyKind::Keys => Reply::Keys(KeyList::take(walk, true)?.iter().map(Key::from).collect()),
         })
     }
-}
-
-/// Returns the strings that make up `bytes`, each as `keep` keeps it, or `None` if the bytes are anything else.
-fn all<T>(bytes: &[u8], keep: impl Fn(&[u8]) -> T) -> Option<Vec<T>> {
-    let mut strings = Strings(bytes);
-    let all = strings.by_ref().map(keep).collect();
-    strings.is_at_end().then_some(all)
 }
 
 #[cfg(test)]
@@ -202,7 +183,10 @@ mod tests {
         let keys: [&[u8]; 2] = [b"a", b"b"];
         let keys = KeyList::new(&keys);
         for (request, kind) in [
-            (Request::CompareSet { key: b"k", expected: b"", desired: b""[..].into() }, ReplyKind::Value),
+            (
+                Request::CompareSet { key: b"k", expected: b"".into(), desired: b""[..].into() },
+                ReplyKind::Value,
+            ),
             (Request::Get { key: b"k" }, ReplyKind::Value),
             (Request::Add { key: b"k", delta: 1 }, ReplyKind::Number),
             (Request::Check { keys }, ReplyKind::Checked),

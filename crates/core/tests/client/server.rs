@@ -243,6 +243,7 @@ impl Model {
                 one(Reply::Number(sum))
             }
             Request::CompareSet { key, expected, desired } => {
+                let expected = expected.bytes();
                 let held = self.values.get(key).cloned();
                 self.stored = held.as_deref().map_or(expected.is_empty(), |held| held == expected);
                 if self.stored {

@@ -61,9 +61,11 @@ impl Operation {
     pub(crate) fn with_request<T>(&self, with: impl FnOnce(Request<'_>) -> T) -> Option<T> {
         Some(match self {
             Operation::Set(key, value) => with(Request::Set { key, value: (&**value).into() }),
-            Operation::CompareSet(key, expected, desired) => {
-                with(Request::CompareSet { key, expected, desired: (&**desired).into() })
-            }
+            Operation::CompareSet(key, expected, desired) => with(Request::CompareSet {
+                key,
+                expected: (&**expected).into(),
+                desired: (&**desired).into(),
+            }),
             Operation::Get(key) => with(Request::Get { key }),
             Operation::Add(key, delta) => with(Request::Add { key, delta: *delta }),
             Operation::Check(keys) => with(Request::Check { keys: KeyList::new(&slices(keys)) }),
@@ -133,7 +135,7 @@ impl From<Request<'_>> for Operation {
             Request::Validate { .. } => unreachable!("the session keeps it to itself"),
             Request::Set { key, value } => Operation::Set(key.into(), value.bytes().into()),
             Request::CompareSet { key, expected, desired } => {
-                Operation::CompareSet(key.into(), expected.into(), desired.bytes().into())
+                Operation::CompareSet(key.into(), expected.bytes().into(), desired.bytes().into())
             }
             Request::Get { key } => Operation::Get(key.into()),
             Request::Add { key, delta } => Operation::Add(key.into(), delta),

@@ -118,15 +118,14 @@ impl<L: EffectLog> Loopback<L> {
     fn act(&mut self, action: Action) {
         match action {
             Action::Read { id, len } => {
-                let Some(peer) = self.peers.get_mut(&id) else { return self.hub.handle_nothing(id) };
+                let Some(peer) = self.peers.get_mut(&id) else { return };
                 let read: Vec<u8> = peer.sending.drain(..len.min(peer.sending.len())).collect();
                 match (read.is_empty(), peer.has_ended) {
                     (true, true) => self.hub.handle_end(id),
-                    (true, false) => self.hub.handle_nothing(id),
-                    (false, _) => self.hub.handle_bytes(id, &read, read.len() < len, self.now),
+                    _ => self.hub.handle_bytes(id, &read, read.len() < len, self.now),
                 }
             }
-            Action::Send { id } => {
+            Action::Send(id) => {
                 let (slices, count) = self.hub.transmit(id);
                 let mut bytes = slices[..count].concat();
                 assert!(!bytes.is_empty(), "nothing to send");
@@ -139,7 +138,7 @@ impl<L: EffectLog> Loopback<L> {
                 self.received.entry(id).or_default().extend_from_slice(&bytes);
                 self.hub.handle_sent(id, bytes.len(), bytes.len() == offered, self.now);
             }
-            Action::Close { id } => {
+            Action::Close(id) => {
                 self.peers.remove(&id);
             }
         }

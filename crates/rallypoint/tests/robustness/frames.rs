@@ -15,7 +15,7 @@ fn writes() -> Vec<Vec<u8>> {
     vec![
         message(Request::Set { key: b"/k", value }),
         message(Request::Append { key: b"/k", value }),
-        message(Request::CompareSet { key: b"/k", expected: b"", desired: value }),
+        message(Request::CompareSet { key: b"/k", expected: b"".into(), desired: value }),
         message(Request::Add { key: b"/k", delta: 1 }),
         message(Request::QueuePush { key: b"/k", value }),
         message(Request::MultiSet { pairs: PairList::new(&[(b"/k", b"1"), (b"/k2", b"2")]) }),

@@ -17,7 +17,7 @@ fn one_of_each() -> Vec<Vec<u8>> {
     let (keys, entries) = (list(&["/k"]), pairs(&[("/k", "v")]));
     let requests = [
         Request::Set { key, value },
-        Request::CompareSet { key, expected: b"", desired: value },
+        Request::CompareSet { key, expected: b"".into(), desired: value },
         Request::Get { key },
         Request::Add { key, delta: 1 },
         Request::Check { keys: KeyList::new(&keys) },

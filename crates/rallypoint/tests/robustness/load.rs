@@ -218,7 +218,7 @@ impl Dice {
         message(match Op::ALL[self.below(Op::ALL.len())] {
             Op::Validate => Request::Validate { magic: number as u32 },
             Op::Set => Request::Set { key, value },
-            Op::CompareSet => Request::CompareSet { key, expected: b"1", desired: value },
+            Op::CompareSet => Request::CompareSet { key, expected: b"1".into(), desired: value },
             Op::Get => Request::Get { key },
             Op::Add => Request::Add { key, delta: number },
             Op::Check => Request::Check { keys: KeyList::new(&keys) },

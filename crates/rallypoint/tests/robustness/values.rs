@@ -19,7 +19,11 @@ fn assert_refused(server: &Server, request: Request<'_>) {
 
 fn compare_set(client: &mut Client, key: &str, expected: &str, desired: &str) -> String {
     let (key, expected) = (key.as_bytes(), expected.as_bytes());
-    match client.ask(Request::CompareSet { key, expected, desired: desired.as_bytes().into() }) {
+    match client.ask(Request::CompareSet {
+        key,
+        expected: expected.into(),
+        desired: desired.as_bytes().into(),
+    }) {
         Reply::Value(value) => String::from_utf8(value.to_vec()).unwrap(),
         other => panic!("{other:?}"),
     }
@@ -159,7 +163,11 @@ fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
     let held = client.value("/k");
     assert_eq!(held.len(), 8 * MIB);
     // What is held is not too long for any other request.
-    let reply = client.ask(Request::CompareSet { key: b"/k", expected: &held, desired: (&b"v"[..]).into() });
+    let reply = client.ask(Request::CompareSet {
+        key: b"/k",
+        expected: held[..].into(),
+        desired: (&b"v"[..]).into(),
+    });
     assert_eq!(reply, Reply::Value((&b"v"[..]).into()));
     let line = server.first_offence();
     assert!(line.contains("/k") && line.contains("12582912"), "{line}");
@@ -178,7 +186,7 @@ fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
     assert_refused(&server, Request::Set { key, value });
     assert_refused(&server, Request::Append { key, value });
     assert_refused(&server, Request::Add { key, delta: 1 });
-    assert_refused(&server, Request::CompareSet { key, expected: b"", desired: value });
+    assert_refused(&server, Request::CompareSet { key, expected: b"".into(), desired: value });
     assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/1", b"w"), (b"/new", b"w")]) });
     assert_eq!(client.num_keys(), 10);
     assert_eq!(client.value("/1"), b"v", "none of a refused multi_set");

@@ -13,7 +13,7 @@ fn w01_a_failed_compare_set_on_an_absent_key_wakes_nobody() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
-    other.ask(Request::CompareSet { key: b"/k", expected: b"x", desired: (&b"new"[..]).into() });
+    other.ask(Request::CompareSet { key: b"/k", expected: b"x".into(), desired: (&b"new"[..]).into() });
     waiter.cancel_what_still_waits();
     drop((waiter, other));
     server.assert_unharmed();
@@ -59,7 +59,7 @@ fn w03_a_compare_set_that_creates_the_key_wakes_its_waiter() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
-    other.ask(Request::CompareSet { key: b"/k", expected: b"", desired: (&b"new"[..]).into() });
+    other.ask(Request::CompareSet { key: b"/k", expected: b"".into(), desired: (&b"new"[..]).into() });
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"new");
     drop((waiter, other));

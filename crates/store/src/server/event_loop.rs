@@ -129,8 +129,8 @@ impl EventLoop {
             while let Some(action) = self.hub.poll_action(now) {
                 match action {
                     Action::Read { id, len } => self.read(id, len, now),
-                    Action::Send { id } => self.send(id, now),
-                    Action::Close { id } => self.close(id),
+                    Action::Send(id) => self.send(id, now),
+                    Action::Close(id) => self.close(id),
                 }
             }
             self.log_events();
@@ -169,7 +169,9 @@ impl EventLoop {
             Ok(0) => self.hub.handle_end(id),
             // A short read has drained the socket: what comes later raises a new event.
             Ok(read) => self.hub.handle_bytes(id, &self.buffer[..read], read < len, now),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.hub.handle_nothing(id),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.hub.handle_bytes(id, &[], true, now);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => self.hub.handle_readable(id, false),
             Err(_) => self.hub.handle_failure(id, now),
         }

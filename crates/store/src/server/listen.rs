@@ -1,14 +1,15 @@
 //! Opening the listening sockets: exactly what was asked for, and no more.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::TcpListener;
 use rallypoint_core::Limits;
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
-use crate::port::{BACKLOG, ReservedPort};
+use crate::port::{self, BACKLOG};
 
 /// One place to listen.
 #[derive(Debug)]
@@ -18,8 +19,6 @@ pub enum Listen {
     Endpoint(Endpoint),
     /// A socket that listens already.
     Socket(std::net::TcpListener),
-    /// A port that was held for this.
-    Reserved(ReservedPort),
 }
 
 impl Listen {
@@ -41,12 +40,6 @@ impl From<std::net::TcpListener> for Listen {
     }
 }
 
-impl From<ReservedPort> for Listen {
-    fn from(held: ReservedPort) -> Self {
-        Listen::Reserved(held)
-    }
-}
-
 /// Opens them all, or none.
 pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
@@ -54,7 +47,6 @@ pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListen
         match place {
             Listen::Endpoint(endpoint) => listeners.extend(open_endpoint(&endpoint)?),
             Listen::Socket(listener) => listeners.push(listener),
-            Listen::Reserved(held) => listeners.push(held.listen()?),
         }
     }
     if listeners.is_empty() {
@@ -76,20 +68,20 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     }
     let addresses = endpoint.resolve()?;
     // With port 0 the first address picks one and the others must get the same; they may not, so try again.
-    let mut last = None;
-    for _ in 0..if endpoint.port == 0 { 16 } else { 1 } {
+    let mut attempts = if endpoint.port == 0 { 16 } else { 1 };
+    loop {
+        attempts -= 1;
         match open_all(&addresses) {
-            Err(error) if error.is_address_in_use() => last = Some(error),
+            Err(error) if error.is_address_in_use() && attempts > 0 => {}
             other => return other,
         }
     }
-    Err(last.expect("an attempt was made"))
 }
 
 fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
     let mut listeners: Vec<std::net::TcpListener> = Vec::new();
-    for address in addresses {
-        let mut address = *address;
+    let mut missing = None;
+    for mut address in addresses.iter().copied() {
         if address.port() == 0
             && let Some(first) = listeners.first().and_then(|listener| listener.local_addr().ok())
         {
@@ -97,26 +89,22 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
         }
         match open_address(address) {
             // `localhost` may name an address this machine doesn't have; one of them is enough.
-            Err(StoreError::Listen { error, .. })
-                if addresses.len() > 1 && error.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            Err(StoreError::Listen { address, error }) if error.kind() == ErrorKind::AddrNotAvailable => {
+                missing.get_or_insert(StoreError::Listen { address, error });
+            }
             other => listeners.push(other?),
         }
     }
-    match listeners.is_empty() {
-        false => Ok(listeners),
-        true => open_address(addresses[0]).map(|listener| vec![listener]),
+    match missing {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
     }
 }
 
 fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
     let open = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // So that a server can come back at once although connections of the last one linger.
-        socket.set_reuse_address(true)?;
-        if let IpAddr::V6(ip) = address.ip() {
-            socket.set_only_v6(!ip.is_unspecified())?;
-        }
-        socket.bind(&address.into())?;
+        // A server can come back at once although connections of the last one linger.
+        let socket = port::bind(address, true)?;
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };

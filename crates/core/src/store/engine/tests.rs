@@ -168,7 +168,7 @@ fn append<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
 }
 
 fn cas<'a>(key: &'a [u8], expected: &'a [u8], desired: &'a [u8]) -> Request<'a> {
-    Request::CompareSet { key, expected, desired: desired.into() }
+    Request::CompareSet { key, expected: expected.into(), desired: desired.into() }
 }
 
 fn delete(key: &[u8]) -> Request<'_> {

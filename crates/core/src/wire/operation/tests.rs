@@ -35,7 +35,7 @@ fn every_operation_travels_as_torch_writes_it() {
         (Request::Validate { magic: MAGIC }, "00 ce f7 85 3c"),
         (Request::Set { key: b"/k", value: b"v"[..].into() }, "01 02.. 2f 6b 01.. 76"),
         (
-            Request::CompareSet { key: b"/k", expected: b"", desired: b"v"[..].into() },
+            Request::CompareSet { key: b"/k", expected: b"".into(), desired: b"v"[..].into() },
             "02 02.. 2f 6b 00.. 01.. 76",
         ),
         (Request::Get { key: b"/k" }, "03 02.. 2f 6b"),

@@ -1,0 +1,359 @@
+//! The operands of messages: how each is read, bounded and written.
+
+use bytes::Bytes;
+
+use super::list::{List, Repr};
+use crate::error::{WireError, printable};
+use crate::limits::Limits;
+use crate::value::Value;
+
+/// The limits that hold for one message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    key: usize,
+    value: usize,
+    keys: usize,
+    pub(super) frame: usize,
+}
+
+impl Bounds {
+    /// The bounds of bytes that were checked before.
+    const NONE: Bounds = Bounds { key: usize::MAX, value: usize::MAX, keys: usize::MAX, frame: usize::MAX };
+
+    #[inline]
+    pub(super) fn of_request(limits: &Limits) -> Bounds {
+        Bounds {
+            key: limits.key_len,
+            value: limits.value_len,
+            keys: limits.keys_per_request,
+            frame: limits.frame_len,
+        }
+    }
+
+    /// A server may return whatever it holds, so only the length of the whole reply is bounded.
+    pub(super) fn of_reply(limits: &Limits) -> Bounds {
+        let most = limits.reply_len;
+        Bounds { key: most, value: most, keys: usize::MAX, frame: most }
+    }
+}
+
+/// Why a message cannot be read to its end.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Bytes are missing. The length of the whole message is known if its last operand has begun to arrive.
+    Missing { end: Option<usize> },
+    /// The bytes are not the protocol, or pass a limit.
+    Invalid(Box<WireError>),
+}
+
+impl From<WireError> for Stop {
+    #[cold]
+    fn from(error: WireError) -> Stop {
+        Stop::Invalid(Box::new(error))
+    }
+}
+
+/// The next `len` bytes of a message, from `at` on, have not all arrived.
+#[cold]
+fn missing(at: usize, len: usize, is_last: bool, limit: usize) -> Stop {
+    // Saturating: a limit may be set as high as the number goes.
+    let end = at.saturating_add(len);
+    match end > limit {
+        true => WireError::FrameTooLong { len: end as u64, limit }.into(),
+        false => Stop::Missing { end: is_last.then_some(end) },
+    }
+}
+
+#[cold]
+fn value_too_long(key: Option<&[u8]>, len: u64, limit: usize) -> Stop {
+    WireError::ValueTooLong { key: key.map(printable), len, limit }.into()
+}
+
+/// How much of the list in a message was walked through before. A list may be long and arrive in many pieces; everything else
+/// is read again from the start of the message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Walked {
+    Nothing,
+    /// All but `left` items, which are `len` bytes.
+    Some {
+        left: u64,
+        len: usize,
+    },
+    All,
+}
+
+/// A position in the bytes of a message.
+///
+/// Nearly all of this is always inline: a request that goes through memory costs more than reading it.
+pub(super) struct Walk<'a> {
+    rest: &'a [u8],
+    /// The length of all bytes, read or not.
+    len: usize,
+    bounds: Bounds,
+    walked: Walked,
+    /// The last key, to name it in an error about its value.
+    key: Option<&'a [u8]>,
+    /// The buffer around the message, if a stored value may share that buffer.
+    owner: Option<&'a Bytes>,
+}
+
+impl<'a> Walk<'a> {
+    /// Starts at the front of bytes that may end anywhere.
+    #[inline(always)]
+    pub(super) fn over(bytes: &'a [u8], bounds: Bounds, walked: Walked) -> Walk<'a> {
+        Walk { rest: bytes, len: bytes.len(), bounds, walked, key: None, owner: None }
+    }
+
+    /// Starts at the front of a whole message that another walk has checked.
+    #[inline]
+    pub(super) fn over_checked(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Walk<'a> {
+        Walk { owner, ..Walk::over(bytes, Bounds::NONE, Walked::All) }
+    }
+
+    /// Returns the bytes that were not read.
+    #[inline(always)]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Returns how many bytes were read.
+    #[inline(always)]
+    pub(super) fn position(&self) -> usize {
+        self.len - self.rest.len()
+    }
+
+    /// Returns how much of a list the walk has passed.
+    pub(super) fn walked(&self) -> Walked {
+        self.walked
+    }
+
+    #[inline(always)]
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let Some((array, rest)) = self.rest.split_first_chunk() else {
+            return Err(missing(self.position(), N, false, self.bounds.frame));
+        };
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, len: u64, is_last: bool) -> Result<&'a [u8], Stop> {
+        let Some((bytes, rest)) = self.rest.split_at_checked(len as usize) else {
+            return Err(missing(self.position(), len as usize, is_last, self.bounds.frame));
+        };
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// Passes a list of this many items. Returns its bytes.
+    #[inline(always)]
+    pub(super) fn list<T: Operand<'a> + Copy>(&mut self, count: u64) -> Result<List<'a, T>, Stop> {
+        let list = self.rest;
+        let (mut left, len) = match self.walked {
+            Walked::Nothing => (count, 0),
+            Walked::Some { left, len } => (left, len),
+            Walked::All => (0, list.len()),
+        };
+        let least = (self.position() as u64).saturating_add(count.saturating_mul(T::LEAST));
+        if least > self.bounds.frame as u64 {
+            return Err(WireError::FrameTooLong { len: least, limit: self.bounds.frame }.into());
+        }
+        self.rest = &list[len..];
+        while left > 0 {
+            let len = list.len() - self.rest.len();
+            if let Err(stop) = T::take(self, left == 1) {
+                self.walked = Walked::Some { left, len };
+                return Err(stop);
+            }
+            left -= 1;
+        }
+        Ok(List(Repr::Wire { count: count as usize, bytes: &list[..list.len() - self.rest.len()] }))
+    }
+}
+
+/// Appends a length and the bytes.
+pub(super) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// An operand of a request.
+pub(super) trait Operand<'a>: Sized {
+    /// The least bytes of an item of a list: those of the lengths in it.
+    const LEAST: u64 = 8;
+
+    /// Reads it. `is_last` says that the message ends with it.
+    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop>;
+    /// Appends it to `out` as it travels.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Passes the keys in it to `visit`.
+    fn for_each_key(&self, _visit: &mut dyn FnMut(&[u8])) {}
+}
+
+/// A key.
+impl<'a> Operand<'a> for &'a [u8] {
+    #[inline(always)]
+    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
+        let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.key);
+        if len > limit as u64 {
+            return Err(WireError::KeyTooLong { len, limit }.into());
+        }
+        let key = walk.bytes(len, is_last)?;
+        walk.key = Some(key);
+        Ok(key)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, self);
+    }
+
+    fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
+        visit(self);
+    }
+}
+
+/// A value.
+impl<'a> Operand<'a> for Payload<'a> {
+    #[inline(always)]
+    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
+        let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.value);
+        if len > limit as u64 {
+            return Err(value_too_long(walk.key, len, limit));
+        }
+        Ok(Payload { bytes: walk.bytes(len, is_last)?, owner: walk.owner })
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        // A large value would otherwise be copied while the buffer grows.
+        out.reserve(self.bytes.len() + size_of::<u64>());
+        put_string(out, self.bytes);
+    }
+}
+
+/// A key and a value.
+impl<'a> Operand<'a> for (&'a [u8], &'a [u8]) {
+    const LEAST: u64 = 16;
+
+    #[inline(always)]
+    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
+        Ok((Operand::take(walk, false)?, Payload::take(walk, is_last)?.bytes))
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, self.0);
+        put_string(out, self.1);
+    }
+
+    fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
+        visit(self.0);
+    }
+}
+
+impl<'a, T: Operand<'a> + Copy> Operand<'a> for List<'a, T> {
+    #[inline(always)]
+    fn take(walk: &mut Walk<'a>, _is_last: bool) -> Result<Self, Stop> {
+        let (count, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.keys);
+        if count > limit as u64 {
+            return Err(WireError::TooManyKeys { count, limit }.into());
+        }
+        walk.list(count)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.len() as u64).to_le_bytes());
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
+        self.iter().for_each(|item| item.for_each_key(visit));
+    }
+}
+
+impl Operand<'_> for u32 {
+    #[inline(always)]
+    fn take(walk: &mut Walk<'_>, _is_last: bool) -> Result<Self, Stop> {
+        walk.array().map(u32::from_le_bytes)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+}
+
+impl Operand<'_> for i64 {
+    #[inline(always)]
+    fn take(walk: &mut Walk<'_>, _is_last: bool) -> Result<Self, Stop> {
+        walk.array().map(i64::from_le_bytes)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+}
+
+/// A value inside a message.
+#[derive(Clone, Copy)]
+pub struct Payload<'a> {
+    bytes: &'a [u8],
+    /// The buffer around it, if a stored value may share that buffer.
+    owner: Option<&'a Bytes>,
+}
+
+impl<'a> Payload<'a> {
+    /// Returns the bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Returns the bytes as a value to store. A large value that makes up 8/9 of its message shares the message's buffer; other
+    /// values are copied.
+    pub fn to_value(&self) -> Value {
+        let shares = |owner: &&Bytes| {
+            self.bytes.len() >= Value::SHARED_FROM && owner.len() / 9 * 8 <= self.bytes.len()
+        };
+        match self.owner.filter(shares) {
+            Some(owner) => Value::shared(owner.slice_ref(self.bytes)),
+            None => Value::copied(self.bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Payload<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Self {
+        Payload { bytes, owner: None }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        bytes[..].into()
+    }
+}
+
+impl PartialEq for Payload<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+impl Eq for Payload<'_> {}
+
+impl std::fmt::Debug for Payload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", printable(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_value_does_not_keep_a_message_alive_that_is_a_quarter_longer() {
+        let value = vec![b'v'; Value::SHARED_FROM];
+        let message = Bytes::from([&value[..], &value[..value.len() / 4]].concat());
+        let payload = Payload { bytes: &message[..value.len()], owner: Some(&message) };
+        assert_ne!(payload.to_value().as_ptr(), message.as_ptr());
+    }
+}
