@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rallypoint_core::client::{Backoff, Cancellation, Deadline};
@@ -10,6 +11,37 @@ use rallypoint_core::client::{Backoff, Cancellation, Deadline};
 pub(crate) fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// A timeout that several threads may read and set. It is no mutex, because a forked child reads it: another thread of the
+/// parent may have held the mutex at the fork.
+#[derive(Debug)]
+pub(crate) struct AtomicTimeout(AtomicU64);
+
+impl AtomicTimeout {
+    /// Stands for no timeout.
+    const NONE: u64 = u64::MAX;
+
+    pub(crate) fn new(timeout: Option<Duration>) -> AtomicTimeout {
+        let shared = AtomicTimeout(AtomicU64::default());
+        shared.store(timeout);
+        shared
+    }
+
+    pub(crate) fn load(&self) -> Option<Duration> {
+        match self.0.load(Ordering::Relaxed) {
+            AtomicTimeout::NONE => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Sets the timeout, in microseconds: a longer one than 500,000 years is cut to that.
+    pub(crate) fn store(&self, timeout: Option<Duration>) {
+        let longest = AtomicTimeout::NONE - 1;
+        let micros =
+            timeout.map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(longest).min(longest));
+        self.0.store(micros.unwrap_or(AtomicTimeout::NONE), Ordering::Relaxed);
+    }
 }
 
 pub(crate) fn random() -> u32 {

@@ -18,7 +18,7 @@ use rallypoint_core::{Limits, printable};
 
 use self::place::{Access, Locked, Place};
 use self::view::View;
-use crate::deadline::{now, pause};
+use crate::deadline::{AtomicTimeout, now, pause};
 use crate::error::{Context, FileFault, FileObstacle, Result, StoreError, StoreKind};
 use crate::options::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
@@ -89,7 +89,7 @@ impl FileStoreOptions {
     /// Opens the store and counts it in the file.
     pub fn open(self) -> Result<FileStore> {
         let timeout = self.timeout;
-        let store = FileStore { shared: Arc::new(Shared::new(self)?), timeout: Mutex::new(timeout) };
+        let store = FileStore { shared: Arc::new(Shared::new(self)?), timeout: AtomicTimeout::new(timeout) };
         let names = [REFCOUNT];
         store.shared.change(&store.call(Op::Add, &names), |table| {
             let count = store.shared.count(table, REFCOUNT, 1)?;
@@ -112,7 +112,7 @@ impl FileStoreOptions {
 /// too, and waits up to 5 s for the lock.
 pub struct FileStore {
     shared: Arc<Shared>,
-    timeout: Mutex<Option<Duration>>,
+    timeout: AtomicTimeout,
 }
 
 /// What a store and its copies with other timeouts have in common. It is counted in the file.
@@ -169,7 +169,7 @@ impl FileStore {
     pub fn for_child(&self, timeout: Option<Duration>) -> FileStore {
         let Shared { options, place, .. } = &*self.shared;
         let shared = Shared { options: options.clone(), place: place.clone(), view: Mutex::default() };
-        FileStore { shared: Arc::new(shared), timeout: Mutex::new(timeout) }
+        FileStore { shared: Arc::new(shared), timeout: AtomicTimeout::new(timeout) }
     }
 
     fn call<'a>(&self, op: Op, keys: &'a [&'a str]) -> Call<'a> {
@@ -451,15 +451,15 @@ impl Store for FileStore {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timeout.load()
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.timeout.store(timeout);
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(FileStore { shared: Arc::clone(&self.shared), timeout: Mutex::new(timeout) })
+        Box::new(FileStore { shared: Arc::clone(&self.shared), timeout: AtomicTimeout::new(timeout) })
     }
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {

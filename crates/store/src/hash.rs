@@ -8,7 +8,7 @@ use std::time::Duration;
 use rallypoint_core::client::{Awaited, Cancellation, Deadline, Exchange, Failure};
 use rallypoint_core::wire::Op;
 
-use crate::deadline::now;
+use crate::deadline::{AtomicTimeout, now};
 use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
 
@@ -20,7 +20,7 @@ use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
 pub struct HashStore {
     shared: Arc<Shared>,
     /// Shared with clones, except those that were given a timeout of their own.
-    timeout: Arc<Mutex<Option<Duration>>>,
+    timeout: Arc<AtomicTimeout>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
@@ -101,7 +101,7 @@ impl HashStore {
     pub fn new() -> HashStore {
         HashStore {
             shared: Arc::default(),
-            timeout: Arc::new(Mutex::new(Some(DEFAULT_TIMEOUT))),
+            timeout: Arc::new(AtomicTimeout::new(Some(DEFAULT_TIMEOUT))),
             cancellation: None,
         }
     }
@@ -304,15 +304,15 @@ impl Store for HashStore {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timeout.load()
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.timeout.store(timeout);
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(HashStore { timeout: Arc::new(Mutex::new(timeout)), ..self.clone() })
+        Box::new(HashStore { timeout: Arc::new(AtomicTimeout::new(timeout)), ..self.clone() })
     }
 
     fn has_extended_api(&self) -> bool {

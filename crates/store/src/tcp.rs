@@ -6,7 +6,7 @@ mod sockets;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::Limits;
@@ -15,7 +15,7 @@ use rallypoint_core::client::{
 };
 use rallypoint_core::wire::Op;
 
-use crate::deadline::now;
+use crate::deadline::{AtomicTimeout, now};
 use crate::endpoint::Endpoint;
 use crate::error::{Context, Result, StoreError, StoreKind};
 use crate::options::setters;
@@ -84,7 +84,7 @@ impl TcpStoreOptions {
 /// a timeout of its own. The server that a store started lives as long as the store and its clones.
 pub struct TcpStore {
     client: Arc<Client<Sockets>>,
-    timeout: Mutex<Option<Duration>>,
+    timeout: AtomicTimeout,
     cancellation: Option<Arc<dyn Cancellation>>,
     server: Option<Arc<TcpStoreServer>>,
 }
@@ -93,7 +93,7 @@ impl Clone for TcpStore {
     fn clone(&self) -> TcpStore {
         TcpStore {
             client: Arc::clone(&self.client),
-            timeout: Mutex::new(self.timeout()),
+            timeout: AtomicTimeout::new(self.timeout()),
             cancellation: self.cancellation.clone(),
             server: self.server.clone(),
         }
@@ -159,7 +159,7 @@ impl TcpStore {
         let sockets = Sockets { endpoint, limits: options.limits.clone() };
         let store = TcpStore {
             client: Arc::new(Client::new(sockets, options.limits, options.on_reset)),
-            timeout: Mutex::new(options.timeout),
+            timeout: AtomicTimeout::new(options.timeout),
             cancellation: options.cancellation,
             server,
         };

@@ -1,6 +1,6 @@
 //! The store's operations: keys as they travel, what is refused before anything is sent, and the call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::client::{Cancellation, Client, Deadline, Exchange, Failure, Oversized, ready};
@@ -8,6 +8,7 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
 use super::TcpStore;
 use super::sockets::Sockets;
+use crate::deadline::AtomicTimeout;
 use crate::error::{Result, StoreError, StoreKind};
 use crate::store::{Store, exchange_of};
 
@@ -141,15 +142,15 @@ impl Store for TcpStore {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timeout.load()
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.timeout.store(timeout);
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(TcpStore { timeout: Mutex::new(timeout), ..self.clone() })
+        Box::new(TcpStore { timeout: AtomicTimeout::new(timeout), ..self.clone() })
     }
 
     fn has_extended_api(&self) -> bool {
