@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -29,9 +30,46 @@ pub(crate) struct Events {
 }
 
 enum Sink {
-    /// Standard error.
-    Console,
+    Console(Console),
     File(File, PathBuf),
+}
+
+/// Standard error, written by a thread of its own: if its reader stops reading, the agent continues.
+struct Console {
+    lines: Option<SyncSender<String>>,
+    ended: Receiver<()>,
+}
+
+impl Console {
+    /// Lines that may wait to be written. Further lines are lost.
+    const MAX_LINES: usize = 1024;
+    /// How long the end of the agent waits for the last lines.
+    const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
+
+    fn start() -> Console {
+        let (lines, waiting) = sync_channel::<String>(Console::MAX_LINES);
+        let (end, ended) = sync_channel(1);
+        std::thread::spawn(move || {
+            for line in waiting {
+                // There is no other place to report that standard error is closed.
+                let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            }
+            let _ = end.send(());
+        });
+        Console { lines: Some(lines), ended }
+    }
+
+    fn write(&self, line: String) -> std::io::Result<()> {
+        let lines = self.lines.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        lines.try_send(line).map_err(|_| std::io::Error::other("standard error is not read"))
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.lines = None;
+        let _ = self.ended.recv_timeout(Console::LAST_LINES_TIMEOUT);
+    }
 }
 
 /// What is told of a worker.
@@ -48,7 +86,7 @@ impl Events {
         let error = FirstError::default();
         let sink = match &config.events {
             EventLog::None => None,
-            EventLog::Console => Some(Sink::Console),
+            EventLog::Console => Some(Sink::Console(Console::start())),
             EventLog::File(path) => match File::options().create(true).append(true).open(path) {
                 Ok(file) => Some(Sink::File(file, path.clone())),
                 Err(source) if is_disk_full(&source) => {
@@ -106,9 +144,8 @@ impl Events {
             Some(Sink::File(file, path)) => {
                 file.write_all(line.as_bytes()).map_err(|error| (format!("{path:?}"), error))
             }
-            Some(Sink::Console) => {
-                let written = std::io::stderr().lock().write_all(line.as_bytes());
-                written.map_err(|error| ("on standard error".into(), error))
+            Some(Sink::Console(console)) => {
+                console.write(line).map_err(|error| ("on standard error".into(), error))
             }
             None => Ok(()),
         };
