@@ -145,6 +145,7 @@ impl Pursuit {
         let pending = std::mem::replace(&mut self.pending, Pending::Read);
         match (pending, outcome) {
             (_, Outcome::Failed(fault)) => self.recover(member, fault, began, now.mono),
+            (Pending::Host, _) if self.is_over(member, now.mono) => Operation::End(End::Error),
             (Pending::Host, _) => self.pause(RETRY_INTERVAL, None),
             (Pending::Pause(phase), outcome) => {
                 if outcome == (Outcome::Paused { is_woken: true }) {
@@ -379,8 +380,10 @@ impl Pursuit {
 
     /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
     fn recover(&mut self, member: &mut Member, fault: Fault, began: MonoTime, now: MonoTime) -> Operation {
-        let grace = if self.goal.waits() { ROLLBACK } else { Duration::ZERO };
-        if now >= self.deadline.after(grace) && !self.is_spare(&member.me) {
+        let is_over = self.is_over(member, now);
+        // A heartbeat is over after one call that timed out. It still hosts the store, because no other operation of a node in
+        // a round does.
+        if is_over && self.goal != Goal::KeepAlive {
             return Operation::End(End::Error);
         }
         match member.outage.handle_failure(fault, began, now, &member.settings) {
@@ -392,7 +395,13 @@ impl Pursuit {
             self.pending = Pending::Host;
             return Operation::Host;
         }
-        self.pause(RETRY_INTERVAL, None)
+        if is_over { Operation::End(End::Error) } else { self.pause(RETRY_INTERVAL, None) }
+    }
+
+    /// Whether a failure ends the pursuit, because no time is left for another attempt.
+    fn is_over(&self, member: &Member, now: MonoTime) -> bool {
+        let grace = if self.goal.waits() { ROLLBACK } else { Duration::ZERO };
+        now >= self.deadline.after(grace) && !self.is_spare(&member.me)
     }
 }
 

@@ -502,7 +502,17 @@ fn a_heartbeat_is_tried_again_until_its_time_is_up() {
     let mut driver = Driver::to(Goal::KeepAlive);
     assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }));
     driver.paused();
-    assert_eq!(driver.fail(Fault::Outage, 4), Operation::End(End::Error));
+    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Pause { most: RETRY_INTERVAL, wake: None });
+    driver.paused();
+    driver.read(&complete(&["a", "b"]));
+    assert_eq!(driver.fail(Fault::Outage, 2), Operation::End(End::Error));
+}
+
+#[test]
+fn a_heartbeat_whose_time_is_up_replaces_a_gone_host_and_ends() {
+    let mut driver = Driver::to(Goal::KeepAlive);
+    assert_eq!(driver.fail(Fault::Outage, 6), Operation::Host);
+    assert_eq!(driver.report(Outcome::Done), Operation::End(End::Error));
 }
 
 #[test]
