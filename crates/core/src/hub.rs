@@ -9,6 +9,7 @@ mod connection;
 mod deadlines;
 mod guard;
 mod jobs;
+mod offences;
 mod outbox;
 mod session;
 mod stats;
@@ -31,6 +32,7 @@ use crate::value::Value;
 use crate::wire::{Reply, Request};
 use connection::Connection;
 use jobs::Jobs;
+use offences::Offences;
 use uploads::{Upload, Uploads};
 
 /// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
@@ -131,6 +133,7 @@ pub struct Hub<L = ()> {
     input_held: usize,
     output_held: usize,
     jobs: Option<Jobs>,
+    offences: Offences,
     events: VecDeque<Event>,
     /// The start of the current second of the log, the lines in it, and how many lines were suppressed since the last one.
     logged: (Duration, u32),
@@ -163,6 +166,7 @@ impl<L: EffectLog> Hub<L> {
             input_held: 0,
             output_held: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
+            offences: Offences::default(),
             events: VecDeque::new(),
             logged: (Duration::ZERO, 0),
             suppressed: 0,
@@ -179,6 +183,10 @@ impl<L: EffectLog> Hub<L> {
         self.stats.accepted += 1;
         if self.connections.len() >= self.limits.connections {
             self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() }, now);
+            return None;
+        }
+        if self.offences.is_refused(peer.ip(), now, &self.limits) {
+            self.stats.refused += 1;
             return None;
         }
         self.generation = self.generation.wrapping_add(1);
@@ -574,7 +582,9 @@ impl<L: EffectLog> Hub<L> {
 
     /// Closes a connection for what its peer did.
     fn punish(&mut self, index: usize, reason: CloseReason, now: Duration) {
-        self.report(self.connections[index].peer, reason, now);
+        let peer = self.connections[index].peer;
+        self.offences.count(peer.ip(), now, &self.limits);
+        self.report(peer, reason, now);
         self.close(index, now);
     }
 

@@ -144,6 +144,11 @@ server {
     pub socket_bytes: usize = 4 * MIB, amount;
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30), amount;
+    /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
+    /// one address is every program of the machine.
+    pub offences_per_second: u32 = 20, count;
+    /// How long such an address is refused.
+    pub offence_penalty: Duration = Duration::from_secs(10), amount;
     /// Lines a second in the log about misbehaving peers.
     pub log_lines_per_second: u32 = 10, count;
     /// TCP keep-alive: idle time before the first probe. Torch: keep-alive is off.

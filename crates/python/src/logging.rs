@@ -18,7 +18,11 @@ type Line = (u8, String);
 
 static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 
-fn kept() -> MutexGuard<'static, VecDeque<Line>> {
+/// What was logged and is not forwarded yet.
+pub(crate) type Kept = MutexGuard<'static, VecDeque<Line>>;
+
+/// Locks what is kept. A thread that forks holds this lock, so that no other thread of the parent holds it in the child.
+pub(crate) fn kept() -> Kept {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -14,6 +14,7 @@ use rallypoint_store::{
 };
 
 use crate::calls::signals;
+use crate::logging::{self, Kept};
 
 /// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
 /// would take longer than the rest of a call.
@@ -26,7 +27,7 @@ pub(crate) fn current() -> u32 {
 
 thread_local! {
     /// Held while this thread forks.
-    static HELD: RefCell<Option<SharedServers>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<(SharedServers, Kept)>> = const { RefCell::new(None) };
 }
 
 /// Makes the interpreter call these functions when it forks.
@@ -47,7 +48,7 @@ fn before_fork(py: Python<'_>) {
             None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
         }
     };
-    HELD.set(Some(servers));
+    HELD.set(Some((servers, logging::kept())));
 }
 
 #[pyfunction]
@@ -58,7 +59,7 @@ fn after_in_parent() {
 #[pyfunction]
 fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    if let Some(mut servers) = HELD.take() {
+    if let Some((mut servers, _)) = HELD.take() {
         servers.forget();
     }
 }
@@ -175,6 +176,9 @@ impl Native {
 
     /// The store that this process has opened, if it is a child.
     fn opened_in_child(&self) -> Option<Arc<dyn Store>> {
+        if self.owner.is_current() {
+            return None;
+        }
         let of_child = self.of_child();
         of_child.as_ref().filter(|(process, _)| *process == current()).map(|(_, store)| Arc::clone(store))
     }

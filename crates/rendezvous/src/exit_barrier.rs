@@ -163,9 +163,13 @@ impl ExitBarrier {
         if *generation == Some(self.store.generation()) {
             return;
         }
-        match say_that_it_ended(&*self.store, self.rank) {
-            Ok(()) => *generation = Some(self.store.generation()),
-            Err(error) => tracing::debug!("could not report that this node has finished: {error}"),
+        let reported = say_that_it_ended(&*self.store, self.rank);
+        if let Err(error) = &reported {
+            tracing::debug!("could not report that this node has finished: {error}");
+        }
+        // The count of a report whose answer was lost must not be repeated.
+        if !reported.is_err_and(|error| is_unsent(&error)) {
+            *generation = Some(self.store.generation());
         }
     }
 

@@ -130,6 +130,7 @@ impl HashStore {
     ) -> Option<T> {
         let changed = &self.shared.changed;
         let mut contents = self.contents();
+        let mut asked = now();
         loop {
             if let Some(found) = look(&mut contents) {
                 return Some(found);
@@ -139,13 +140,15 @@ impl HashStore {
                 None => changed.wait(contents).unwrap_or_else(PoisonError::into_inner),
                 Some(slice) => {
                     let waited = changed.wait_timeout(contents, slice);
-                    let (contents, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    if timeout.timed_out() {
+                    let (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                    // Counted from the last time, because changes may interrupt every wait.
+                    if now() - asked < slice {
+                        contents
+                    } else {
                         drop(contents);
                         deadline.on_wait();
+                        asked = now();
                         self.contents()
-                    } else {
-                        contents
                     }
                 }
             };
@@ -329,5 +332,42 @@ impl Store for HashStore {
 
     fn kind(&self) -> StoreKind {
         StoreKind::Hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Counted(AtomicU32);
+
+    impl Cancellation for Counted {
+        fn is_cancelled(&self) -> bool {
+            self.0.load(Ordering::SeqCst) >= 3
+        }
+        fn on_wait(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_wait_is_cancelled_although_other_threads_write_all_the_time() {
+        let store = HashStore::new();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    store.set("busy", b"1").unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let waits = store.with_cancellation(Some(Arc::new(Counted::default()) as _));
+            let error = waits.wait_for(&["absent"], Some(Duration::from_secs(60))).unwrap_err();
+            is_over.store(true, Ordering::SeqCst);
+            assert!(error.context().unwrap().waited < Duration::from_secs(30), "{error}");
+        });
     }
 }

@@ -243,7 +243,10 @@ impl<I: Io> Client<I> {
         match open(ack, report).await {
             Err(broken) if broken.is_closed() && ack == Ack::Ping => {
                 let connection = open(Ack::Check, report).await?;
-                self.server().ack = Ack::Check;
+                // One of our servers has PING, and closed the connection for another reason.
+                if self.server().identity().is_none() {
+                    self.server().ack = Ack::Check;
+                }
                 Ok(connection)
             }
             opened => opened,

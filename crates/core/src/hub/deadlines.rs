@@ -22,6 +22,7 @@ impl<L: EffectLog> Hub<L> {
                 None => self.count_output(index, now),
             }
         }
+        self.offences.forget_old(now, &self.limits);
         if let Some(jobs) = &mut self.jobs {
             self.events.extend(jobs.expire(&mut self.engine, now).into_iter().map(Event::Expired));
         }

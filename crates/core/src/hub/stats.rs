@@ -11,7 +11,7 @@ pub struct ServerStats {
     pub connections: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections refused: too many, no file left, or an address that misbehaved.
+    /// Connections refused: too many, no file left, or an address with too many offences.
     pub refused: u64,
     /// VALIDATE requests with another magic number.
     pub bad_magic: u64,

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::{MAGIC, Op, Request};
+use rallypoint_store::Limits;
 
 use crate::harness::{
-    Client, End, KIB, MIB, Server, alone, announced, assert_undisturbed, header, message, scaled, string,
+    Client, End, KIB, MIB, Server, alone, announced, assert_undisturbed, eventually, header, message, scaled,
+    string,
 };
 
 fn ended_by(server: &Server, bytes: &[u8]) -> End {
@@ -76,6 +78,42 @@ fn c06_ten_thousand_bad_frames_a_second_disturb_nobody() {
         }
     });
     println!("{sent} bad frames in {seconds} s");
+    server.assert_unharmed();
+}
+
+/// An address of this machine that is not a loopback one. Nothing is sent to find it.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket
+        .local_addr()
+        .ok()
+        .map(|address| address.ip())
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+#[test]
+fn c06_an_address_that_keeps_offending_is_refused_for_a_while() {
+    let limits = Limits::default();
+    assert_eq!((limits.offences_per_second, limits.offence_penalty), (20, Duration::from_secs(10)));
+    let Some(ip) = own_address() else {
+        return eprintln!("this machine has a loopback address only: not tested");
+    };
+    let mut server = Server::listening_on("0.0.0.0:0", &["offence_penalty=1s", "offences_per_second=5"]);
+    let from_outside = (ip, server.address().port()).into();
+    let mut there_already = Client::connect(from_outside);
+    let frame = header(Op::Set, &[u64::MAX]);
+    let offend = || Client::try_connect(from_outside).is_ok_and(|mut client| client.try_send(&frame).is_ok());
+    let start = Instant::now();
+    // It may take more than six where a second passes among them.
+    while offend() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is never refused");
+    }
+    // Not who is connected already, nor anybody from elsewhere.
+    there_already.ping();
+    server.connect().ping();
+    eventually(Duration::from_secs(5), "the time is up", || Client::try_connect(from_outside).is_ok());
+    drop(there_already);
     server.assert_unharmed();
 }
 

@@ -60,8 +60,8 @@ const SLICE: Duration = Duration::from_millis(200);
 /// The longest round trip to a store at which waiting for a signal pays. Beyond it, canceling the wait costs more than the
 /// wait saves.
 const WAIT_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long the removal of old keys may hold up a heartbeat.
-const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long each duty beside the heartbeat may hold it up.
+const UPKEEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to find out why a node was removed.
 const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -146,16 +146,17 @@ impl Driver {
             _ => return,
         };
         let prefix = keys::round_prefix(&self.settings.run_id, round);
-        if let Err(error) = info.publish(&PrefixStore::new(prefix, Arc::clone(&self.store))) {
+        let store = Arc::from(self.store.with_timeout(Some(UPKEEP_TIMEOUT)));
+        if let Err(error) = info.publish(&PrefixStore::new(prefix, store)) {
             tracing::debug!("could not publish again where the workers meet: {error}");
         }
     }
 
-    /// Removes the keys of old rounds, for at most `REMOVAL_TIMEOUT`. The next call removes the rest.
+    /// Removes the keys of old rounds, for at most `UPKEEP_TIMEOUT`. The next call removes the rest.
     pub(super) fn remove_stale_keys(&self) {
         let stale = self.member().stale;
         if let Some(round) = stale
-            && self.backend.forget(round, REMOVAL_TIMEOUT)
+            && self.backend.forget(round, UPKEEP_TIMEOUT)
         {
             self.member().stale.take_if(|stale| *stale == round);
         }

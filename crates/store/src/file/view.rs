@@ -30,6 +30,11 @@ pub(super) struct View {
 }
 
 impl View {
+    /// The file and how far it was read. The table changes only with this.
+    pub(super) fn position(&self) -> (Option<(u64, u64)>, u64) {
+        (self.file.as_ref().map(|(_, identity)| *identity), self.end)
+    }
+
     /// How many bytes behind the last whole record are no record yet.
     pub(super) fn torn(&self) -> u64 {
         self.len - self.end

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, Cancellation, FileObstacle, FileStore, Result, Store, StoreError};
 
-use super::bed::{Bed, Held, SOON, record, timed, times_out_after};
+use super::bed::{Bed, Held, SOON, Timed, record, timed, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -54,6 +54,23 @@ fn a_wait_that_ends_says_which_keys_were_there() {
     assert_eq!(wait.missing_keys(), ["absent", "absent2"]);
     assert_eq!(wait.awaited(), Some(&Awaited::Keys(Some(vec![false, true, false]))));
     assert!(wait.context().unwrap().waited >= TIMEOUT);
+}
+
+#[test]
+fn waiting_for_many_keys_is_as_idle_as_for_one() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let names: Vec<_> = (0..20_000).map(|n| format!("key {n}")).collect();
+    let mut keys: Vec<_> = names.iter().map(String::as_str).collect();
+    store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
+    keys.push("absent");
+    let second = Duration::from_secs(1);
+    let error = times_out_after(second, || {
+        let wait = timed(|| store.wait_for(&keys, Some(second)));
+        // The first and the last look at all keys are half of the work in a debug build.
+        Timed { busy: wait.busy / 2.0, ..wait }
+    });
+    assert_eq!(error.missing_keys(), ["absent"]);
 }
 
 #[test]
