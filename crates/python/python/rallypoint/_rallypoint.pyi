@@ -11,7 +11,7 @@ class Store:
     """The base of all stores: keys with values, counters and queues that the processes of a job share.
 
     Derive from it to write a store in Python: define set, get, add, check, compare_set, wait and whatever else is used; append,
-    multi_get, multi_set and barrier have fall-backs over those. Such a store can be passed to PrefixStore.
+    multi_get, multi_set and barrier have fallbacks over those. Such a store can be passed to PrefixStore.
     """
 
     def __init__(self) -> None: ...
@@ -19,7 +19,7 @@ class Store:
         """Stores value under key, whatever was there."""
 
     def get(self, key: str) -> bytes:
-        """The value of key as bytes, waiting until there is one, at most for the store's time-out."""
+        """The value of key as bytes, waiting until there is one, at most for the store's timeout."""
 
     def add(self, key: str, amount: SupportsIndex) -> int:
         """Adds amount to the number that key holds (0 if there is none) and returns the sum."""
@@ -51,7 +51,7 @@ class Store:
         """Puts value after what key holds."""
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of these keys, waiting until all are there, at most for the store's time-out."""
+        """The values of these keys, waiting until all are there, at most for the store's timeout."""
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Stores each of values under the key at its place in keys."""
@@ -63,7 +63,7 @@ class Store:
         """Puts value at the end of the queue key."""
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Takes the value at the head of the queue key. Waits for one at most for the store's time-out; with block=False it
+        """Takes the value at the head of the queue key. Waits for one at most for the store's timeout; with block=False it
         raises QueueEmptyError instead."""
 
     def queue_len(self, key: str) -> int:
@@ -118,7 +118,7 @@ class FileStore(Store):
     """A store in one file that many processes share, torch's FileStore among them.
 
     file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
-    Below zero nobody does.
+    Below zero the file stays.
     """
 
     def __init__(self, file_name: str | bytes | PathLike[str], world_size: SupportsIndex = -1) -> None: ...
