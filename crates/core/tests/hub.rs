@@ -177,14 +177,24 @@ fn a_connection_past_the_limit_is_refused() {
     assert_eq!((net.hub.stats().refused, net.hub.stats().accepted), (1, 2));
 }
 
+fn offend(net: &mut Loopback) {
+    let id = net.open().unwrap();
+    net.send(id, b"GET / HTTP/1.1\r\n");
+    assert!(!net.is_open(id));
+}
+
+#[test]
+fn an_address_that_offends_often_is_refused_for_a_while() {
+    let mut net = server(Limits::default());
+    (0..21).for_each(|_| offend(&mut net));
+    assert_eq!(net.open(), None);
+    net.pass(10 * SECOND);
+    assert!(net.open().is_some());
+}
+
 #[test]
 fn the_log_gets_ten_lines_a_second_and_the_number_of_the_rest() {
-    let mut net = server(Limits::default());
-    let offend = |net: &mut Loopback| {
-        let id = net.open().unwrap();
-        net.send(id, b"GET / HTTP/1.1\r\n");
-        assert!(!net.is_open(id));
-    };
+    let mut net = server(limits(|limits| limits.offences_per_second = 1_000));
     (0..100).for_each(|_| offend(&mut net));
     assert_eq!(closed(&mut net).len(), 10);
     net.pass(SECOND);
