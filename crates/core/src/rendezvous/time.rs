@@ -19,7 +19,7 @@ impl WallTime {
     /// 1970-01-01T00:00:00Z.
     pub const UNIX_EPOCH: WallTime = WallTime(0);
 
-    /// Returns the moment so many microseconds after the epoch (before it, if negative). `None` outside the range.
+    /// Returns the moment `micros` microseconds after the epoch, or before it if negative. `None` outside the range.
     pub fn from_micros(micros: i64) -> Option<WallTime> {
         (Self::MIN.0..=Self::MAX.0).contains(&micros).then_some(WallTime(micros))
     }
@@ -29,7 +29,7 @@ impl WallTime {
         self.0
     }
 
-    /// Returns the moment so much later, to the microsecond. `None` outside the range.
+    /// Returns the moment `later` after this one, to the microsecond. `None` outside the range.
     pub fn checked_add(self, later: Duration) -> Option<WallTime> {
         let micros = i64::try_from(later.as_micros()).ok()?;
         WallTime::from_micros(self.0.checked_add(micros)?)
@@ -92,7 +92,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - EPOCH
 }
 
-/// The date so many days after the epoch: year, month, day.
+/// Returns the date `days` days after the epoch: year, month, day.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + EPOCH;
     let era = days.div_euclid(DAYS_PER_400_YEARS);

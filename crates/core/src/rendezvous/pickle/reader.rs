@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
     fn carry_out(&mut self, code: u8) -> Result<(), StateError> {
         let at = self.at;
         let item = match code {
-            // A frame only says how much to read ahead; like CPython we insist that there is so much.
+            // A frame announces how many bytes follow. CPython refuses a shorter rest, and so does this reader.
             op::FRAME => {
                 let len = u64::from_le_bytes(self.array()?);
                 return self.ensure(len);
