@@ -24,15 +24,56 @@
 //!
 //! Errors ([`RendezvousError`]) have torch's kinds and say what torch leaves out: who joined, how many were needed, who
 //! closed it, which setting bounds it.
+//!
+//! # Without a rendezvous
+//!
+//! Torch's elastic helpers around a store: [`create_c10d_store`] makes the store of a job, [`synchronize`] and [`get_all`] exchange
+//! data between ranks, [`barrier()`] waits for all ranks and says which are missing.
+//!
+//! The processes of a job exchange their addresses: one serves the store, each sets its address, all read those of the others.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store, synchronize};
+//! use rallypoint_store::{Result, free_port};
+//!
+//! const WORLD_SIZE: u64 = 3;
+//!
+//! fn join(rank: u64, port: u16) -> Result<()> {
+//!     let timeout = Duration::from_secs(60);
+//!     let store = create_c10d_store(&C10dStoreOptions {
+//!         is_server: rank == 0,
+//!         server_addr: "127.0.0.1".into(),
+//!         server_port: Some(port),
+//!         world_size: WORLD_SIZE,
+//!         ..C10dStoreOptions::default()
+//!     })?;
+//!     let own = format!("node{rank}:{}", 5000 + rank);
+//!     // Rank 0 returns last, so the server outlives every read. A timeout would name the missing ranks.
+//!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
+//!     let all: Vec<_> = all.iter().map(|address| String::from_utf8_lossy(address)).collect();
+//!     assert_eq!(all, ["node0:5000", "node1:5001", "node2:5002"]);
+//!     Ok(())
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     let port = free_port()?;
+//!     let ranks: Vec<_> = (0..WORLD_SIZE).map(|rank| std::thread::spawn(move || join(rank, port))).collect();
+//!     ranks.into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
+//! }
+//! ```
 
 mod backend;
 mod c10d;
+mod create;
 mod departure;
 mod dynamic;
 mod endpoint;
 mod error;
 mod exit_barrier;
 mod fixed;
+mod gather;
 mod handler;
 mod hosts;
 mod machine;
@@ -46,6 +87,7 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
+pub use create::{C10dStoreOptions, create_c10d_store};
 pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::{parse_rendezvous_endpoint, split_rendezvous_endpoint};
@@ -54,6 +96,7 @@ pub use exit_barrier::{
     ExitBarrier, RoundEnd, count_as_idle, has_said_that_it_ended, ours_that_ended, say_that_it_ended,
 };
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
+pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
 pub use machine::{is_address_of_another, is_loopback, is_this_machine};

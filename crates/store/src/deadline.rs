@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rallypoint_core::client::{Backoff, Cancellation, Deadline};
 
-/// The time since the machine has started.
-pub(crate) fn now() -> Duration {
+/// The time since the machine has started, by which a [`Deadline`] is measured.
+pub fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
@@ -65,6 +65,6 @@ pub(crate) fn sleep_until(deadline: &Deadline) {
 }
 
 /// Sleeps for the next pause, but not past the deadline.
-pub(crate) fn pause(backoff: &mut Backoff, deadline: &Deadline) {
+pub fn pause(backoff: &mut Backoff, deadline: &Deadline) {
     sleep_until(&deadline.or_after(now(), backoff.pause(random())));
 }

@@ -177,7 +177,7 @@ pub struct Context {
 
 impl Context {
     /// A store that is being opened.
-    pub(crate) fn new(store: StoreKind, peer: impl Into<String>) -> Context {
+    pub fn new(store: StoreKind, peer: impl Into<String>) -> Context {
         Context { store, peer: peer.into(), op: None, keys: Vec::new(), waited: Duration::ZERO }
     }
 
@@ -187,12 +187,12 @@ impl Context {
     }
 
     /// The same call, which has taken this long.
-    pub(crate) fn after(self, waited: Duration) -> Context {
+    pub fn after(self, waited: Duration) -> Context {
         Context { waited, ..self }
     }
 
     /// The error of this call.
-    pub(crate) fn failed(self, failure: Failure) -> StoreError {
+    pub fn failed(self, failure: Failure) -> StoreError {
         StoreError::Call { context: Box::new(self), failure }
     }
 

@@ -23,8 +23,8 @@
 //! # Ok::<(), rallypoint_store::StoreError>(())
 //! ```
 //!
-//! Around a store: [`create_c10d_store`] makes the one of a job, [`synchronize`] and [`get_all`] exchange data between ranks,
-//! [`barrier()`] waits for all and says who is missing, [`reserve_port`] holds a port until a server takes it over.
+//! Around a store: [`reserve_port`] holds a port until a server takes it over. The crate `rallypoint-rendezvous` has torch's
+//! helpers that make the store of a job and exchange data between its ranks.
 //!
 //! # Examples
 //!
@@ -65,48 +65,14 @@
 //! }
 //! ```
 //!
-//! The processes of a job exchange their addresses: one serves the store, each sets its address, all read those of the others.
-//!
-//! ```
-//! use std::time::Duration;
-//!
-//! use rallypoint_store::{C10dStoreOptions, Result, create_c10d_store, free_port, synchronize};
-//!
-//! const WORLD_SIZE: u64 = 3;
-//!
-//! fn join(rank: u64, port: u16) -> Result<()> {
-//!     let timeout = Duration::from_secs(60);
-//!     let store = create_c10d_store(
-//!         &C10dStoreOptions::new("127.0.0.1", Some(port))
-//!             .is_server(rank == 0)
-//!             .world_size(WORLD_SIZE)
-//!             .timeout(timeout),
-//!     )?;
-//!     let own = format!("node{rank}:{}", 5000 + rank);
-//!     // Rank 0 returns last, so the server outlives every read. A timeout would name the missing ranks.
-//!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
-//!     let all: Vec<_> = all.iter().map(|address| String::from_utf8_lossy(address)).collect();
-//!     assert_eq!(all, ["node0:5000", "node1:5001", "node2:5002"]);
-//!     Ok(())
-//! }
-//!
-//! fn main() -> Result<()> {
-//!     let port = free_port()?;
-//!     let ranks: Vec<_> = (0..WORLD_SIZE).map(|rank| std::thread::spawn(move || join(rank, port))).collect();
-//!     ranks.into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
-//! }
-//! ```
-//!
 //! # Errors
 //!
 //! Errors ([`StoreError`]) say who must act, and carry what is needed for it: the peer, the keys, how many of how many.
 
-mod create;
 mod deadline;
 mod endpoint;
 mod error;
 mod file;
-mod gather;
 mod hash;
 mod options;
 mod port;
@@ -115,12 +81,10 @@ mod server;
 mod store;
 mod tcp;
 
-pub use create::{C10dStoreOptions, create_c10d_store};
-pub use deadline::sleep;
+pub use deadline::{now, pause, sleep};
 pub use endpoint::{Endpoint, is_loopback};
 pub use error::{Context, FileFault, FileObstacle, Result, StoreError, StoreKind};
 pub use file::{FileStore, FileStoreOptions};
-pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use hash::HashStore;
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
@@ -130,5 +94,5 @@ pub use rallypoint_core::client::{
     Violation,
 };
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
-pub use store::{DEFAULT_TIMEOUT, Store};
+pub use store::{DEFAULT_TIMEOUT, Store, arrive};
 pub use tcp::{TcpStore, TcpStoreOptions};

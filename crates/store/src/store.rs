@@ -10,7 +10,6 @@ use rallypoint_core::wire::Op;
 
 use crate::deadline::now;
 use crate::error::{Context, Result, StoreError, StoreKind};
-use crate::gather::arrive;
 
 /// How long a store waits unless told otherwise: 300 s, as torch's.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -163,6 +162,23 @@ pub trait Store: Send + Sync {
 
     /// What kind of store this is.
     fn kind(&self) -> StoreKind;
+}
+
+/// Counts the caller at a barrier of torch's: the last of `world_size` callers sets the key that all of them wait for to `value`.
+/// Returns the name of that key. Each `prefix` serves one barrier.
+pub fn arrive<S: Store + ?Sized>(
+    store: &S,
+    world_size: u64,
+    prefix: &str,
+    value: &[u8],
+    deadline: &Deadline,
+) -> Result<String> {
+    let last = format!("{prefix}/last_member");
+    let arrived = store.with_timeout(deadline.left(now())).add(&format!("{prefix}/num_members"), 1)?;
+    if arrived == world_size as i64 {
+        store.with_timeout(deadline.left(now())).set(&last, value)?;
+    }
+    Ok(last)
 }
 
 /// What the answer of [`Store::compare_set`] means, as far as it can be told.

@@ -6,6 +6,7 @@ mod peer;
 mod port;
 mod process;
 mod relay;
+mod timing;
 mod wait;
 
 pub use client::{Client, End, announced, header, list, message, pairs, string};
@@ -13,6 +14,7 @@ pub use peer::serve_connections;
 pub use port::{Port, held_port};
 pub use process::{Guarded, Lines, ServeProcess};
 pub use relay::Relay;
+pub use timing::{SOON, fails_in_time, goes_on_for};
 pub use wait::{WAIT_TIMEOUT, eventually, eventually_or, eventually_within};
 
 /// Returns whether the tests run with their full numbers (`RALLYPOINT_SOAK=1`).

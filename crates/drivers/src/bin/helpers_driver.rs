@@ -13,10 +13,8 @@
 use std::io::Read;
 use std::time::Duration;
 
-use rallypoint_store::{
-    Barrier, C10dStoreOptions, Endpoint, Result, TcpStore, TcpStoreOptions, barrier, create_c10d_store,
-    get_all, synchronize,
-};
+use rallypoint_rendezvous::{Barrier, C10dStoreOptions, barrier, create_c10d_store, get_all, synchronize};
+use rallypoint_store::{Endpoint, Result, TcpStore, TcpStoreOptions};
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -37,10 +35,13 @@ fn main() {
 fn run(words: &[&str]) -> Result<String> {
     match *words {
         ["barrier", endpoint, prefix, world_size, rank, timeout, trace] => {
-            let at = Barrier::new(prefix, number(world_size))
-                .timeout(millis(timeout))
-                .rank(rank.parse().ok())
-                .trace_timeout(millis(trace));
+            let at = Barrier {
+                prefix,
+                world_size: number(world_size),
+                timeout: Some(millis(timeout)),
+                rank: rank.parse().ok(),
+                trace_timeout: millis(trace),
+            };
             barrier(&connect(endpoint)?, &at).map(|()| String::new())
         }
         ["synchronize", endpoint, prefix, world_size, rank, timeout, data] => {
@@ -53,12 +54,14 @@ fn run(words: &[&str]) -> Result<String> {
         }
         ["create", endpoint, role, world_size, timeout] => {
             let Endpoint { host, port } = endpoint.parse()?;
-            let store = create_c10d_store(
-                &C10dStoreOptions::new(host, Some(port))
-                    .is_server(role == "serve")
-                    .world_size(number(world_size))
-                    .timeout(millis(timeout)),
-            )?;
+            let store = create_c10d_store(&C10dStoreOptions {
+                is_server: role == "serve",
+                server_addr: host,
+                server_port: Some(port),
+                world_size: number(world_size),
+                timeout: Some(millis(timeout)),
+                ..C10dStoreOptions::default()
+            })?;
             println!("ok {}", store.port());
             std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
             Ok("closed".into())

@@ -12,9 +12,9 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rallypoint_rendezvous::{Barrier, barrier, synchronize};
 use rallypoint_store::{
-    Barrier, Exchange, FileStore, FileStoreOptions, PrefixStore, Store, StoreError, TcpStore,
-    TcpStoreOptions, barrier, synchronize,
+    Exchange, FileStore, FileStoreOptions, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
 fn main() {
@@ -126,9 +126,8 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
         ["meet", prefix, rank, size, timeout] => {
-            let meeting =
-                Barrier::new(prefix, number(size)).rank(number::<u64>(rank)).timeout(millis(timeout));
-            done(barrier(store, &meeting)?)
+            let (rank, timeout) = (Some(number(rank)), millis(timeout));
+            done(barrier(store, &Barrier { rank, timeout, ..Barrier::new(prefix, number(size)) })?)
         }
         _ => panic!("no such command: {words:?}"),
     })

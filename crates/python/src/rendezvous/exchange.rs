@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rallypoint_rendezvous::RendezvousStoreInfo;
-use rallypoint_store::{Awaited, Barrier, Failure, Result, Store, StoreError};
+use rallypoint_rendezvous::{Barrier, RendezvousStoreInfo};
+use rallypoint_store::{Awaited, Failure, Result, Store, StoreError};
 
 use crate::arguments::Value;
 use crate::calls::run;
@@ -51,7 +51,7 @@ pub(super) fn get_all<'py>(
     world_size: u64,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let values = with_store(py, store, |store| {
-        rallypoint_store::get_all(store, rank, &prefix, world_size, store.timeout())
+        rallypoint_rendezvous::get_all(store, rank, &prefix, world_size, store.timeout())
     })?;
     Ok(shown(py, values))
 }
@@ -68,7 +68,7 @@ pub(super) fn synchronize<'py>(
     timeout: Duration,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let values = with_store(py, store, |store| {
-        rallypoint_store::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
+        rallypoint_rendezvous::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
     })?;
     Ok(shown(py, values))
 }
@@ -86,8 +86,8 @@ pub(super) fn barrier(
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
         let meeting =
-            Barrier::new(&key_prefix, world_size).rank(rank).timeout(timeout).trace_timeout(trace_timeout);
-        match rallypoint_store::barrier(store, &meeting) {
+            Barrier { prefix: &key_prefix, world_size, timeout: Some(timeout), rank, trace_timeout };
+        match rallypoint_rendezvous::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),
             Err(StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), .. }) => {
                 Ok(missing)

@@ -6,9 +6,9 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rallypoint_rendezvous::{
-    Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint, unknown_c10d_options,
+    C10dStoreOptions, Config, RendezvousParameters, create_tcp_store, split_rendezvous_endpoint,
+    unknown_c10d_options,
 };
-use rallypoint_store::C10dStoreOptions;
 
 use super::exceptions::raised;
 use crate::calls::{detached, signals};
@@ -68,14 +68,17 @@ pub(super) fn create_c10d_store<'py>(
     let server_port = server_port
         .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
         .transpose()?;
-    let options = C10dStoreOptions::new(server_addr.clone(), server_port)
-        .is_server(is_server)
-        .world_size(u64::try_from(world_size).unwrap_or(0))
-        .timeout(timeout)
-        .wait_for_workers(wait_for_workers)
-        .cancellation(signals())
-        .retries(retries.clamp(1, i64::from(u32::MAX)) as u32);
-    match detached(py, || rallypoint_store::create_c10d_store(&options))? {
+    let options = C10dStoreOptions {
+        is_server,
+        server_addr: server_addr.clone(),
+        server_port,
+        world_size: u64::try_from(world_size).unwrap_or(0),
+        timeout: Some(timeout),
+        wait_for_workers,
+        retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
+        cancellation: signals(),
+    };
+    match detached(py, || rallypoint_rendezvous::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
         Err(error) if error.is_address_in_use() => {
             let port = server_port.unwrap_or_default();

@@ -9,13 +9,10 @@ mod network;
 mod operations;
 mod pool;
 
-use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rallypoint_store::{Endpoint, Result, Store, TcpStore, TcpStoreOptions};
-
-/// Long enough for anything that should happen at once.
-const SOON: Duration = Duration::from_secs(30);
+use rallypoint_testkit::{SOON, goes_on_for};
 
 /// A client of the server on that port of this machine, which has identified the server. Its timeout is that of the calls
 /// that follow: connecting may take its time.
@@ -28,14 +25,4 @@ fn client(port: u16, timeout: Duration) -> TcpStore {
 
 fn open(host: &str, port: u16, timeout: Duration) -> Result<TcpStore> {
     TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).timeout(timeout))
-}
-
-/// The time for which a call in another thread goes on at least.
-#[track_caller]
-fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
-    let deadline = Instant::now() + time;
-    while Instant::now() < deadline {
-        assert!(!call.is_finished(), "ended before its time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, StoreError};
+use rallypoint_testkit::{SOON, fails_in_time};
 
-use crate::clock::{SOON, times_out_after};
 use crate::stores::World;
 
 const SHORT: Duration = Duration::from_millis(120);
@@ -48,7 +48,7 @@ pub(crate) fn a_barrier_of_nobody_is_refused_and_changes_nothing(world: &World) 
 
 pub(crate) fn a_barrier_that_times_out_says_so_in_time(world: &World) {
     let store = world.client();
-    let error = times_out_after(SHORT, || store.barrier_for("b", 20, Some(SHORT)));
+    let error = fails_in_time(SHORT, || store.barrier_for("b", 20, Some(SHORT)));
     match error.awaited() {
         Some(Awaited::Arrivals(world_size)) if world.own_barrier => {
             let context = error.context().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn a_barrier_that_times_out_says_so_in_time(world: &World) {
     }
     // The store's own time-out serves where none is given.
     store.set_timeout(Some(SHORT));
-    times_out_after(SHORT, || store.barrier("other", 20));
+    fails_in_time(SHORT, || store.barrier("other", 20));
     store.set_timeout(Some(SOON));
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
@@ -95,10 +95,10 @@ pub(crate) fn whoever_left_an_own_barrier_does_not_count(world: &World) {
         return;
     }
     let (a, b) = (world.client(), world.client());
-    times_out_after(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
+    fails_in_time(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
     // Neither the one who left nor the same one coming again makes two.
-    times_out_after(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
-    times_out_after(SHORT, || b.barrier_for("b", 2, Some(SHORT)));
+    fails_in_time(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
+    fails_in_time(SHORT, || b.barrier_for("b", 2, Some(SHORT)));
     meet(world, "b", 2);
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn an_own_barrier_is_not_a_key(world: &World) {
     let store = world.client();
     store.set("b", b"a key of that name").unwrap();
     let before = store.num_keys().unwrap();
-    times_out_after(SHORT, || store.barrier_for("b", 2, Some(SHORT)));
+    fails_in_time(SHORT, || store.barrier_for("b", 2, Some(SHORT)));
     meet(world, "b", 2);
     assert_eq!(store.num_keys().unwrap(), before);
     assert_eq!(store.get("b").unwrap(), b"a key of that name");

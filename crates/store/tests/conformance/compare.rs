@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rallypoint_store::{Exchange, Store};
+use rallypoint_testkit::fails_in_time;
 
-use crate::clock::times_out_after;
 use crate::stores::World;
 
 /// What is held, what is expected, what is desired; what torch answers, what it means, what is held afterwards.
@@ -104,7 +104,7 @@ pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
     let (waiter, other) = (world.client(), world.client());
     let timeout = Duration::from_millis(150);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| times_out_after(timeout, || waiter.wait_for(&["c"], Some(timeout))));
+        let waiting = scope.spawn(|| fails_in_time(timeout, || waiter.wait_for(&["c"], Some(timeout))));
         while !waiting.is_finished() {
             assert_eq!(other.compare_set("c", b"expected", b"desired").unwrap(), b"expected");
         }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Failure, Result, StoreError};
+use rallypoint_testkit::{SOON, fails_in_time, goes_on_for};
 
-use crate::clock::{SOON, goes_on_for, times_out_after};
 use crate::stores::World;
 
 /// Whether the world has queues. If it hasn't, every operation on them must say so.
@@ -88,7 +88,7 @@ pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
     let (store, other) = (world.client(), world.client());
     let timeout = Duration::from_millis(120);
     store.set_timeout(Some(timeout));
-    let error = times_out_after(timeout, || store.queue_pop("q"));
+    let error = fails_in_time(timeout, || store.queue_pop("q"));
     assert_eq!(error.context().unwrap().op.unwrap().name(), "queue_pop");
     let Some(Awaited::Keys(present)) = error.awaited() else { panic!("{error:?}") };
     assert!(present.as_deref().is_none_or(|present| present == [false]), "{error}");
@@ -175,7 +175,7 @@ pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
         for _ in 0..ITEMS {
             producer.queue_push("q", b"x").unwrap();
         }
-        crate::clock::eventually("all items were taken", || {
+        rallypoint_testkit::eventually("all items were taken", || {
             taken.load(Ordering::Relaxed) == ITEMS || consuming.load(Ordering::Relaxed) == 0
         });
         producer.queue_push("q", END).unwrap();
@@ -255,7 +255,7 @@ pub(crate) fn pops_of_many_threads_of_one_client_lose_no_wake_up(world: &World) 
         // One at a time, so that all wait and a wake-up that is lost leaves an item lying.
         for item in 1..=ITEMS {
             producer.queue_push("q", b"x").unwrap();
-            crate::clock::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);
+            rallypoint_testkit::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);
         }
         for _ in 0..THREADS {
             producer.queue_push("q", b"end").unwrap();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rallypoint_store::{DEFAULT_TIMEOUT, HashStore, Store, TcpStore};
+use rallypoint_testkit::{SOON, fails_in_time};
 
-use crate::clock::{SOON, times_out_after};
 use crate::stores::World;
 
 pub(crate) fn the_time_out_is_what_was_set(world: &World) {
@@ -28,8 +28,8 @@ pub(crate) fn operations_wait_for_the_time_out_of_the_store(world: &World) {
     for millis in [150, 40] {
         let timeout = Duration::from_millis(millis);
         store.set_timeout(Some(timeout));
-        times_out_after(timeout, || store.get("k"));
-        times_out_after(timeout, || store.wait(&["k"]));
+        fails_in_time(timeout, || store.get("k"));
+        fails_in_time(timeout, || store.wait(&["k"]));
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn another_time_out_for_a_while_leaves_the_store_its_own(world: &Worl
     let timeout = Duration::from_millis(80);
     let hasty = store.with_timeout(Some(timeout));
     assert_eq!((hasty.timeout(), store.timeout()), (Some(timeout), Some(SOON)));
-    times_out_after(timeout, || hasty.get("k"));
+    fails_in_time(timeout, || hasty.get("k"));
     hasty.set_timeout(Some(SOON * 2));
     assert_eq!((hasty.timeout(), store.timeout()), (Some(SOON * 2), Some(SOON)));
     hasty.set("k", b"v").unwrap();

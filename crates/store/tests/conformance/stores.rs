@@ -5,8 +5,7 @@ use std::sync::Arc;
 use rallypoint_store::{
     Endpoint, FileStoreOptions, HashStore, PrefixStore, Store, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-
-use crate::clock::SOON;
+use rallypoint_testkit::SOON;
 
 /// One store, and a way to its clients.
 pub(crate) struct World {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::Store;
+use rallypoint_testkit::goes_on_for;
 
-use crate::clock::goes_on_for;
 use crate::stores::World;
 
 pub(crate) fn many_threads_on_one_client_lose_nothing(world: &World) {

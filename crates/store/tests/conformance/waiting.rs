@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store};
+use rallypoint_testkit::{fails_in_time, goes_on_for};
 
-use crate::clock::{goes_on_for, times_out_after, was_heard};
 use crate::stores::World;
+use crate::was_heard;
 
 const SHORT: Duration = Duration::from_millis(120);
 
@@ -70,7 +71,7 @@ pub(crate) fn wait_sees_every_way_in_which_a_key_can_come(world: &World) {
 pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
     let store = world.client();
     store.multi_set(&[("a", b"1"), ("c", b"3")]).unwrap();
-    let error = times_out_after(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
+    let error = fails_in_time(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
     let context = error.context().unwrap();
     assert_eq!(context.op.unwrap().name(), "wait");
     if !was_heard(&error) {
@@ -97,7 +98,7 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
     type Wait = fn(&dyn Store, &[&str]) -> rallypoint_store::Result<()>;
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
-        let error = times_out_after(time, || wait(&*store, &keys));
+        let error = fails_in_time(time, || wait(&*store, &keys));
         if !was_heard(&error) {
             continue;
         }
@@ -120,7 +121,7 @@ pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
         ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], Some(SHORT))),
     ];
     for (name, present, wait) in waits {
-        let error = times_out_after(SHORT, || wait(&*store));
+        let error = fails_in_time(SHORT, || wait(&*store));
         let context = error.context().unwrap();
         // FileStore and the generic fall-backs may say which of their steps it was.
         assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
@@ -133,9 +134,7 @@ pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
     let store = world.client();
     let before = store.num_keys().unwrap();
     for _ in 0..3 {
-        times_out_after(Duration::from_millis(20), || {
-            store.wait_for(&["k"], Some(Duration::from_millis(20)))
-        });
+        fails_in_time(Duration::from_millis(20), || store.wait_for(&["k"], Some(Duration::from_millis(20))));
         assert_eq!(store.num_keys().unwrap(), before);
     }
     store.set("k", b"v").unwrap();

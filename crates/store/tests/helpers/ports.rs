@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rallypoint_store::{
     Failure, Listen, ServerOptions, Store, TcpStore, TcpStoreServer, free_port, reserve_port,
 };
-
-use crate::clock::eventually;
+use rallypoint_testkit::eventually;
 
 #[test]
 fn a_free_port_can_be_had() {

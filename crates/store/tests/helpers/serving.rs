@@ -10,7 +10,7 @@ use rallypoint_store::{
 };
 use rallypoint_testkit::Port;
 
-use crate::clock::{SOON, eventually};
+use rallypoint_testkit::{SOON, eventually};
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions::new(listen))

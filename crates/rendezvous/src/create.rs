@@ -3,62 +3,48 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rallypoint_core::client::{Awaited, Backoff, Cancellation, Deadline, Failure};
+use rallypoint_core::client::{Backoff, Deadline};
+use rallypoint_store::{
+    Awaited, Cancellation, Context, Endpoint, Failure, Result, Store, StoreError, StoreKind, TcpStore,
+    TcpStoreOptions, arrive, is_loopback, now, pause,
+};
 
-use crate::deadline::{now, pause};
-use crate::endpoint::{Endpoint, is_loopback};
-use crate::error::{Result, StoreError};
-use crate::gather::{LAST, arrive};
-use crate::options::setters;
-use crate::server::Listen;
-use crate::store::Store;
-use crate::tcp::{TcpStore, TcpStoreOptions};
+use crate::gather::LAST;
 
-/// How to make a job's store; torch's `create_c10d_store(...)` arguments.
+/// How to make a job's store: torch's `create_c10d_store(...)` arguments, with torch's defaults.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct C10dStoreOptions {
-    is_server: bool,
-    server_addr: String,
-    server_port: Option<u16>,
-    world_size: u64,
-    timeout: Option<Duration>,
-    wait_for_workers: bool,
-    retries: u32,
-    cancellation: Option<Arc<dyn Cancellation>>,
+    /// Whether this process serves. The server listens on all addresses of its machine, as torch's does, or on a loopback
+    /// address alone if `server_addr` is one.
+    pub is_server: bool,
+    /// The host of the server.
+    pub server_addr: String,
+    /// The port of the server. Without it, the server takes any free port, which only a world of one can find.
+    pub server_port: Option<u16>,
+    /// How many processes use the store.
+    pub world_size: u64,
+    /// How long everything together may take; `None` for without end.
+    pub timeout: Option<Duration>,
+    /// Whether to wait until all processes have arrived.
+    pub wait_for_workers: bool,
+    /// How often to try a port that is taken.
+    pub retries: u32,
+    /// What ends calls early, from opening the store on.
+    pub cancellation: Option<Arc<dyn Cancellation>>,
 }
 
-impl C10dStoreOptions {
-    /// A store at this host and port, with torch's defaults: a world of one, 600 s, three attempts.
-    ///
-    /// The server listens on all addresses of its machine, as torch's does, or on a loopback address alone if `server_addr` is
-    /// one. Without a port the server takes any free one, which only a world of one can find.
-    pub fn new(server_addr: impl Into<String>, server_port: Option<u16>) -> C10dStoreOptions {
+impl Default for C10dStoreOptions {
+    fn default() -> Self {
         C10dStoreOptions {
             is_server: false,
-            server_addr: server_addr.into(),
-            server_port,
+            server_addr: String::new(),
+            server_port: None,
             world_size: 1,
             timeout: Some(Duration::from_secs(600)),
             wait_for_workers: true,
             retries: 3,
             cancellation: None,
         }
-    }
-
-    setters! {
-        /// Sets whether this process serves.
-        is_server: bool;
-        /// Sets how many processes use the store.
-        world_size: u64;
-        /// Sets how long everything together may take; `None` for without end.
-        timeout: Option<Duration>;
-        /// Sets whether to wait until all processes have arrived.
-        wait_for_workers: bool;
-        /// Sets what ends calls early, from opening the store on.
-        cancellation: Option<Arc<dyn Cancellation>>;
-        /// Sets how often to try a port that is taken.
-        retries: u32;
     }
 }
 
@@ -90,15 +76,13 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
     let mut tries = 1;
     loop {
-        let host = if is_loopback(&options.server_addr) { &*options.server_addr } else { "" };
-        let listen = options.is_server.then(|| Listen::at(host, options.server_port.unwrap_or(0)));
-        let endpoint = Endpoint::new(&options.server_addr, options.server_port.unwrap_or(0));
-        let opening = TcpStoreOptions::new(endpoint)
+        let is_anywhere = options.is_server && !is_loopback(&options.server_addr);
+        let host = if is_anywhere { "" } else { &*options.server_addr };
+        let opening = TcpStoreOptions::new(Endpoint::new(host, options.server_port.unwrap_or(0)))
             .world_size(options.world_size)
             .is_master(options.is_server)
             .timeout(deadline.left(now()))
             .wait_for_workers(options.wait_for_workers)
-            .listen(listen)
             .cancellation(options.cancellation.clone());
         match TcpStore::open(opening) {
             Err(error)
@@ -124,7 +108,9 @@ fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Re
     match store.with_timeout(deadline.grace(now()).left(now())).add(&counter, 0) {
         Ok(joined) => {
             let awaited = Awaited::Workers { joined, expected: options.world_size };
-            Err(store.error(None, &[], Failure::Timeout(awaited), deadline))
+            let place = Endpoint::new(store.host(), store.port()).to_string();
+            let context = Context::new(StoreKind::Tcp, place).after(deadline.waited(now()));
+            Err(context.failed(Failure::Timeout(awaited)))
         }
         Err(_) => Err(error),
     }

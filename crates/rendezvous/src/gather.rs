@@ -4,12 +4,8 @@
 
 use std::time::Duration;
 
-use rallypoint_core::client::{Awaited, Backoff, Deadline, Failure};
-
-use crate::deadline::{now, pause};
-use crate::error::{Context, Result, StoreError, StoreKind};
-use crate::options::setters;
-use crate::store::Store;
+use rallypoint_core::client::{Backoff, Deadline};
+use rallypoint_store::{Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive, now, pause};
 
 /// What the last member writes, as torch's helpers do.
 pub(crate) const LAST: &[u8] = b"<val_ignored>";
@@ -65,38 +61,27 @@ fn collect(
     Ok(values)
 }
 
-/// A meeting of `world_size` callers at a key prefix.
+/// A meeting of `world_size` callers at a key prefix, which serves one meeting.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Barrier<'a> {
-    prefix: &'a str,
-    world_size: u64,
-    timeout: Option<Duration>,
-    rank: Option<u64>,
-    trace_timeout: Duration,
+    /// The prefix of the keys.
+    pub prefix: &'a str,
+    /// How many callers meet.
+    pub world_size: u64,
+    /// How long to wait; `None` for without end.
+    pub timeout: Option<Duration>,
+    /// The rank of this caller. With it, a timeout says which ranks are missing.
+    pub rank: Option<u64>,
+    /// How long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours say so
+    /// when they arrive.
+    pub trace_timeout: Duration,
 }
 
 impl<'a> Barrier<'a> {
-    /// A meeting of `world_size` callers at `prefix`, which serves one meeting. The timeouts are torch's: 300 s, and 10 s to find
-    /// out which ranks are missing.
+    /// A meeting without ranks. The timeouts are torch's: 300 s, and 10 s to find out which ranks are missing.
     pub fn new(prefix: &'a str, world_size: u64) -> Barrier<'a> {
-        Barrier {
-            prefix,
-            world_size,
-            timeout: Some(Duration::from_secs(300)),
-            rank: None,
-            trace_timeout: Duration::from_secs(10),
-        }
-    }
-
-    setters! {
-        /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
-        rank: Option<u64>;
-        /// Sets how long to wait; `None` for without end.
-        timeout: Option<Duration>;
-        /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours
-        /// say so when they arrive.
-        trace_timeout: Duration;
+        let (timeout, trace_timeout) = (Some(Duration::from_secs(300)), Duration::from_secs(10));
+        Barrier { prefix, world_size, timeout, rank: None, trace_timeout }
     }
 }
 
@@ -170,33 +155,16 @@ fn trace(prefix: &str, rank: u64) -> String {
     format!("{prefix}{rank}/TRACE")
 }
 
-/// Counts this caller. The last of all sets the key that all wait for to `value`. Returns the name of that key.
-pub(crate) fn arrive<S: Store + ?Sized>(
-    store: &S,
-    world_size: u64,
-    prefix: &str,
-    value: &[u8],
-    deadline: &Deadline,
-) -> Result<String> {
-    let last = format!("{prefix}/last_member");
-    let arrived = store.with_timeout(deadline.left(now())).add(&format!("{prefix}/num_members"), 1)?;
-    if arrived == world_size as i64 {
-        store.with_timeout(deadline.left(now())).set(&last, value)?;
-    }
-    Ok(last)
-}
-
 fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
-    if world_size == 0 {
-        return Err(StoreError::bad_world_size(prefix, 0));
-    }
-    match rank < world_size {
-        true => Ok(()),
-        false => Err(StoreError::InvalidArgument(format!(
+    let wrong = match world_size {
+        0 => format!("world size 0 for {prefix}; it must be at least 1"),
+        _ if rank < world_size => return Ok(()),
+        _ => format!(
             "rank {rank} at {prefix:?} with a world size of {world_size}; ranks go from 0 to {}",
             world_size - 1
-        ))),
-    }
+        ),
+    };
+    Err(StoreError::InvalidArgument(wrong))
 }
 
 /// Names the ranks in a timeout on their keys. Returns the error as it is if the store did not say which keys are there.
@@ -217,8 +185,9 @@ fn ranks_missing(prefix: &str, world_size: u64, missing: Vec<u64>, waited: Durat
 
 #[cfg(test)]
 mod tests {
+    use rallypoint_store::HashStore;
+
     use super::*;
-    use crate::HashStore;
 
     #[test]
     fn everybody_gets_what_everybody_gave_and_rank_0_leaves_last() {
@@ -258,7 +227,8 @@ mod tests {
                 let store = &store;
                 scope.spawn(move || {
                     // Long enough for all three to have come, on a busy machine too.
-                    let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
+                    let timeout = Some(Duration::from_secs(1));
+                    let at = Barrier { rank: Some(rank), timeout, ..Barrier::new("b", 5) };
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
                         matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[1, 3]),
@@ -276,7 +246,8 @@ mod tests {
         std::thread::scope(|scope| {
             for rank in 0..5 {
                 let store = &store;
-                scope.spawn(move || barrier(store, &Barrier::new("b", 5).rank(rank)).unwrap());
+                let at = Barrier { rank: Some(rank), ..Barrier::new("b", 5) };
+                scope.spawn(move || barrier(store, &at).unwrap());
             }
         });
         assert_eq!(store.get("b/num_members").unwrap(), b"5");

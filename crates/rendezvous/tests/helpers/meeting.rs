@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use rallypoint_rendezvous::{Barrier, barrier, get_all, synchronize};
 use rallypoint_store::{
-    Awaited, Barrier, Endpoint, Failure, Result, Store, StoreError, TcpStore, TcpStoreOptions,
-    TcpStoreServer, barrier, get_all, synchronize,
+    Awaited, Endpoint, Failure, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-
-use crate::clock::{SOON, times_out_after, was_heard};
+use rallypoint_testkit::{SOON, fails_in_time};
 
 const SHORT: Duration = Duration::from_millis(250);
 /// Long enough for several to come, on a busy machine too.
@@ -42,6 +41,20 @@ fn ranks_at<T: Send>(
         let threads: Vec<_> = ranks.iter().map(rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Whether the server answered what it was asked after the timeout. On a busy machine that may come too late, and then there
+/// may be no new connection in time either.
+fn was_heard(error: &StoreError) -> bool {
+    !matches!(
+        error.failure(),
+        Some(
+            Failure::Timeout(Awaited::Keys(None))
+                | Failure::NoAnswer
+                | Failure::Indeterminate(_)
+                | Failure::Unreachable(_)
+        )
+    )
 }
 
 fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
@@ -87,7 +100,7 @@ fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
         assert_eq!(missing::<()>(Err(error)), [0, 2, 4]);
     }
     ranks(&[0], |store, rank| {
-        let error = times_out_after(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
+        let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
         let text = error.to_string();
         assert!(!was_heard(&error) || text.contains("1 of 3 ranks came, missing: 1, 2"), "{text}");
     });
@@ -107,7 +120,7 @@ fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
     let absent = [0, 299, 300, 8_191, 8_192, 16_384, 19_999];
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
-        let error = times_out_after(SHORT, || synchronize(store, b"x", rank, MANY, "k", SHORT));
+        let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, MANY, "k", SHORT));
         if was_heard(&error) {
             assert!(
                 error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"),
@@ -124,8 +137,9 @@ fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
     let has_come = |rank: &u64| rank % 100 == 7;
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
-        let at = Barrier::new("b", MANY).timeout(Duration::from_secs(2)).rank(rank);
-        let error = times_out_after(Duration::from_secs(2), || {
+        let timeout = Some(Duration::from_secs(2));
+        let at = Barrier { timeout, rank: Some(rank), ..Barrier::new("b", MANY) };
+        let error = fails_in_time(Duration::from_secs(2), || {
             store.set("b/num_members", b"199").unwrap();
             barrier(store, &at)
         });
@@ -152,10 +166,9 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
     ranks(&[0, 1, 2, 3, 4], |store, rank| {
         use std::sync::atomic::Ordering::SeqCst;
         come.fetch_add(1, SeqCst);
-        let meeting = Barrier::new("b", 5).timeout(SOON);
         // With and without a rank; torch knows both.
-        let meeting = if rank % 2 == 0 { meeting.rank(rank) } else { meeting };
-        barrier(store, &meeting).unwrap();
+        let rank = (rank % 2 == 0).then_some(rank);
+        barrier(store, &Barrier { timeout: Some(SOON), rank, ..Barrier::new("b", 5) }).unwrap();
         assert_eq!(come.load(SeqCst), 5);
     });
 }
@@ -163,8 +176,10 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
 #[test]
 fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
     for came in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let at = Barrier::new("b", 6).timeout(TOGETHER);
-        let errors = ranks(came, |store, rank| barrier(store, &at.clone().rank(rank)));
+        let errors = ranks(came, |store, rank| {
+            let (timeout, rank) = (Some(TOGETHER), Some(rank));
+            barrier(store, &Barrier { timeout, rank, ..Barrier::new("b", 6) })
+        });
         let absent: Vec<u64> = (0..6).filter(|rank| !came.contains(rank)).collect();
         for error in errors {
             assert_eq!(missing(error), absent, "{came:?}");
@@ -176,8 +191,8 @@ fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
 #[test]
 fn who_is_missing_is_known_at_once() {
     ranks(&[1], |store, rank| {
-        let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
-        let error = times_out_after(SHORT, || barrier(store, &at));
+        let at = Barrier { timeout: Some(SHORT), rank: Some(rank), ..Barrier::new("b", 3) };
+        let error = fails_in_time(SHORT, || barrier(store, &at));
         assert!(
             !was_heard(&error) || error.to_string().contains("1 of 3 ranks came, missing: 0, 2"),
             "{error}"
@@ -191,7 +206,8 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
     for rank in [0, 1] {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         ranks_at(&server, &[rank], |store, rank| {
-            barrier(store, &Barrier::new("b", 3).timeout(SHORT).rank(rank)).unwrap_err();
+            let at = Barrier { timeout: Some(SHORT), rank: Some(rank), ..Barrier::new("b", 3) };
+            barrier(store, &at).unwrap_err();
         });
         assert_eq!(client(&server).check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
     }
@@ -200,11 +216,11 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
 /// One who came without a rank can't be named, and is waited for only as long as that may take.
 #[test]
 fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
-    let at = Barrier::new("b", 3).timeout(TOGETHER).trace_timeout(SHORT);
+    let at = Barrier { timeout: Some(TOGETHER), trace_timeout: SHORT, ..Barrier::new("b", 3) };
     let errors = ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
-            let error = barrier(store, &at.clone().rank(0)).unwrap_err();
+            let error = barrier(store, &Barrier { rank: Some(0), ..at.clone() }).unwrap_err();
             assert!(started.elapsed() >= TOGETHER + SHORT);
             error
         }
@@ -222,7 +238,7 @@ fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(&server);
     for (rank, world_size) in [(3, 3), (7, 3), (0, 0)] {
-        let meeting = Barrier::new("b", world_size).rank(rank);
+        let meeting = Barrier { rank: Some(rank), ..Barrier::new("b", world_size) };
         for error in [
             synchronize(&store, b"x", rank, world_size, "k", SHORT).unwrap_err(),
             get_all(&store, rank, "k", world_size, SHORT).unwrap_err(),
@@ -231,7 +247,7 @@ fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
             assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
         }
     }
-    let error = barrier(&store, &Barrier::new("b", 0).timeout(SHORT)).unwrap_err();
+    let error = barrier(&store, &Barrier::new("b", 0)).unwrap_err();
     assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
     assert_eq!(store.num_keys().unwrap(), 0);
 }

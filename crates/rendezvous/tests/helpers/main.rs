@@ -1,0 +1,5 @@
+//! Torch's elastic helpers around a store: making the store of a job, and ranks that meet. Torch at the other end is tested in
+//! `tests/interop/test_helpers.py`.
+
+mod creating;
+mod meeting;
