@@ -140,6 +140,8 @@ pub struct Hub<L = ()> {
     suppressed: u64,
     stats: ServerStats,
     swept: Duration,
+    /// The time of the current call.
+    now: Duration,
 }
 
 impl<L: EffectLog> Hub<L> {
@@ -172,6 +174,7 @@ impl<L: EffectLog> Hub<L> {
             suppressed: 0,
             stats: ServerStats { most_connections: limits.connections as u64, ..ServerStats::default() },
             swept: Duration::ZERO,
+            now: Duration::ZERO,
             limits,
         }
     }
@@ -180,9 +183,10 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles a new connection. Returns `None` if it is refused; the driver closes it then.
     pub fn handle_open(&mut self, peer: SocketAddr, now: Duration) -> Option<ConnectionId> {
+        self.now = now;
         self.stats.accepted += 1;
         if self.connections.len() >= self.limits.connections {
-            self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() }, now);
+            self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() });
             return None;
         }
         if self.offences.is_refused(peer.ip(), now, &self.limits) {
@@ -201,7 +205,8 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles a connection that the driver had to refuse because the process may open no more files.
     pub fn handle_out_of_files(&mut self, peer: SocketAddr, error: &str, now: Duration) {
-        self.report(peer, CloseReason::OutOfFiles { error: error.into() }, now);
+        self.now = now;
+        self.report(peer, CloseReason::OutOfFiles { error: error.into() });
     }
 
     /// Handles the news that a connection can be read, and whether that includes the end of its bytes.
@@ -222,11 +227,12 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles bytes that were read. `is_drained` says that there were no more, or none at all.
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
+        self.now = now;
         let Some(connection) = self.find(id) else { return };
         // The end of the bytes may have been announced before; then no further event announces it.
         connection.unread = !is_drained || connection.hung_up;
         self.batch.1 += bytes.len();
-        self.feed(id.index(), bytes, now);
+        self.feed(id.index(), bytes);
         self.queue_send(id.index());
         self.queue_read_if_unread(id.index());
     }
@@ -242,14 +248,16 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles a connection that failed while it was read or sent to.
     pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
+        self.now = now;
         if let Some(connection) = self.find_any(id) {
             connection.outbox = Default::default();
-            self.close(id.index(), now);
+            self.close(id.index());
         }
     }
 
     /// Handles the result of sending: how many bytes the connection took, and whether it takes more.
     pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
+        self.now = now;
         let output_pause = self.limits.output_pause;
         let Some(connection) = self.find_any(id) else { return };
         let was_congested = connection.outbox.unsent() > output_pause;
@@ -272,19 +280,20 @@ impl<L: EffectLog> Hub<L> {
         }
         // Counting walks all unsent values. The deadlines count again.
         if unsent == 0 || self.connections[id.index()].owed == 0 {
-            self.count_output(id.index(), now);
+            self.count_output(id.index());
         }
         if unsent > 0 && takes_more {
             self.queue_send(id.index());
         }
-        self.close_if_finished(id.index(), now);
+        self.close_if_finished(id.index());
     }
 
     /// Handles the passing of time.
     pub fn handle_timeout(&mut self, now: Duration) {
+        self.now = now;
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
-            self.sweep(now);
+            self.sweep();
         }
     }
 
@@ -294,6 +303,7 @@ impl<L: EffectLog> Hub<L> {
     /// turn; then the driver looks for new events before it asks again.
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        self.now = now;
         let mut left = self.pass.unwrap_or(self.read_queue.len());
         loop {
             let is_batch_full = self.batch.0 >= BATCH_READS || self.batch.1 >= BATCH_BYTES;
@@ -301,7 +311,7 @@ impl<L: EffectLog> Hub<L> {
                 left -= 1;
                 self.pass = Some(left);
                 if let Some(index) = self.read_queue.pop_front()
-                    && let Some(action) = self.take_turn(index, now)
+                    && let Some(action) = self.take_turn(index)
                 {
                     self.batch.0 += 1;
                     return Some(action);
@@ -317,7 +327,7 @@ impl<L: EffectLog> Hub<L> {
                     self.connections.remove(index);
                     return Some(Action::Close(id));
                 }
-                self.close_if_finished(index, now);
+                self.close_if_finished(index);
             } else {
                 self.batch = (0, 0);
                 if left == 0 {
@@ -420,12 +430,12 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles the requests that a connection's session held back, and returns what to read.
-    fn take_turn(&mut self, index: usize, now: Duration) -> Option<Action> {
+    fn take_turn(&mut self, index: usize) -> Option<Action> {
         let connection = self.connections.get_mut(index)?;
         connection.in_read_queue = false;
         if connection.session.has_backlog() {
             let unparsed = connection.session.take_unparsed();
-            self.feed(index, &unparsed, now);
+            self.feed(index, &unparsed);
             self.queue_send(index);
         }
         let connection = &self.connections[index];
@@ -437,42 +447,49 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles bytes of one connection.
-    fn feed(&mut self, index: usize, bytes: &[u8], now: Duration) {
+    fn feed(&mut self, index: usize, bytes: &[u8]) {
         let mut input = bytes;
         loop {
             let connection = &mut self.connections[index];
             if connection.closing {
                 return;
             }
-            let is_blocked = connection.blocked;
-            if !is_blocked && connection.is_congested(&self.limits) {
-                connection.session.put_back(input);
+            if !connection.blocked {
+                if connection.is_congested(&self.limits) {
+                    connection.session.put_back(input);
+                    break;
+                }
+                if let Some(request) = connection.session.next_in_place(&mut input, &self.limits) {
+                    self.handle_request(index, request);
+                    continue;
+                }
+            }
+            if !self.handle_next(index, &mut input) {
                 break;
             }
-            if !is_blocked && let Some(request) = connection.session.next_in_place(&mut input, &self.limits) {
-                self.handle_request(index, request, now);
-                continue;
-            }
-            match connection.session.next(&mut input, &self.limits, is_blocked) {
-                Ok(Some(decoded)) => self.handle_held_request(index, decoded.request(), now),
-                Ok(None) => break,
-                Err(error) => return self.punish(index, error.into(), now),
-            }
         }
-        self.count_input(index, now);
+        self.count_input(index);
     }
 
-    /// Handles a request that arrived in pieces or was held back.
+    /// Handles the next request of a connection, which may be incomplete, held back or invalid. Returns whether there was one.
+    ///
+    /// Never inline, so that the loop over the usual requests stays small.
     #[inline(never)]
-    fn handle_held_request(&mut self, index: usize, request: Request<'_>, now: Duration) {
-        self.handle_request(index, request, now);
+    fn handle_next(&mut self, index: usize, input: &mut &[u8]) -> bool {
+        let connection = &mut self.connections[index];
+        match connection.session.next(input, &self.limits, connection.blocked) {
+            Ok(Some(decoded)) => self.handle_request(index, decoded.request()),
+            Ok(None) => return false,
+            Err(error) => self.punish(index, error.into()),
+        }
+        true
     }
 
     /// Always inline, so that a request is handled where it is parsed and does not go through memory.
     #[inline(always)]
-    fn handle_request(&mut self, index: usize, request: Request<'_>, now: Duration) {
+    fn handle_request(&mut self, index: usize, request: Request<'_>) {
         if let Some(jobs) = &mut self.jobs {
-            jobs.handle_request(index, &request, now);
+            jobs.handle_request(index, request, self.now);
         }
         let answer = self.engine.handle_request(ClientId::new(index as u32), request);
         let connection = &mut self.connections[index];
@@ -481,7 +498,7 @@ impl<L: EffectLog> Hub<L> {
             Ok(Answer::Nothing) => {}
             Ok(Answer::Reply(reply)) => connection.outbox.push(reply),
             Ok(Answer::Blocked) => connection.blocked = true,
-            Err(refusal) => self.punish(index, (*refusal).into(), now),
+            Err(refusal) => self.punish(index, (*refusal).into()),
         }
         self.wake_clients();
     }
@@ -509,7 +526,7 @@ impl<L: EffectLog> Hub<L> {
     // ---- input and output in total ----
 
     /// Counts what is held for the requests of a connection, and admits uploads.
-    fn count_input(&mut self, index: usize, now: Duration) {
+    fn count_input(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let held = connection.session.held();
         if held == 0 && connection.held == 0 && connection.receiving.is_none() {
@@ -518,7 +535,7 @@ impl<L: EffectLog> Hub<L> {
         }
         self.input_held = self.input_held + held - connection.held;
         connection.held = held;
-        if connection.track_request(now) {
+        if connection.track_request(self.now) {
             self.uploads.end(index, std::mem::take(&mut connection.upload));
         }
         if let Some(receiving) = connection.receiving {
@@ -529,7 +546,7 @@ impl<L: EffectLog> Hub<L> {
             }
         }
         if self.input_held > self.limits.input_total {
-            self.close_largest_input(now);
+            self.close_largest_input();
         }
         self.admit_uploads();
     }
@@ -541,58 +558,58 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    fn close_largest_input(&mut self, now: Duration) {
+    fn close_largest_input(&mut self) {
         let open = self.connections.iter().filter(|(_, connection)| !connection.closing);
         let Some((index, connection)) = open.max_by_key(|(_, connection)| connection.held) else { return };
         let (total, limit, held) = (self.input_held, self.limits.input_total, connection.held);
-        self.punish(index, CloseReason::TooMuchInput { total, limit, held }, now);
+        self.punish(index, CloseReason::TooMuchInput { total, limit, held });
     }
 
     /// Counts what the unsent replies of a connection hold.
-    fn count_output(&mut self, index: usize, now: Duration) {
+    fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let owed = if connection.outbox.unsent() > 0 { connection.outbox.held() } else { 0 };
         self.output_held = self.output_held + owed - connection.owed;
         connection.owed = owed;
         if self.output_held > self.limits.output_total {
-            self.close_oldest_output(now);
+            self.close_oldest_output();
         }
     }
 
     /// Closes the connection that has taken none of its replies for longest. A connection with few of them is closed only if
     /// no other has more.
-    fn close_oldest_output(&mut self, now: Duration) {
+    fn close_oldest_output(&mut self) {
         let owing = self.connections.iter().filter(|(_, c)| !c.closing && c.owed > 0);
         let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.stalled)) else {
             return;
         };
-        let age = connection.stalled.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let age = connection.stalled.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
         let (total, limit, held) = (self.output_held, self.limits.output_total, connection.owed);
         self.connections[index].outbox = Default::default();
-        self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age }, now);
+        self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age });
     }
 
     // ---- closing ----
 
-    fn close_if_finished(&mut self, index: usize, now: Duration) {
+    fn close_if_finished(&mut self, index: usize) {
         if self.connections[index].is_finished(&self.limits) {
-            self.close(index, now);
+            self.close(index);
         }
     }
 
     /// Closes a connection for what its peer did.
-    fn punish(&mut self, index: usize, reason: CloseReason, now: Duration) {
+    fn punish(&mut self, index: usize, reason: CloseReason) {
         let peer = self.connections[index].peer;
-        self.offences.count(peer.ip(), now, &self.limits);
-        self.report(peer, reason, now);
-        self.close(index, now);
+        self.offences.count(peer.ip(), self.now, &self.limits);
+        self.report(peer, reason);
+        self.close(index);
     }
 
     /// Counts a refused or closed connection, and logs it unless there are too many lines in this second.
-    fn report(&mut self, peer: SocketAddr, reason: CloseReason, now: Duration) {
+    fn report(&mut self, peer: SocketAddr, reason: CloseReason) {
         self.stats.count(&reason);
-        if now.saturating_sub(self.logged.0) >= Duration::from_secs(1) {
-            self.logged = (now, 0);
+        if self.now.saturating_sub(self.logged.0) >= Duration::from_secs(1) {
+            self.logged = (self.now, 0);
         }
         if self.logged.1 >= self.limits.log_lines_per_second {
             self.suppressed += 1;
@@ -604,7 +621,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Ends a connection. Replies that are still to be sent are offered to it until it takes no more.
-    fn close(&mut self, index: usize, now: Duration) {
+    fn close(&mut self, index: usize) {
         self.queue_send(index);
         let connection = &mut self.connections[index];
         if std::mem::replace(&mut connection.closing, true) {
@@ -615,7 +632,7 @@ impl<L: EffectLog> Hub<L> {
         connection.session = Default::default();
         self.uploads.end(index, std::mem::take(&mut connection.upload));
         if let Some(jobs) = &mut self.jobs {
-            jobs.handle_disconnect(index, now);
+            jobs.handle_disconnect(index, self.now);
         }
         self.engine.handle_disconnect(ClientId::new(index as u32));
         self.wake_clients();

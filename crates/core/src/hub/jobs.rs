@@ -54,7 +54,7 @@ impl Jobs {
     }
 
     /// Records that a connection uses the jobs of the keys in this request.
-    pub(super) fn handle_request(&mut self, connection: usize, request: &Request<'_>, now: Duration) {
+    pub(super) fn handle_request(&mut self, connection: usize, request: Request<'_>, now: Duration) {
         request.for_each_key(&mut |key| {
             if let Some(run_id) = run_id_of(key) {
                 self.use_job(connection, run_id, now);

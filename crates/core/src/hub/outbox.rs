@@ -86,7 +86,8 @@ impl Outbox {
 
     #[inline]
     fn print(&mut self, reply: &Reply) {
-        if self.tail.capacity() == 0 {
+        // A wake-up is one byte, and one write may wake thousands of connections.
+        if self.tail.capacity() == 0 && *reply != Reply::Stop {
             self.tail.reserve_exact(FIRST_CAPACITY);
         }
         let before = self.tail.len();

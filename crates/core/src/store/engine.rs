@@ -177,13 +177,10 @@ impl<L: EffectLog> Engine<L> {
         if !matches!(known.state, State::Free) && request != Request::CancelWait {
             return Err(Refusal::Blocked { op: request.op() }.into());
         }
-        // This request ends what the one before left open.
-        let latch = known.latch.take();
-        let answer = self.answer(client, request, latch.as_ref().map_or(&[], |latch| &latch.values));
-        if let Some(latch) = latch {
-            self.end_latch(*latch);
+        match known.latch.take() {
+            None => self.answer(client, request, &[]),
+            Some(latch) => self.answer_after_wait(client, request, *latch),
         }
-        answer
     }
 
     /// Forgets a client that has disconnected, with whatever it waited for.
@@ -276,8 +273,17 @@ impl<L: EffectLog> Engine<L> {
     }
 
     /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names and barriers.
+    #[inline(always)]
     fn bytes(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()
+    }
+
+    /// Answers the first request after a wait, which ends what the wait left open.
+    #[inline(never)]
+    fn answer_after_wait(&mut self, client: ClientId, request: Request<'_>, latch: Latch) -> Result<Answer> {
+        let answer = self.answer(client, request, &latch.values);
+        self.end_latch(latch);
+        answer
     }
 
     #[inline(always)]

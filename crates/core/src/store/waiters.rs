@@ -56,7 +56,7 @@ pub(super) struct Waiters {
     awaited: Slab<Awaited>,
     registrations: Slab<Registration>,
     hasher: RandomState,
-    /// Bytes of the keys awaited.
+    /// Bytes of the registrations and of the keys awaited.
     bytes: usize,
 }
 
@@ -88,7 +88,7 @@ impl Waiters {
 
     /// Returns the bytes held for all waiters.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.registrations.len() * WAIT_OVERHEAD
+        self.bytes
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
@@ -116,6 +116,7 @@ impl Waiters {
             NONE => awaited.oldest = id,
             older => self.registrations[older as usize].newer = id,
         }
+        self.bytes += WAIT_OVERHEAD;
         registrations.ids.push(id);
         registrations.left += 1;
     }
@@ -168,6 +169,7 @@ impl Waiters {
 
     fn unlink(&mut self, id: u32) -> Registration {
         let gone = self.registrations.remove(id as usize);
+        self.bytes -= WAIT_OVERHEAD;
         let awaited = &mut self.awaited[gone.awaited as usize];
         match gone.older {
             NONE => awaited.oldest = gone.newer,

@@ -37,7 +37,7 @@ impl<L: EffectLog> Engine<L> {
         self.permit_put(Op::CompareSet, key, desired.bytes())?;
         self.apply(Effect::Put { key, value: desired });
         self.clients[client.index()].stored = true;
-        Ok(desired.to_value())
+        Ok(self.value(key, || None))
     }
 
     #[inline]
@@ -115,10 +115,11 @@ impl<L: EffectLog> Engine<L> {
     // ---- what is refused ----
 
     #[inline(always)]
-    fn guard_of(&self, key: &[u8]) -> Option<WriteGuard> {
+    fn guard_of(&self, key: &[u8]) -> Option<&WriteGuard> {
+        let guard = self.guard.as_ref()?;
         // Comparing one byte first spares nearly every key a call that compares slices.
-        let last = |key: &[u8], guard: &WriteGuard| key.get(guard.prefix.len() - 1) == guard.prefix.last();
-        self.guard.filter(|guard| last(key, guard) && key.starts_with(guard.prefix))
+        let may_match = key.get(guard.prefix.len() - 1) == guard.prefix.last();
+        (may_match && key.starts_with(guard.prefix)).then_some(guard)
     }
 
     /// Refuses a write to a reserved name.
