@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::decide::{Change, View};
 use super::member::Member;
-use super::node::NodeDesc;
-use super::state::State;
+use super::state::{NodeDesc, State};
 use super::time::WallTime;
 
 /// The state after `change` by `view.me`.

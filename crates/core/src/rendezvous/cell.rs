@@ -85,7 +85,11 @@ pub fn decode(text: &[u8], limits: &Limits) -> Result<Vec<u8>, StateError> {
     }
     match held {
         0 => Ok(bytes),
-        _ => Err(StateError::BadPadding { digits: bytes.len() / 3 * 4 + held }),
+        _ => {
+            let digits = bytes.len() / 3 * 4 + held;
+            let what = format!("{digits} base64 digits without the padding that would end them");
+            Err(StateError::Malformed { what, at: text.len() })
+        }
     }
 }
 
@@ -153,7 +157,8 @@ mod tests {
             ("Zm9vYg=x", 7),
             ("Zm=9vYg=", 6),
         ] {
-            assert_eq!(decoded(text), Err(StateError::BadPadding { digits }), "{text:?}");
+            let what = format!("{digits} base64 digits without the padding that would end them");
+            assert_eq!(decoded(text), Err(StateError::Malformed { what, at: text.len() }), "{text:?}");
         }
     }
 
@@ -168,9 +173,13 @@ mod tests {
     fn the_sentinel_is_no_state_and_everything_else_must_be_one() {
         let limits = Limits::default();
         assert_eq!(read(NULL, &limits), Ok(None));
-        assert_eq!(read(b"", &limits), Err(StateError::Truncated { at: 0, missing: 1 }));
-        assert_eq!(read(b"!!!", &limits), Err(StateError::Truncated { at: 0, missing: 1 }));
-        assert_eq!(read(b"Y2FuaW1hZGFt\n", &limits), Err(StateError::NotAPickle { found: b'c' }));
+        for (value, text) in [
+            (&b""[..], "the state ends 1 byte too early for the opcode at byte 0"),
+            (b"!!!", "the state ends 1 byte too early for the opcode at byte 0"),
+            (b"Y2FuaW1hZGFt\n", "first byte 0x63 does not begin a pickle (0x80) at byte 0"),
+        ] {
+            assert_eq!(read(value, &limits).unwrap_err().to_string(), text);
+        }
     }
 
     #[test]

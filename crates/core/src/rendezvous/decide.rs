@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use super::member::Member;
-use super::mono::MonoTime;
 use super::reason::Reason;
 use super::settings::Settings;
 use super::state::State;
 use super::terms::Terms;
-use super::time::WallTime;
+use super::time::{MonoTime, WallTime};
 
 /// What a node is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

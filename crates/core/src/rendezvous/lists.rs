@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::node::NodeDesc;
-use super::state::{Extra, State};
+use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
 
 /// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::membership::{Joined, Membership};
-use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::outage::Outage;
 use super::settings::Settings;
-use super::state::State;
+use super::state::{NodeDesc, State};
+use super::time::MonoTime;
 use super::watch::Watch;
 
 /// How long one call to the store may take. Calls that fail are repeated, so this bounds only how late a node notices that it

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::node::NodeDesc;
 use super::settings::Settings;
-use super::state::State;
+use super::state::{NodeDesc, State};
 
 /// The round that a node has joined, as it was when the node joined it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::reason::Reason;
-use super::state::State;
-use super::time::WallTime;
+use super::state::{NodeDesc, State};
+use super::time::{MonoTime, WallTime};
 
 /// The shared state as it was read, and what a write must find unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]

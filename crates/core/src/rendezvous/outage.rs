@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::mono::MonoTime;
 use super::operation::Fault;
 use super::settings::Settings;
+use super::time::MonoTime;
 
 /// How long an outage lasts before the first warning. Each further warning comes when the outage has lasted twice as long.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);

@@ -10,12 +10,11 @@ use super::apply::apply;
 use super::decide::{Change, Decision, Goal, ROLLBACK, View, decide};
 use super::member::Member;
 use super::membership::Joined;
-use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 use super::outage::Tolerance;
 use super::reason::Reason;
-use super::state::State;
+use super::state::{NodeDesc, State};
+use super::time::MonoTime;
 
 /// A node on its way to a goal.
 #[derive(Debug)]

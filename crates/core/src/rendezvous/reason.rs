@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::node::NodeDesc;
+use super::state::NodeDesc;
 use super::terms::Terms;
 use crate::counted;
 

@@ -1,10 +1,9 @@
-//! The state that all nodes of a rendezvous share: torch's eight fields. It holds them; what they come to is decided
-//! elsewhere.
+//! The state that all nodes of a rendezvous share, and torch's node descriptor. What they come to is decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
-use super::node::NodeDesc;
 use super::time::WallTime;
 
 /// What the nodes of a rendezvous know of each other.
@@ -47,6 +46,41 @@ pub enum Extra {
     Time(WallTime),
 }
 
+/// One agent: where it runs, which process it is, which of that process' handlers.
+///
+/// The order is torch's and decides ranks, so it must not change: by address (code point by code point, so `node10`
+/// comes before `node2`), then process id, then local id. A clone shares the address.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeDesc {
+    /// The name or address under which the others reach it.
+    pub addr: Arc<str>,
+    /// The id of its process.
+    pub pid: i64,
+    /// Which of the handlers of that process, counted from 0.
+    pub local_id: i64,
+}
+
+impl NodeDesc {
+    /// The node with these three.
+    pub fn new(addr: impl Into<Arc<str>>, pid: i64, local_id: i64) -> NodeDesc {
+        NodeDesc { addr: addr.into(), pid, local_id }
+    }
+}
+
+/// Torch's text form.
+impl fmt::Display for NodeDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}_{}", self.addr, self.pid, self.local_id)
+    }
+}
+
+/// As it is displayed, but safe for a line of a log: the address comes from a peer.
+impl fmt::Debug for NodeDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}_{}", self.addr.escape_debug(), self.pid, self.local_id)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +106,37 @@ mod tests {
         let text = format!("{state:?}");
         assert!(!text.contains(['\n', '\r']), "{text}");
         assert!(text.contains("last_heartbeats: {a\\nb_1_0: 1970-01-01T00:00:00.000000Z}"), "{text}");
+    }
+
+    #[test]
+    fn nodes_are_ordered_by_code_points_of_the_address_then_by_numbers() {
+        let ordered = [
+            NodeDesc::new("", 9, 9),
+            NodeDesc::new("10.0.0.10", 1, 0),
+            NodeDesc::new("10.0.0.9", -1, 0),
+            NodeDesc::new("10.0.0.9", 1, 0),
+            NodeDesc::new("10.0.0.9", 1, 2),
+            NodeDesc::new("10.0.0.9", 10, 0),
+            NodeDesc::new("Node", 0, 0),
+            NodeDesc::new("node10", 0, 0),
+            NodeDesc::new("node2", 0, 0),
+            NodeDesc::new("nöde", 0, 0),
+            // In UTF-16 these two would be the other way round.
+            NodeDesc::new("\u{ffff}", 0, 0),
+            NodeDesc::new("\u{10000}", 0, 0),
+        ];
+        assert!(ordered.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_node_reads_as_torch_writes_it() {
+        let node = NodeDesc::new("host-a.example", 4242, 1);
+        assert_eq!(node.to_string(), "host-a.example_4242_1");
+        assert_eq!(format!("{node:?}"), "host-a.example_4242_1");
+    }
+
+    #[test]
+    fn an_address_cannot_break_a_line_of_a_log() {
+        assert_eq!(format!("{:?}", NodeDesc::new("a\nb", 1, 0)), "a\\nb_1_0");
     }
 }

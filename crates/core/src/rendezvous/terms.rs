@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::node::NodeDesc;
 use super::settings::Settings;
-use super::state::{Extra, State};
+use super::state::{Extra, NodeDesc, State};
 
 /// The attribute of the state that holds the terms. Torch's nodes carry it along without reading it.
 const TERMS: &str = "rallypoint_terms";

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use super::decide::View;
 use super::member::Member;
-use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::settings::Settings;
-use super::state::State;
-use super::time::WallTime;
+use super::state::{NodeDesc, State};
+use super::time::{MonoTime, WallTime};
 
 pub(super) fn node(name: &str) -> NodeDesc {
     NodeDesc::new(name, 1, 0)

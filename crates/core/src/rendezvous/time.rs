@@ -1,5 +1,5 @@
-//! Wall-clock time as the shared state carries it: UTC, in microseconds. It reads no clock, and it is no measure of how
-//! long something took: clocks of other machines may be wrong and may jump.
+//! Time by two clocks, neither of which is read here. [`WallTime`] is what the shared state carries: UTC, in microseconds. It is no
+//! measure of how long something took, because clocks of other machines may be wrong and may jump. [`MonoTime`] is.
 
 use std::fmt;
 use std::time::Duration;
@@ -104,6 +104,27 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day = day_of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+/// A moment by this node's own clock, which only goes forward and means nothing to other nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MonoTime(Duration);
+
+impl MonoTime {
+    /// So long after the clock's beginning, whenever that was.
+    pub fn from_start(passed: Duration) -> MonoTime {
+        MonoTime(passed)
+    }
+
+    /// How long since `earlier`; nothing if that is later.
+    pub fn since(self, earlier: MonoTime) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// So much later.
+    pub fn after(self, later: Duration) -> MonoTime {
+        MonoTime(self.0.saturating_add(later))
+    }
 }
 
 #[cfg(test)]

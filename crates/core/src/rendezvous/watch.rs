@@ -8,11 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::mono::MonoTime;
-use super::node::NodeDesc;
 use super::settings::Settings;
-use super::state::State;
-use super::time::WallTime;
+use super::state::{NodeDesc, State};
+use super::time::{MonoTime, WallTime};
 
 /// In the time after which a node is dead, states are written into the table at most so often.
 const MOST_SIGHTS: u32 = 64;

@@ -13,6 +13,17 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     pickle::encode(state, &Limits::default()).expect("a state within the limits")
 }
 
+/// The error about this at this byte.
+pub(crate) fn malformed(what: &str, at: usize) -> StateError {
+    StateError::Malformed { what: what.into(), at }
+}
+
+/// What an error says, without the byte that it is about.
+pub(crate) fn said(error: &StateError) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at byte ").map_or(text.clone(), |(what, _)| what.into())
+}
+
 pub(crate) fn text(text: &str) -> Vec<u8> {
     [&[0x8c, text.len() as u8], text.as_bytes()].concat()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime};
 
-use crate::assembly::{decode, encode};
+use crate::assembly::{decode, encode, malformed};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/state")
@@ -144,19 +144,24 @@ fn other_picklers_of_the_same_state_say_the_same() {
 }
 
 fn unknown_opcode(code: u8, at: usize) -> StateError {
-    StateError::UnknownOpcode { code, at }
+    malformed(&format!("opcode {code:#04x}"), at)
 }
 
 fn unknown_global(module: &str, name: &str, at: usize) -> StateError {
-    StateError::UnknownGlobal { module: module.into(), name: name.into(), at }
+    malformed(&format!("{module}.{name}"), at)
 }
 
-fn not_a_state(found: &'static str, at: usize) -> StateError {
-    unexpected(found, "a state", at)
+fn not_a_state(at: usize) -> StateError {
+    malformed("something other than a state at its end", at)
 }
 
-fn unexpected(found: &'static str, wanted: &'static str, at: usize) -> StateError {
-    StateError::Unexpected { found, wanted, at }
+fn truncated(missing: u64, at: usize) -> StateError {
+    let bytes = if missing == 1 { "byte" } else { "bytes" };
+    malformed(&format!("the state ends {missing} {bytes} too early for the opcode"), at)
+}
+
+fn not_a_pickle(first: u8) -> StateError {
+    malformed(&format!("first byte {first:#04x} does not begin a pickle (0x80)"), 0)
 }
 
 /// Each seed that must be refused, and how.
@@ -181,27 +186,27 @@ fn refused() -> Vec<(&'static str, StateError)> {
         ("hostile_text8", unknown_opcode(0x8d, 2)),
         ("hostile_bytes8", unknown_opcode(0x8e, 2)),
         ("hostile_long4", unknown_opcode(0x8b, 2)),
-        ("hostile_protocol_0", StateError::NotAPickle { found: b'c' }),
-        ("hostile_protocol_2", StateError::Protocol { found: 2 }),
-        ("hostile_build_class", unexpected("a class", "a state or a node without attributes", 85)),
-        ("hostile_billion_laughs", unexpected("a tuple", "the arguments of a time", 6)),
-        ("hostile_deep_tuples", unexpected("a tuple", "the arguments of a time", 3)),
-        ("hostile_deep_marks", unexpected("nothing", "a state", 5_002)),
-        ("hostile_deep_dicts", unexpected("a str", "a state", 8_002)),
-        ("hostile_memo_bomb", not_a_state("None", 20_003)),
-        ("hostile_text_4gib", StateError::Truncated { at: 2, missing: 0xffff_fffe }),
-        ("hostile_frame_2_64", StateError::Truncated { at: 2, missing: u64::MAX - 2 }),
-        ("other_int", not_a_state("an int", 4)),
-        ("other_dict", not_a_state("a dict", 4)),
+        ("hostile_protocol_0", not_a_pickle(b'c')),
+        ("hostile_protocol_2", malformed("pickle protocol 2, not 4 or 5,", 0)),
+        ("hostile_build_class", malformed("attributes for something other than a new state or node", 85)),
+        ("hostile_billion_laughs", malformed("something other than the arguments of a time", 6)),
+        ("hostile_deep_tuples", malformed("something other than the arguments of a time", 3)),
+        ("hostile_deep_marks", malformed("nothing on the stack for the opcode", 5_002)),
+        ("hostile_deep_dicts", not_a_state(8_002)),
+        ("hostile_memo_bomb", not_a_state(20_003)),
+        ("hostile_text_4gib", truncated(0xffff_fffe, 2)),
+        ("hostile_frame_2_64", truncated(u64::MAX - 2, 2)),
+        ("other_int", not_a_state(4)),
+        ("other_dict", not_a_state(4)),
         ("other_list", unknown_opcode(b']', 11)),
-        ("other_node", not_a_state("a node", 137)),
-        ("other_state_attributes", not_a_state("a dict", 130)),
-        ("damaged_empty", StateError::Truncated { at: 0, missing: 1 }),
-        ("damaged_cut", StateError::Truncated { at: 2, missing: 196 }),
-        ("damaged_text", StateError::NotAPickle { found: b'c' }),
+        ("other_node", not_a_state(137)),
+        ("other_state_attributes", not_a_state(130)),
+        ("damaged_empty", truncated(1, 0)),
+        ("damaged_cut", truncated(196, 2)),
+        ("damaged_text", not_a_pickle(b'c')),
         ("damaged_naive_time", StateError::OldAgent),
-        ("damaged_other_zone", StateError::Malformed { what: "a zone other than UTC", at: 204 }),
-        ("damaged_missing_closed", StateError::MissingField { object: "state", field: "closed", at: 202 }),
+        ("damaged_other_zone", malformed("a zone other than UTC", 204)),
+        ("damaged_missing_closed", malformed("state without closed", 202)),
     ]
 }
 

@@ -1,18 +1,16 @@
 //! What a node and a state are made of: attributes in, the object out. It knows no opcodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::reader::{Item, Reader, within};
+use super::reader::{Item, Reader};
 use crate::error::printable;
 use crate::rendezvous::error::StateError;
-use crate::rendezvous::node::NodeDesc;
-use crate::rendezvous::state::{Extra, State};
+use crate::rendezvous::state::{Extra, NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
-/// The names of a node's attributes, in torch's order.
-pub(super) const NODE_FIELDS: [&str; 3] = ["addr", "pid", "local_id"];
-/// The names of a state's attributes, in torch's order.
-pub(super) const STATE_FIELDS: [&str; 8] = [
+const NODE_FIELDS: [&str; 3] = ["addr", "pid", "local_id"];
+const STATE_FIELDS: [&str; 8] = [
     "round",
     "complete",
     "deadline",
@@ -26,11 +24,11 @@ pub(super) const STATE_FIELDS: [&str; 8] = [
 pub(super) fn node(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<NodeDesc, StateError> {
     let object = Object { name: "node", attributes, reader };
     // Nodes are compared by all they are made of, so a part we don't know can't be passed over.
-    if let Some((name, value)) = object.others(&NODE_FIELDS).next() {
-        return Err(object.unknown(name, value));
+    if let Some((name, _)) = object.others(&NODE_FIELDS).next() {
+        return Err(object.unknown(name));
     }
     let addr = object.field("addr", text)?;
-    within(addr.len(), reader.limits.host_len, "bytes of an address", reader.at)?;
+    reader.within(addr.len(), reader.limits.host_len, "bytes of an address")?;
     Ok(NodeDesc::new(addr, object.field("pid", int)?, object.field("local_id", int)?))
 }
 
@@ -94,91 +92,83 @@ impl<'r, 'a> Object<'r, 'a> {
 
     /// As in Python, the later of two attributes with the same name counts.
     fn find(&self, field: &str) -> Option<Item<'a>> {
-        self.pairs()
-            .rfind(|(key, _)| matches!(key, Item::Text(name) if *name == field))
-            .map(|(_, value)| value)
+        self.pairs().rfind(|(key, _)| text(*key) == Ok(field)).map(|(_, value)| value)
     }
 
     fn field<T>(
         &self,
-        field: &'static str,
+        field: &str,
         read: impl FnOnce(Item<'a>) -> Result<T, Wanted>,
     ) -> Result<T, StateError> {
-        let missing = StateError::MissingField { object: self.name, field, at: self.reader.at };
-        self.read(field, self.find(field).ok_or(missing)?, read)
-    }
-
-    /// Reads an attribute, or an entry of one.
-    fn read<T>(
-        &self,
-        field: &'static str,
-        item: Item<'a>,
-        read: impl FnOnce(Item<'a>) -> Result<T, Wanted>,
-    ) -> Result<T, StateError> {
-        let (object, found, at) = (self.name, item.kind(), self.reader.at);
-        read(item).map_err(|wanted| StateError::WrongField { object, field, found, wanted, at })
+        match self.find(field) {
+            Some(item) => read(item).map_err(|wanted| self.wrong(field, wanted)),
+            None => Err(self.reader.malformed(format!("{} without {field}", self.name))),
+        }
     }
 
     fn dict<V>(
         &self,
-        field: &'static str,
-        value: impl Fn(Item<'a>) -> Result<V, Wanted>,
+        field: &str,
+        read: impl Fn(Item<'a>) -> Result<V, Wanted>,
     ) -> Result<BTreeMap<NodeDesc, V>, StateError> {
-        let items = self.field(field, |item| match item {
-            Item::Dict(index) => self.reader.containers.items[index].as_deref().ok_or("a dict of its own"),
+        let index = self.field(field, |item| match item {
+            Item::Dict(index) => Ok(index),
             _ => Err("a dict"),
         })?;
-        let entries = items.as_chunks().0.iter();
-        let entries =
-            entries.map(|[key, held]| Ok((self.node(field, *key)?, self.read(field, *held, &value)?)));
-        let nodes: BTreeMap<_, _> = entries.collect::<Result<_, _>>()?;
-        self.within_limit(nodes.len())?;
-        Ok(nodes)
+        let entry = |[key, value]: &[Item<'a>; 2]| Ok((self.node(*key)?, read(*value)?));
+        let entries = self.items(field, index, 2)?.as_chunks().0.iter().map(entry);
+        entries.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
     }
 
-    fn set(&self, field: &'static str) -> Result<BTreeSet<NodeDesc>, StateError> {
-        let items = self.field(field, |item| match item {
-            Item::Set(index) => self.reader.containers.items[index].as_deref().ok_or("a set of its own"),
+    fn set(&self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
+        let index = self.field(field, |item| match item {
+            Item::Set(index) => Ok(index),
             _ => Err("a set"),
         })?;
-        let nodes: BTreeSet<_> =
-            items.iter().map(|item| self.node(field, *item)).collect::<Result<_, _>>()?;
-        self.within_limit(nodes.len())?;
-        Ok(nodes)
+        let nodes = self.items(field, index, 1)?.iter().map(|item| self.node(*item));
+        nodes.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
     }
 
-    fn node(&self, field: &'static str, item: Item<'a>) -> Result<NodeDesc, StateError> {
-        self.read(field, item, |item| match item {
-            Item::Node(index) => self.reader.nodes.items[index].clone().ok_or("a whole node"),
+    /// Returns the items of a container, `step` for each node.
+    fn items(&self, field: &str, index: usize, step: usize) -> Result<&'r [Item<'a>], StateError> {
+        let items = self.reader.containers[index].as_deref();
+        let items = items.ok_or_else(|| self.wrong(field, "a container of its own"))?;
+        self.reader.within(items.len() / step, self.reader.limits.state_nodes, "nodes in a list")?;
+        Ok(items)
+    }
+
+    fn node(&self, item: Item<'a>) -> Result<NodeDesc, Wanted> {
+        match item {
+            Item::Node(index) => self.reader.nodes[index].clone().ok_or("a whole node"),
             _ => Err("a node"),
-        })
+        }
     }
 
-    fn within_limit(&self, nodes: usize) -> Result<(), StateError> {
-        within(nodes, self.reader.limits.state_nodes, "nodes in a list", self.reader.at)
-    }
-
-    fn extra(&self) -> Result<BTreeMap<std::sync::Arc<str>, Extra>, StateError> {
+    fn extra(&self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
         let (mut extra, mut bytes) = (BTreeMap::new(), 0);
         for (key, value) in self.others(&STATE_FIELDS) {
-            let Item::Text(name) = key else { return Err(self.unknown(key, value)) };
+            let Item::Text(name) = key else { return Err(self.unknown(key)) };
             bytes += name.len() + text(value).map_or(0, str::len);
-            within(bytes, self.reader.limits.state_extra, "bytes of unknown attributes", self.reader.at)?;
+            self.reader.within(bytes, self.reader.limits.state_extra, "bytes of unknown attributes")?;
             let value = match value {
                 Item::None => Extra::None,
                 Item::Bool(value) => Extra::Bool(value),
                 Item::Int(value) => Extra::Int(value),
                 Item::Text(value) => Extra::Text(value.into()),
                 Item::Time(value) => Extra::Time(value),
-                value => return Err(self.unknown(key, value)),
+                _ => return Err(self.unknown(key)),
             };
             extra.insert(name.into(), value);
         }
         Ok(extra)
     }
 
-    fn unknown(&self, name: Item<'_>, value: Item<'_>) -> StateError {
-        let field = text(name).map_or_else(|_| name.kind().to_owned(), |name| printable(name.as_bytes()));
-        StateError::UnknownField { object: self.name, field, found: value.kind(), at: self.reader.at }
+    fn wrong(&self, field: &str, wanted: Wanted) -> StateError {
+        self.reader.malformed(format!("{field} of {} that is not {wanted}", self.name))
+    }
+
+    fn unknown(&self, name: Item<'_>) -> StateError {
+        let name = text(name).map_or("without a name".into(), |name| printable(name.as_bytes()));
+        self.reader.malformed(format!("unknown attribute {name} of {} that can't be kept", self.name))
     }
 }

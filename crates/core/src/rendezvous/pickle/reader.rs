@@ -4,11 +4,11 @@
 //! of is said in `objects`.
 
 use super::{objects, opcode as op};
+use crate::counted;
 use crate::error::printable;
 use crate::limits::Limits;
 use crate::rendezvous::error::StateError;
-use crate::rendezvous::node::NodeDesc;
-use crate::rendezvous::state::State;
+use crate::rendezvous::state::{NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
 /// What lies on the stack, in the memo, in a dict or in a set.
@@ -21,11 +21,18 @@ pub(super) enum Item<'a> {
     Text(&'a str),
     /// The ten bytes of a `datetime`; no other bytes occur.
     Stamp(WallTime),
-    Class(Class),
-    Tuple(Tuple),
+    /// The name of one of [`CLASSES`].
+    Class(&'a str),
+    NoArguments,
+    /// `(0, 0, 0)`
+    DeltaArguments,
     /// A `timedelta` of 0.
     NoDelta,
+    /// `(timedelta,)`
+    ZoneArguments,
     Utc,
+    /// `(bytes, timezone)`; from old agents also `(bytes,)`.
+    TimeArguments(WallTime),
     Time(WallTime),
     /// Index into [`Reader::containers`].
     Dict(usize),
@@ -39,127 +46,64 @@ pub(super) enum Item<'a> {
 // With the limits below, no list of items grows past 4 MiB.
 const _: () = assert!(size_of::<Item<'_>>() == 24);
 
-/// The five things that a state may name.
-#[derive(Clone, Copy)]
-pub(super) enum Class {
-    State,
-    Node,
-    DateTime,
-    TimeZone,
-    TimeDelta,
-}
-
-/// The arguments of the calls that a state needs.
-#[derive(Clone, Copy)]
-pub(super) enum Tuple {
-    Empty,
-    /// `(0, 0, 0)`
-    TimeDelta,
-    /// `(timedelta,)`
-    TimeZone,
-    /// `(bytes, timezone)`; from old agents also `(bytes,)`.
-    DateTime(WallTime),
-}
-
-impl Item<'_> {
-    /// Returns the name of its kind, for errors.
-    pub(super) fn kind(self) -> &'static str {
-        match self {
-            Item::Mark => "a mark",
-            Item::None => "None",
-            Item::Bool(_) => "a bool",
-            Item::Int(_) => "an int",
-            Item::Text(_) => "a str",
-            Item::Stamp(_) => "bytes",
-            Item::Class(_) => "a class",
-            Item::Tuple(_) => "a tuple",
-            Item::NoDelta => "a timedelta",
-            Item::Utc => "a timezone",
-            Item::Time(_) => "a datetime",
-            Item::Dict(_) => "a dict",
-            Item::Set(_) => "a set",
-            Item::Node(_) => "a node",
-            Item::State => "a state",
-        }
-    }
-}
-
-/// A list with a limit: a stream that makes more than any state needs is refused before it costs memory.
-pub(super) struct Bounded<T> {
-    pub(super) items: Vec<T>,
-    what: &'static str,
-    limit: usize,
-}
-
-impl<T> Bounded<T> {
-    fn new(what: &'static str, limit: usize) -> Bounded<T> {
-        Bounded { items: Vec::new(), what, limit }
-    }
-
-    /// Returns the index of the new item.
-    fn push(&mut self, item: T, at: usize) -> Result<usize, StateError> {
-        within(self.items.len() + 1, self.limit, self.what, at)?;
-        self.items.push(item);
-        Ok(self.items.len() - 1)
-    }
-}
-
-/// Fails if `count` is above the limit.
-pub(super) fn within(count: usize, limit: usize, what: &'static str, at: usize) -> Result<(), StateError> {
-    if count <= limit { Ok(()) } else { Err(StateError::Excess { what, limit, at }) }
-}
+/// The five things that a state may name, each with its module.
+const CLASSES: [(&str, &str); 5] = [
+    (op::TORCH, "_RendezvousState"),
+    (op::TORCH, "_NodeDesc"),
+    ("datetime", "datetime"),
+    ("datetime", "timezone"),
+    ("datetime", "timedelta"),
+];
 
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     /// The position of the next byte.
     next: usize,
     /// The position of the opcode that is being carried out.
-    pub(super) at: usize,
+    at: usize,
     pub(super) limits: &'a Limits,
-    stack: Bounded<Item<'a>>,
-    memo: Bounded<Item<'a>>,
+    stack: Vec<Item<'a>>,
+    memo: Vec<Item<'a>>,
     /// Members of sets; keys and values of dicts, in turn. `None` once a dict has become the attributes of an object.
-    pub(super) containers: Bounded<Option<Vec<Item<'a>>>>,
+    pub(super) containers: Vec<Option<Vec<Item<'a>>>>,
     /// How many items the containers hold.
     held: usize,
     /// `None` until a node has its attributes.
-    pub(super) nodes: Bounded<Option<NodeDesc>>,
-    states: Bounded<Option<State>>,
+    pub(super) nodes: Vec<Option<NodeDesc>>,
+    has_state: bool,
+    /// The state, once it has its attributes.
+    state: Option<State>,
     /// Whether something was read that only torch before 2.6 writes.
     is_old: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8], limits: &'a Limits) -> Reader<'a> {
-        let for_each_node =
-            |count: usize, others: usize| limits.state_nodes.saturating_mul(count).saturating_add(others);
         Reader {
             bytes,
             next: 0,
             at: 0,
             limits,
-            // A writer that knows no batches has a whole list on the stack, each node with a value.
-            stack: Bounded::new("things on the stack", for_each_node(2, 64)),
-            // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
-            memo: Bounded::new("things put aside", for_each_node(12, 1024)),
-            // Each node may be written anew in each of the four lists.
-            containers: Bounded::new("containers", for_each_node(4, 64)),
+            stack: Vec::new(),
+            memo: Vec::new(),
+            containers: Vec::new(),
             held: 0,
-            nodes: Bounded::new("nodes", for_each_node(4, 64)),
-            states: Bounded::new("states", 1),
+            nodes: Vec::new(),
+            has_state: false,
+            state: None,
             is_old: false,
         }
     }
 
     /// Reads all of the input.
     pub(super) fn read(mut self) -> Result<State, StateError> {
-        let [found] = self.array()?;
-        if found != op::PROTO {
-            return Err(StateError::NotAPickle { found });
+        let [first] = self.array()?;
+        if first != op::PROTO {
+            return Err(self.malformed(format!("first byte {first:#04x} does not begin a pickle (0x80)")));
         }
-        let [found] = self.array()?;
-        if !matches!(found, 4 | 5) {
-            return Err(StateError::Protocol { found });
+        let [protocol] = self.array()?;
+        if !matches!(protocol, 4 | 5) {
+            return Err(self.malformed(format!("pickle protocol {protocol}, not 4 or 5,")));
         }
         loop {
             self.at = self.next;
@@ -171,7 +115,6 @@ impl<'a> Reader<'a> {
     }
 
     fn carry_out(&mut self, code: u8) -> Result<(), StateError> {
-        let at = self.at;
         let item = match code {
             // A frame announces how many bytes follow. CPython refuses a shorter rest, and so does this reader.
             op::FRAME => {
@@ -179,17 +122,17 @@ impl<'a> Reader<'a> {
                 return self.ensure(len);
             }
             op::MEMOIZE => {
-                let item = self.top("something to put aside")?;
-                return self.memo.push(item, at).map(|_| ());
+                self.memo.push(self.top()?);
+                // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
+                return self.bound(self.memo.len(), 12, "things put aside");
             }
             op::SET_ITEM => {
-                let value = self.pop("a value")?;
-                let key = self.pop("a key")?;
-                return self.fill(true, vec![key, value]);
+                let entry = self.operands::<2>()?;
+                return self.fill(code, entry.to_vec());
             }
             op::SET_ITEMS | op::ADD_ITEMS => {
                 let items = self.above_mark()?;
-                return self.fill(code == op::SET_ITEMS, items);
+                return self.fill(code, items);
             }
             op::BUILD => return self.build(),
             op::MARK => Item::Mark,
@@ -208,30 +151,52 @@ impl<'a> Reader<'a> {
             op::SHORT_BIN_BYTES => self.stamp()?,
             op::BIN_GET | op::LONG_BIN_GET => {
                 let index = self.unsigned(code == op::LONG_BIN_GET)?;
-                let found = self.memo.items.get(index as usize).copied();
+                let found = self.memo.get(index as usize).copied();
                 found.ok_or_else(|| self.malformed("a reference to what was never put aside"))?
             }
-            op::EMPTY_TUPLE => Item::Tuple(Tuple::Empty),
+            op::EMPTY_TUPLE => Item::NoArguments,
             op::TUPLE1 => self.tuple::<1>()?,
             op::TUPLE2 => self.tuple::<2>()?,
             op::TUPLE3 => self.tuple::<3>()?,
-            op::EMPTY_DICT => Item::Dict(self.containers.push(Some(Vec::new()), at)?),
-            op::EMPTY_SET => Item::Set(self.containers.push(Some(Vec::new()), at)?),
+            op::EMPTY_DICT => Item::Dict(self.container()?),
+            op::EMPTY_SET => Item::Set(self.container()?),
             op::STACK_GLOBAL => self.class()?,
             op::NEW_OBJ | op::REDUCE => self.call(code)?,
-            code => return Err(StateError::UnknownOpcode { code, at }),
+            code => return Err(self.malformed(format!("opcode {code:#04x}"))),
         };
-        self.stack.push(item, at).map(|_| ())
+        self.stack.push(item);
+        // A writer that knows no batches has a whole list on the stack, each node with a value.
+        self.bound(self.stack.len(), 2, "things on the stack")
+    }
+
+    // ---- errors ----
+
+    pub(super) fn malformed(&self, what: impl Into<String>) -> StateError {
+        StateError::Malformed { what: what.into(), at: self.at }
+    }
+
+    /// Fails if `count` is above the limit.
+    pub(super) fn within(&self, count: usize, limit: usize, what: &str) -> Result<(), StateError> {
+        if count <= limit { Ok(()) } else { Err(self.malformed(format!("more than {limit} {what}"))) }
+    }
+
+    /// Fails if there are more things than the largest state needs, with this many for each of its nodes: a stream that makes more is
+    /// refused before it costs memory.
+    fn bound(&self, count: usize, for_each_node: usize, what: &str) -> Result<(), StateError> {
+        let limit = self.limits.state_nodes.saturating_mul(for_each_node).saturating_add(1024);
+        self.within(count, limit, what)
     }
 
     // ---- input ----
 
     /// Fails if fewer than `len` bytes are left.
     fn ensure(&self, len: u64) -> Result<(), StateError> {
-        let left = (self.bytes.len() - self.next) as u64;
-        match len.checked_sub(left) {
-            None | Some(0) => Ok(()),
-            Some(missing) => Err(StateError::Truncated { at: self.at, missing }),
+        match len.saturating_sub((self.bytes.len() - self.next) as u64) {
+            0 => Ok(()),
+            missing => {
+                let missing = counted(missing, "byte");
+                Err(self.malformed(format!("the state ends {missing} too early for the opcode")))
+            }
         }
     }
 
@@ -245,10 +210,6 @@ impl<'a> Reader<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
         let bytes = self.take(N as u32)?;
         Ok(bytes.try_into().expect("as many bytes as were asked for"))
-    }
-
-    fn malformed(&self, what: &'static str) -> StateError {
-        StateError::Malformed { what, at: self.at }
     }
 
     /// Reads a length or an index, of four bytes or of one.
@@ -276,57 +237,64 @@ impl<'a> Reader<'a> {
 
     // ---- stack and containers ----
 
-    fn unexpected(&self, found: Item<'_>, wanted: &'static str) -> StateError {
-        StateError::Unexpected { found: found.kind(), wanted, at: self.at }
-    }
-
     /// Returns what is on top of the stack. What is below the last MARK is out of reach.
-    fn top(&self, wanted: &'static str) -> Result<Item<'a>, StateError> {
-        match self.stack.items.last() {
-            None | Some(Item::Mark) => Err(StateError::Unexpected { found: "nothing", wanted, at: self.at }),
+    fn top(&self) -> Result<Item<'a>, StateError> {
+        match self.stack.last() {
+            None | Some(Item::Mark) => Err(self.malformed("nothing on the stack for the opcode")),
             Some(item) => Ok(*item),
         }
     }
 
-    fn pop(&mut self, wanted: &'static str) -> Result<Item<'a>, StateError> {
-        let item = self.top(wanted)?;
-        self.stack.items.pop();
-        Ok(item)
+    /// Takes the last `N` items from the stack.
+    fn operands<const N: usize>(&mut self) -> Result<[Item<'a>; N], StateError> {
+        let mut items = [Item::None; N];
+        for item in items.iter_mut().rev() {
+            *item = self.top()?;
+            self.stack.pop();
+        }
+        Ok(items)
     }
 
     /// Takes everything above the last MARK, and the MARK.
     fn above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
-        let mark = self.stack.items.iter().rposition(|item| matches!(item, Item::Mark));
-        let mark = mark.ok_or(StateError::Unexpected { found: "nothing", wanted: "a mark", at: self.at })?;
-        let items = self.stack.items.split_off(mark + 1);
-        self.stack.items.pop();
+        let mark = self.stack.iter().rposition(|item| matches!(item, Item::Mark));
+        let mark = mark.ok_or_else(|| self.malformed("no mark on the stack for the opcode"))?;
+        let items = self.stack.split_off(mark + 1);
+        self.stack.pop();
         Ok(items)
     }
 
+    /// Returns the index of a new container.
+    fn container(&mut self) -> Result<usize, StateError> {
+        // Each node may be written anew in each of the four lists.
+        self.bound(self.containers.len() + 1, 4, "containers")?;
+        self.containers.push(Some(Vec::new()));
+        Ok(self.containers.len() - 1)
+    }
+
     /// Moves items into the dict or set on top of the stack. A dict gets keys and values in turn.
-    fn fill(&mut self, is_dict: bool, items: Vec<Item<'a>>) -> Result<(), StateError> {
-        let (wanted, step) = if is_dict { ("a dict", 2) } else { ("a set", 1) };
-        let index = match self.top(wanted)? {
-            Item::Dict(index) if is_dict => index,
-            Item::Set(index) if !is_dict => index,
-            found => return Err(self.unexpected(found, wanted)),
+    fn fill(&mut self, code: u8, items: Vec<Item<'a>>) -> Result<(), StateError> {
+        let (index, step) = match (self.top()?, code) {
+            (Item::Dict(index), op::SET_ITEM | op::SET_ITEMS) => (index, 2),
+            (Item::Set(index), op::ADD_ITEMS) => (index, 1),
+            _ => return Err(self.malformed("entries for something other than a dict or a set")),
         };
         if !items.len().is_multiple_of(step) {
             return Err(self.malformed("a key without a value"));
         }
-        for key in items.iter().step_by(step) {
-            match *key {
-                Item::Text(_) => {}
-                // Python can't hash a node before it has its attributes.
-                Item::Node(index) if self.nodes.items[index].is_some() => {}
-                found => return Err(self.unexpected(found, "a str or a whole node")),
-            }
+        let can_be_key = |item: &Item<'_>| match *item {
+            Item::Text(_) => true,
+            // Python can't hash a node before it has its attributes.
+            Item::Node(index) => self.nodes[index].is_some(),
+            _ => false,
+        };
+        if !items.iter().step_by(step).all(can_be_key) {
+            return Err(self.malformed("a key other than a str or a whole node"));
         }
         // Two dicts and two sets of nodes, and the attributes of objects that are being built.
-        let limit = self.limits.state_nodes.saturating_mul(6).saturating_add(1024);
         self.held += items.len();
-        within(self.held, limit, "things in dicts and sets", self.at)?;
-        match &mut self.containers.items[index] {
+        self.bound(self.held, 6, "things in dicts and sets")?;
+        match &mut self.containers[index] {
             Some(held) if held.is_empty() => *held = items,
             Some(held) => held.extend(items),
             // No writer changes attributes behind an object's back.
@@ -339,99 +307,86 @@ impl<'a> Reader<'a> {
 
     /// Compares names, and looks up none.
     fn class(&mut self) -> Result<Item<'a>, StateError> {
-        let name = self.pop("a name")?;
-        let module = self.pop("the name of a module")?;
-        let (Item::Text(module), Item::Text(name)) = (module, name) else {
-            let found = if matches!(module, Item::Text(_)) { name } else { module };
-            return Err(self.unexpected(found, "the name of a class"));
+        let [Item::Text(module), Item::Text(name)] = self.operands()? else {
+            return Err(self.malformed("something other than the name of a class"));
         };
-        Ok(Item::Class(match (module, name) {
-            (op::TORCH, "_RendezvousState") => Class::State,
-            (op::TORCH, "_NodeDesc") => Class::Node,
-            ("datetime", "datetime") => Class::DateTime,
-            ("datetime", "timezone") => Class::TimeZone,
-            ("datetime", "timedelta") => Class::TimeDelta,
-            _ => {
+        match CLASSES.contains(&(module, name)) {
+            true => Ok(Item::Class(name)),
+            false => {
                 let (module, name) = (printable(module.as_bytes()), printable(name.as_bytes()));
-                return Err(StateError::UnknownGlobal { module, name, at: self.at });
+                Err(self.malformed(format!("{module}.{name}")))
             }
-        }))
+        }
     }
 
     fn tuple<const N: usize>(&mut self) -> Result<Item<'a>, StateError> {
-        let mut items = [Item::None; N];
-        for item in items.iter_mut().rev() {
-            *item = self.pop("the arguments of a time")?;
-        }
-        Ok(Item::Tuple(match items[..] {
-            [Item::Int(0), Item::Int(0), Item::Int(0)] => Tuple::TimeDelta,
+        Ok(match self.operands::<N>()?[..] {
+            [Item::Int(0), Item::Int(0), Item::Int(0)] => Item::DeltaArguments,
             // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
             [Item::Int(_), Item::Int(_), Item::Int(_)] => return Err(self.malformed("a zone other than UTC")),
-            [Item::NoDelta] => Tuple::TimeZone,
-            [Item::Stamp(time), Item::Utc] => Tuple::DateTime(time),
+            [Item::NoDelta] => Item::ZoneArguments,
+            [Item::Stamp(time), Item::Utc] => Item::TimeArguments(time),
             [Item::Stamp(time)] => {
                 self.is_old = true;
-                Tuple::DateTime(time)
+                Item::TimeArguments(time)
             }
-            _ => return Err(self.unexpected(items[N - 1], "the arguments of a time")),
-        }))
+            _ => return Err(self.malformed("something other than the arguments of a time")),
+        })
     }
 
     /// The five calls that a state needs, none of which is a call here.
     fn call(&mut self, code: u8) -> Result<Item<'a>, StateError> {
-        let args = self.pop("arguments")?;
-        let class = self.pop("a class")?;
-        let (Item::Class(class), Item::Tuple(args)) = (class, args) else {
-            let found = if matches!(class, Item::Class(_)) { args } else { class };
-            return Err(self.unexpected(found, "a class and its arguments"));
-        };
-        match (code, class, args) {
-            (op::NEW_OBJ, Class::Node, Tuple::Empty) => Ok(Item::Node(self.nodes.push(None, self.at)?)),
-            (op::NEW_OBJ, Class::State, Tuple::Empty) => {
-                self.states.push(None, self.at)?;
+        let [class, arguments] = self.operands()?;
+        match (code, class, arguments) {
+            (op::NEW_OBJ, Item::Class("_NodeDesc"), Item::NoArguments) => {
+                self.bound(self.nodes.len() + 1, 4, "nodes")?;
+                self.nodes.push(None);
+                Ok(Item::Node(self.nodes.len() - 1))
+            }
+            (op::NEW_OBJ, Item::Class("_RendezvousState"), Item::NoArguments) if !self.has_state => {
+                self.has_state = true;
                 Ok(Item::State)
             }
-            (op::REDUCE, Class::DateTime, Tuple::DateTime(time)) => Ok(Item::Time(time)),
-            (op::REDUCE, Class::TimeDelta, Tuple::TimeDelta) => Ok(Item::NoDelta),
-            (op::REDUCE, Class::TimeZone, Tuple::TimeZone) => Ok(Item::Utc),
+            (op::REDUCE, Item::Class("datetime"), Item::TimeArguments(time)) => Ok(Item::Time(time)),
+            (op::REDUCE, Item::Class("timedelta"), Item::DeltaArguments) => Ok(Item::NoDelta),
+            (op::REDUCE, Item::Class("timezone"), Item::ZoneArguments) => Ok(Item::Utc),
             _ => Err(self.malformed("a call that no state needs")),
         }
     }
 
     /// Gives an object its attributes.
     fn build(&mut self) -> Result<(), StateError> {
-        let taken = match self.pop("a dict")? {
-            Item::Dict(index) => self.containers.items[index].take(),
-            found => return Err(self.unexpected(found, "a dict")),
+        let [Item::Dict(index)] = self.operands()? else {
+            return Err(self.malformed("attributes that are not a dict"));
         };
+        let taken = self.containers[index].take();
         let attributes = taken.ok_or_else(|| self.malformed("attributes that two objects share"))?;
         self.held -= attributes.len();
-        match self.top("a state or a node")? {
-            Item::Node(index) if self.nodes.items[index].is_none() => {
-                self.nodes.items[index] = Some(objects::node(self, &attributes)?);
+        match self.top()? {
+            Item::Node(index) if self.nodes[index].is_none() => {
+                self.nodes[index] = Some(objects::node(self, &attributes)?);
             }
-            Item::State if self.states.items[0].is_none() => {
+            Item::State if self.state.is_none() => {
                 let (state, is_old) = objects::state(self, &attributes)?;
                 self.is_old |= is_old;
-                self.states.items[0] = Some(state);
+                self.state = Some(state);
             }
-            found => return Err(self.unexpected(found, "a state or a node without attributes")),
+            _ => return Err(self.malformed("attributes for something other than a new state or node")),
         }
         Ok(())
     }
 
     fn stop(mut self) -> Result<State, StateError> {
-        match self.pop("a state")? {
-            Item::State => {}
-            found => return Err(self.unexpected(found, "a state")),
-        }
-        if !self.stack.items.is_empty() {
+        let [Item::State] = self.operands()? else {
+            return Err(self.malformed("something other than a state at its end"));
+        };
+        if !self.stack.is_empty() {
             return Err(self.malformed("more than the state at its end"));
         }
         if self.next < self.bytes.len() {
             return Err(self.malformed("bytes behind the end"));
         }
-        match self.states.items.pop().flatten() {
+        match self.state.take() {
             // Checked last: a state that is refused for its age alone is complete, and unpickling it does no harm.
             Some(_) if self.is_old => Err(StateError::OldAgent),
             Some(state) => Ok(state),
