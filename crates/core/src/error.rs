@@ -105,55 +105,18 @@ pub enum Refusal {
         /// What was to be added.
         delta: i64,
     },
-    /// APPEND whose result would be longer than a value may be.
-    #[error("append to {key} would make a value of {len} bytes, limit {limit}")]
-    ValueTooLong {
-        /// The key, printable.
-        key: String,
-        /// The length of the result.
-        len: usize,
-        /// [`value_len`](crate::Limits::value_len).
-        limit: usize,
-    },
-    /// The store holds as many bytes as it may.
-    #[error("{op} of {key}: the store is full, {held} of {limit} bytes")]
-    StoreFull {
-        /// What was asked.
+    /// A request that would pass a limit of the server.
+    #[error("{op} of {key}: {needed} {what}, limit {limit}")]
+    Limit {
+        /// The operation.
         op: Op,
         /// The (first) key, printable.
         key: String,
-        /// Bytes held.
-        held: usize,
-        /// [`store_bytes`](crate::Limits::store_bytes).
-        limit: usize,
-    },
-    /// The store holds as many keys as it may.
-    #[error("{op} of {key}: the store holds {limit} keys, its limit")]
-    TooManyKeys {
-        /// What was asked.
-        op: Op,
-        /// The (first) key, printable.
-        key: String,
-        /// [`keys`](crate::Limits::keys).
-        limit: usize,
-    },
-    /// The queues hold as many items as they may.
-    #[error("queue_push to {key}: the queues hold {limit} items, their limit")]
-    TooManyItems {
-        /// The key, printable.
-        key: String,
-        /// [`queue_items`](crate::Limits::queue_items).
-        limit: usize,
-    },
-    /// Too many awaited keys.
-    #[error("wait for {asked} absent keys when {held} are awaited already, limit {limit}")]
-    TooManyAwaited {
-        /// Absent keys in this request.
-        asked: usize,
-        /// Awaited by all others already.
-        held: usize,
-        /// [`awaited_per_client`](crate::Limits::awaited_per_client) or
-        /// [`awaited_total`](crate::Limits::awaited_total).
+        /// What is limited.
+        what: &'static str,
+        /// How much of it there would be.
+        needed: usize,
+        /// The limit.
         limit: usize,
     },
     /// A barrier for nobody.
@@ -181,16 +144,6 @@ pub enum Refusal {
         key: String,
         /// What is wrong with the value.
         why: String,
-    },
-    /// A reply longer than the limit.
-    #[error("{op}: a reply of {len} bytes, limit {limit}")]
-    ReplyTooLong {
-        /// The operation.
-        op: Op,
-        /// The length of the reply.
-        len: usize,
-        /// [`output_hard`](crate::Limits::output_hard).
-        limit: usize,
     },
     /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this
     /// is a caller that bypassed it.

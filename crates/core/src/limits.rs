@@ -116,6 +116,8 @@ server {
     pub stale_after: Duration = Duration::from_secs(1), amount;
     /// Most stale unvalidated connections; the oldest go first. Torch: none.
     pub stale_total: usize = 1024, count;
+    /// Most stale unvalidated connections of one address. Torch: none.
+    pub stale_per_address: usize = 256, count;
     /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
     /// legacy server aborts at the file limit).
     pub connections: usize = 65_536, count;

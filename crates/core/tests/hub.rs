@@ -6,7 +6,7 @@ mod loopback;
 use std::time::Duration;
 
 use rallypoint_core::hub::{CloseReason, ConnectionId, Event, HubOptions};
-use rallypoint_core::wire::{KeyList, MAGIC, PairList, Request};
+use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Request};
 use rallypoint_core::{Limits, Refusal};
 
 use loopback::Loopback;
@@ -312,7 +312,7 @@ fn a_list_of_keys_longer_than_a_reply_may_be_is_refused() {
     let id = client(&mut net);
     ask(&mut net, id, &[set(&[b'k'; 1_000], b"")]);
     net.send(id, &encoded(&[Request::ListKeys]));
-    assert!(matches!(closed(&mut net)[..], [CloseReason::Refused(Refusal::ReplyTooLong { .. })]));
+    assert!(matches!(closed(&mut net)[..], [CloseReason::Refused(Refusal::Limit { op: Op::ListKeys, .. })]));
 }
 
 #[test]
@@ -352,6 +352,16 @@ fn of_too_many_connections_without_a_handshake_the_oldest_go_first() {
     let ids: Vec<_> = (0..4).map(|_| net.open().unwrap()).collect();
     net.pass(2 * SECOND);
     assert_eq!(ids.iter().map(|id| net.is_open(*id)).collect::<Vec<_>>(), [false, false, true, true]);
+}
+
+#[test]
+fn one_address_may_not_have_all_connections_without_a_handshake() {
+    let mut net = server(limits(|limits| (limits.stale_total, limits.stale_per_address) = (4, 2)));
+    let ids: Vec<_> = (0..4).map(|_| net.open().unwrap()).collect();
+    let other = net.open_from("192.0.2.7:1".parse().unwrap()).unwrap();
+    net.pass(2 * SECOND);
+    assert_eq!(ids.iter().map(|id| net.is_open(*id)).collect::<Vec<_>>(), [false, false, true, true]);
+    assert!(net.is_open(other));
 }
 
 #[test]

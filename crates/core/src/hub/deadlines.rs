@@ -1,7 +1,7 @@
 //! Deadlines: connections that take too long for a handshake, a request, or their replies, and jobs that are idle. They are
 //! checked a few times per second, and only for connections with a running deadline.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use super::{CloseReason, Connection, Event, Hub};
 use crate::store::EffectLog;
@@ -28,18 +28,25 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Closes the oldest connections without a handshake if there are too many that should have finished it.
+    /// Closes the oldest connections without a handshake if too many should have finished it, in all or from one address.
     fn close_stale(&mut self) {
-        let age_of = |index: &usize| {
-            let connection = &self.connections[*index];
+        let mut stale = Vec::new();
+        for &index in self.watched.iter().rev() {
+            let connection = &self.connections[index];
             let age = self.now.saturating_sub(connection.opened);
-            (!connection.session.is_validated() && age >= self.limits.stale_after).then_some((age, *index))
-        };
-        let mut stale: Vec<(Duration, usize)> = self.watched.iter().filter_map(age_of).collect();
-        let excess = stale.len().saturating_sub(self.limits.stale_total);
-        stale.sort_by(|(one, _), (other, _)| other.cmp(one));
-        for (age, index) in stale.into_iter().take(excess) {
-            self.punish(index, CloseReason::NoHandshake { age });
+            if !connection.session.is_validated() && age >= self.limits.stale_after {
+                stale.push((age, index));
+            }
+        }
+        // The newest come first, and those beyond a limit are closed.
+        stale.sort_by_key(|(age, _)| *age);
+        let mut by_address = BTreeMap::new();
+        for (count, (age, index)) in (1..).zip(stale) {
+            let of_address = by_address.entry(self.connections[index].peer.ip()).or_insert(0);
+            *of_address += 1;
+            if count > self.limits.stale_total || *of_address > self.limits.stale_per_address {
+                self.punish(index, CloseReason::NoHandshake { age });
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use super::map::Map;
 use super::queues::Queues;
 use super::snapshot::Snapshot;
 use super::waiters::{Registrations, Waiters};
-use crate::error::Refusal;
+use crate::error::{Refusal, printable};
 use crate::key::Key;
 use crate::limits::Limits;
 use crate::value::Value;
@@ -350,11 +350,18 @@ impl<L: EffectLog> Engine<L> {
     }
 
     fn list_keys(&self) -> Result<Vec<Key>> {
-        let (len, limit) = (8 + 8 * self.map.len() + self.map.key_bytes(), self.limits.output_hard);
-        if len > limit {
-            return Err(Refusal::ReplyTooLong { op: Op::ListKeys, len, limit }.into());
-        }
+        let len = 8 + 8 * self.map.len() + self.map.key_bytes();
+        permit(Op::ListKeys, b"*", "bytes of reply", len, self.limits.output_hard)?;
         Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
+    }
+}
+
+/// Refuses a request that needs more of something than the limit.
+#[inline(always)]
+fn permit(op: Op, key: &[u8], what: &'static str, needed: usize, limit: usize) -> Result<()> {
+    match needed > limit {
+        true => Err(Refusal::Limit { op, key: printable(key), what, needed, limit }.into()),
+        false => Ok(()),
     }
 }
 

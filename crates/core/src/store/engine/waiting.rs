@@ -1,6 +1,6 @@
 //! Requests that wait, and the clients that a write wakes.
 
-use super::{Answer, ClientId, Engine, Latch, Result, State};
+use super::{Answer, ClientId, Engine, Latch, Result, State, permit};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
 use crate::store::barriers::barrier_cost;
@@ -49,13 +49,12 @@ impl<L: EffectLog> Engine<L> {
 
     /// Refuses a wait for these absent keys if they are too many or their names too long.
     fn permit_wait(&self, absent: &[&[u8]]) -> Result<()> {
-        let asked = absent.len();
-        let limits = [(0, self.limits.awaited_per_client), (self.waiters.len(), self.limits.awaited_total)];
-        if let Some((held, limit)) = limits.into_iter().find(|(held, limit)| held + asked > *limit) {
-            return Err(Refusal::TooManyAwaited { asked, held, limit }.into());
-        }
+        let first = absent.first().copied().unwrap_or_default();
+        let (asked, others) = (absent.len(), self.waiters.len());
+        permit(Op::Wait, first, "keys awaited by this client", asked, self.limits.awaited_per_client)?;
+        permit(Op::Wait, first, "keys awaited", others + asked, self.limits.awaited_total)?;
         let added = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
-        self.permit_bytes(Op::Wait, absent.first().copied().unwrap_or_default(), added)
+        self.permit_bytes(Op::Wait, first, added)
     }
 
     pub(super) fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Answer> {

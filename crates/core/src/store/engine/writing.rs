@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, ClientId, Engine, RESERVED_PREFIX, Result, WriteGuard};
+use super::{Answer, ClientId, Engine, RESERVED_PREFIX, Result, WriteGuard, permit};
 use crate::error::{Refusal, printable};
 use crate::number::{Decimal, parse_prefix};
 use crate::store::effect::{Effect, EffectLog};
@@ -56,10 +56,8 @@ impl<L: EffectLog> Engine<L> {
 
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) -> Result<Answer> {
         let held = self.map.get(key).map_or(&[][..], |held| held);
-        let (len, limit) = (held.len() + more.len(), self.limits.value_len);
-        if len > limit {
-            return Err(Refusal::ValueTooLong { key: printable(key), len, limit }.into());
-        }
+        let len = held.len() + more.len();
+        permit(Op::Append, key, "bytes of value", len, self.limits.value_len)?;
         self.permit_name(Op::Append, key)?;
         if self.guard_of(key).is_some() {
             self.permit_value(Op::Append, key, &[held, more].concat())?;
@@ -95,9 +93,7 @@ impl<L: EffectLog> Engine<L> {
 
     pub(super) fn queue_push(&mut self, key: &[u8], item: Payload<'_>) -> Result<Answer> {
         self.permit_name(Op::QueuePush, key)?;
-        if self.queues.items() >= self.limits.queue_items {
-            return Err(Refusal::TooManyItems { key: printable(key), limit: self.limits.queue_items }.into());
-        }
+        permit(Op::QueuePush, key, "items in queues", self.queues.items() + 1, self.limits.queue_items)?;
         self.permit_bytes(Op::QueuePush, key, cost(key.len(), item.bytes().len()))?;
         self.apply(Effect::Push { key, item });
         Ok(Answer::Nothing)
@@ -163,19 +159,13 @@ impl<L: EffectLog> Engine<L> {
         let held = self.map.get(key);
         let freed = held.map_or(0, |held| cost(key.len(), held.len()));
         self.permit_bytes(op, key, added.saturating_sub(freed))?;
-        match held.is_none() && self.map.len() >= self.limits.keys {
-            true => Err(Refusal::TooManyKeys { op, key: printable(key), limit: self.limits.keys }.into()),
-            false => Ok(()),
-        }
+        permit(op, key, "keys stored", self.map.len() + usize::from(held.is_none()), self.limits.keys)
     }
 
     /// Refuses a request that makes the store this many bytes larger, if there is no room.
     pub(super) fn permit_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
-        let (held, limit) = (self.bytes(), self.limits.store_bytes);
-        match added > 0 && held + added > limit {
-            true => Err(Refusal::StoreFull { op, key: printable(key), held, limit }.into()),
-            false => Ok(()),
-        }
+        let needed = if added > 0 { self.bytes() + added } else { 0 };
+        permit(op, key, "bytes stored", needed, self.limits.store_bytes)
     }
 
     /// The exact check of a MULTI_SET, for a store that is nearly full: all pairs fit, or none is stored.
@@ -191,10 +181,7 @@ impl<L: EffectLog> Engine<L> {
             }
         }
         let first = pairs.iter().next().map_or(&[][..], |(key, _)| key);
-        if keys > self.limits.keys {
-            let (op, key) = (Op::MultiSet, printable(first));
-            return Err(Refusal::TooManyKeys { op, key, limit: self.limits.keys }.into());
-        }
+        permit(Op::MultiSet, first, "keys stored", keys, self.limits.keys)?;
         self.permit_bytes(Op::MultiSet, first, added.saturating_sub(freed))
     }
 }

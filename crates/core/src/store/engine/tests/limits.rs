@@ -12,6 +12,10 @@ fn everything(store: &mut Store) -> ([usize; 5], Pairs, Reply) {
     (store.figures(), pairs, store.reply(1000, queue_len(b"q")))
 }
 
+fn limit(op: Op, key: &str, what: &'static str, needed: usize, limit: usize) -> Refusal {
+    Refusal::Limit { op, key: key.into(), what, needed, limit }
+}
+
 /// Refused, with nothing changed.
 fn refused(store: &mut Store, request: Request<'_>) -> Refusal {
     let before = everything(store);
@@ -25,7 +29,7 @@ fn an_append_past_the_longest_value_is_refused() {
     let mut store = Store::with(Limits { value_len: 10, ..Limits::default() });
     store.tell(0, append(b"/k", b"01234"));
     store.tell(0, append(b"/k", b"56789"));
-    let reason = Refusal::ValueTooLong { key: "/k".into(), len: 11, limit: 10 };
+    let reason = limit(Op::Append, "/k", "bytes of value", 11, 10);
     assert_eq!(refused(&mut store, append(b"/k", b"x")), reason);
     assert_eq!(store.value(b"/k"), Some(b"0123456789".to_vec()));
 }
@@ -37,7 +41,10 @@ fn five_appends_of_four_mebibytes_stop_at_eight() {
     store.tell(0, append(b"k", &part));
     store.tell(0, append(b"k", &part));
     for _ in 0..3 {
-        assert!(matches!(store.refusal(0, append(b"k", &part)), Refusal::ValueTooLong { .. }));
+        assert!(matches!(
+            store.refusal(0, append(b"k", &part)),
+            Refusal::Limit { what: "bytes of value", .. }
+        ));
     }
     assert_eq!(store.value(b"k").map(|value| value.len()), Some(8 << 20));
 }
@@ -68,7 +75,7 @@ fn a_full_store_refuses_every_write_that_needs_more_room() {
         push(b"q", b""),
     ] {
         let reason = refused(&mut full(), request);
-        let Refusal::StoreFull { op, .. } = reason else { panic!("{request:?}: {reason}") };
+        let Refusal::Limit { op, what: "bytes stored", .. } = reason else { panic!("{request:?}: {reason}") };
         assert_eq!(op, request.op());
     }
 }
@@ -90,8 +97,8 @@ fn a_full_store_takes_what_needs_no_more_room() {
 
 #[test]
 fn a_refusal_for_lack_of_room_tells_how_much_there_is() {
-    let limit = cost(1, 100);
-    let reason = Refusal::StoreFull { op: Op::Set, key: "/n".into(), held: limit, limit };
+    let held = cost(1, 100);
+    let reason = limit(Op::Set, "/n", "bytes stored", held + cost(2, 0), held);
     assert_eq!(full().refusal(0, set(b"/n", b"")), reason);
 }
 
@@ -143,7 +150,7 @@ fn a_store_with_all_the_keys_it_may_hold_refuses_another() {
         let mut store = Store::with(Limits { keys: 2, ..Limits::default() });
         store.tell(0, multi_set(&[(b"a", b""), (b"b", b"")]));
         let first = if request.op() == Op::MultiSet { "a" } else { "c" };
-        let reason = Refusal::TooManyKeys { op: request.op(), key: first.into(), limit: 2 };
+        let reason = limit(request.op(), first, "keys stored", 3, 2);
         assert_eq!(refused(&mut store, request), reason);
     }
 }
@@ -170,7 +177,7 @@ fn queues_with_all_the_items_they_may_hold_refuse_another() {
     let mut store = Store::with(Limits { queue_items: 2, ..Limits::default() });
     store.tell(0, push(b"q", b""));
     store.tell(0, push(b"other", b""));
-    let reason = Refusal::TooManyItems { key: "q".into(), limit: 2 };
+    let reason = limit(Op::QueuePush, "q", "items in queues", 3, 2);
     assert_eq!(refused(&mut store, push(b"q", b"")), reason);
     store.reply(0, pop(b"other"));
     store.tell(0, push(b"q", b""));
@@ -181,7 +188,7 @@ fn queues_with_all_the_items_they_may_hold_refuse_another() {
 #[test]
 fn a_wait_for_more_absent_keys_than_one_client_may_is_refused() {
     let mut store = Store::with(Limits { awaited_per_client: 2, ..Limits::default() });
-    let reason = Refusal::TooManyAwaited { asked: 3, held: 0, limit: 2 };
+    let reason = limit(Op::Wait, "a", "keys awaited by this client", 3, 2);
     assert_eq!(refused(&mut store, wait(&[b"a", b"b", b"c"])), reason);
     assert!(!store.is_blocked(0));
 }
@@ -198,7 +205,7 @@ fn present_keys_do_not_count_as_awaited() {
 fn a_wait_past_what_all_may_await_together_is_refused_and_the_others_wait_on() {
     let mut store = Store::with(Limits { awaited_total: 3, ..Limits::default() });
     store.tell(1, wait(&[b"a", b"b"]));
-    let reason = Refusal::TooManyAwaited { asked: 2, held: 2, limit: 3 };
+    let reason = limit(Op::Wait, "a", "keys awaited", 4, 3);
     assert_eq!(refused(&mut store, wait(&[b"a", b"c"])), reason);
     store.tell(2, wait(&[b"a"]));
     assert_eq!(store.0.snapshot().awaited, 3);
@@ -223,7 +230,10 @@ fn the_names_of_awaited_keys_take_room_too() {
     let long = [b'k'; 1_000];
     store.tell(1, wait(&[&long, b"other"]));
     let mine = [b'm'; 2_000];
-    assert!(matches!(refused(&mut store, wait(&[&mine])), Refusal::StoreFull { op: Op::Wait, .. }));
+    assert!(matches!(
+        refused(&mut store, wait(&[&mine])),
+        Refusal::Limit { op: Op::Wait, what: "bytes stored", .. }
+    ));
     assert!(store.is_blocked(1));
     store.leave(1);
     store.tell(0, wait(&[&mine]));
