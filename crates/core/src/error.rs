@@ -106,7 +106,7 @@ pub enum Refusal {
         delta: i64,
     },
     /// A request that would pass a limit of the server.
-    #[error("{op} of {key}: {needed} {what}, limit {limit}")]
+    #[error("{op} of {key} needs {needed} {what}, limit {limit}")]
     Limit {
         /// The operation.
         op: Op,

@@ -194,7 +194,7 @@ fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
     assert_eq!(client.value("/1"), b"w");
     assert_eq!(client.number(Request::DeleteKey { key: b"/1" }), 1);
     client.set("/new", "v");
-    assert!(server.first_offence().contains("10 keys"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("11 keys in the store, limit 10"), "{:?}", server.offences());
     drop(client);
     server.assert_unharmed();
 }
@@ -214,7 +214,7 @@ fn v09_a_store_full_of_bytes_refuses_more_and_evicts_nothing() {
     assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
     // The room that a value gives up is room for the next.
     client.set("/a", vec![3; 50_000]);
-    assert!(server.first_offence().contains("full"), "{:?}", server.offences());
+    assert!(server.first_offence().contains("bytes in the store, limit 65536"), "{:?}", server.offences());
     drop(client);
     server.assert_unharmed();
 }

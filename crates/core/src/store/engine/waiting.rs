@@ -51,8 +51,8 @@ impl<L: EffectLog> Engine<L> {
     fn permit_wait(&self, absent: &[&[u8]]) -> Result<()> {
         let first = absent.first().copied().unwrap_or_default();
         let (asked, others) = (absent.len(), self.waiters.len());
-        permit(Op::Wait, first, "keys awaited by this client", asked, self.limits.awaited_per_client)?;
-        permit(Op::Wait, first, "keys awaited", others + asked, self.limits.awaited_total)?;
+        permit(Op::Wait, first, "awaited keys of one client", asked, self.limits.awaited_per_client)?;
+        permit(Op::Wait, first, "awaited keys", others + asked, self.limits.awaited_total)?;
         let added = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
         self.permit_bytes(Op::Wait, first, added)
     }

@@ -159,13 +159,13 @@ impl<L: EffectLog> Engine<L> {
         let held = self.map.get(key);
         let freed = held.map_or(0, |held| cost(key.len(), held.len()));
         self.permit_bytes(op, key, added.saturating_sub(freed))?;
-        permit(op, key, "keys stored", self.map.len() + usize::from(held.is_none()), self.limits.keys)
+        permit(op, key, "keys in the store", self.map.len() + usize::from(held.is_none()), self.limits.keys)
     }
 
     /// Refuses a request that makes the store this many bytes larger, if there is no room.
     pub(super) fn permit_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let needed = if added > 0 { self.bytes() + added } else { 0 };
-        permit(op, key, "bytes stored", needed, self.limits.store_bytes)
+        permit(op, key, "bytes in the store", needed, self.limits.store_bytes)
     }
 
     /// The exact check of a MULTI_SET, for a store that is nearly full: all pairs fit, or none is stored.
@@ -181,7 +181,7 @@ impl<L: EffectLog> Engine<L> {
             }
         }
         let first = pairs.iter().next().map_or(&[][..], |(key, _)| key);
-        permit(Op::MultiSet, first, "keys stored", keys, self.limits.keys)?;
+        permit(Op::MultiSet, first, "keys in the store", keys, self.limits.keys)?;
         self.permit_bytes(Op::MultiSet, first, added.saturating_sub(freed))
     }
 }

@@ -75,7 +75,9 @@ fn a_full_store_refuses_every_write_that_needs_more_room() {
         push(b"q", b""),
     ] {
         let reason = refused(&mut full(), request);
-        let Refusal::Limit { op, what: "bytes stored", .. } = reason else { panic!("{request:?}: {reason}") };
+        let Refusal::Limit { op, what: "bytes in the store", .. } = reason else {
+            panic!("{request:?}: {reason}")
+        };
         assert_eq!(op, request.op());
     }
 }
@@ -98,7 +100,7 @@ fn a_full_store_takes_what_needs_no_more_room() {
 #[test]
 fn a_refusal_for_lack_of_room_tells_how_much_there_is() {
     let held = cost(1, 100);
-    let reason = limit(Op::Set, "/n", "bytes stored", held + cost(2, 0), held);
+    let reason = limit(Op::Set, "/n", "bytes in the store", held + cost(2, 0), held);
     assert_eq!(full().refusal(0, set(b"/n", b"")), reason);
 }
 
@@ -150,7 +152,7 @@ fn a_store_with_all_the_keys_it_may_hold_refuses_another() {
         let mut store = Store::with(Limits { keys: 2, ..Limits::default() });
         store.tell(0, multi_set(&[(b"a", b""), (b"b", b"")]));
         let first = if request.op() == Op::MultiSet { "a" } else { "c" };
-        let reason = limit(request.op(), first, "keys stored", 3, 2);
+        let reason = limit(request.op(), first, "keys in the store", 3, 2);
         assert_eq!(refused(&mut store, request), reason);
     }
 }
@@ -188,7 +190,7 @@ fn queues_with_all_the_items_they_may_hold_refuse_another() {
 #[test]
 fn a_wait_for_more_absent_keys_than_one_client_may_is_refused() {
     let mut store = Store::with(Limits { awaited_per_client: 2, ..Limits::default() });
-    let reason = limit(Op::Wait, "a", "keys awaited by this client", 3, 2);
+    let reason = limit(Op::Wait, "a", "awaited keys of one client", 3, 2);
     assert_eq!(refused(&mut store, wait(&[b"a", b"b", b"c"])), reason);
     assert!(!store.is_blocked(0));
 }
@@ -205,7 +207,7 @@ fn present_keys_do_not_count_as_awaited() {
 fn a_wait_past_what_all_may_await_together_is_refused_and_the_others_wait_on() {
     let mut store = Store::with(Limits { awaited_total: 3, ..Limits::default() });
     store.tell(1, wait(&[b"a", b"b"]));
-    let reason = limit(Op::Wait, "a", "keys awaited", 4, 3);
+    let reason = limit(Op::Wait, "a", "awaited keys", 4, 3);
     assert_eq!(refused(&mut store, wait(&[b"a", b"c"])), reason);
     store.tell(2, wait(&[b"a"]));
     assert_eq!(store.0.snapshot().awaited, 3);
@@ -232,7 +234,7 @@ fn the_names_of_awaited_keys_take_room_too() {
     let mine = [b'm'; 2_000];
     assert!(matches!(
         refused(&mut store, wait(&[&mine])),
-        Refusal::Limit { op: Op::Wait, what: "bytes stored", .. }
+        Refusal::Limit { op: Op::Wait, what: "bytes in the store", .. }
     ));
     assert!(store.is_blocked(1));
     store.leave(1);
