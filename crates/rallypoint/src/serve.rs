@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -88,7 +89,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         tracing::debug!("{why}");
     }
     // Before the server's thread starts, so that it inherits the handling of signals.
-    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
+    let signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
             output::complain(&format!("rallypoint serve: cannot handle signals: {error}"));
@@ -106,7 +107,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         None => None,
     };
     let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
-    let listen = args.listen.into_iter().map(Listen::from).collect();
+    let listen = args.listen.into_iter().map(Listen::Endpoint).collect();
     let options = ServerOptions::new(listen)
         .limits(limits.clone())
         .is_standalone(true)
@@ -159,7 +160,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             server.port()
         );
     }
-    let end = await_end(&mut signals, server.liveness());
+    let end = await_end(signals, || server.is_running());
     server.stop();
     match end {
         End::Signal(SIGINT) => tracing::info!("ending on SIGINT"),
@@ -222,15 +223,16 @@ impl End {
 }
 
 /// Waits for a signal. A server that has stopped by itself must not leave a process behind that looks like one.
-fn await_end(signals: &mut Signals, is_alive: impl Fn() -> bool + Send + 'static) -> End {
-    let waiting = signals.handle();
-    std::thread::spawn(move || {
-        while is_alive() {
-            std::thread::sleep(Duration::from_millis(500));
+fn await_end(mut signals: Signals, is_alive: impl Fn() -> bool) -> End {
+    let (caught, catching) = channel();
+    std::thread::spawn(move || signals.forever().next().map(|signal| caught.send(signal)));
+    loop {
+        match catching.recv_timeout(Duration::from_millis(500)) {
+            Ok(signal) => return End::Signal(signal),
+            Err(_) if is_alive() => {}
+            Err(_) => return End::ByItself,
         }
-        waiting.close();
-    });
-    signals.forever().next().map_or(End::ByItself, End::Signal)
+    }
 }
 
 /// Tunes glibc's allocator: large allocations go back to the system when they are freed, and use huge pages. Under RLIMIT_AS
@@ -269,8 +271,8 @@ mod tests {
     #[test]
     fn a_server_that_stops_by_itself_is_a_failure() {
         // A signal that nobody sends to this process.
-        let mut signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
-        let end = await_end(&mut signals, || false);
+        let signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
+        let end = await_end(signals, || false);
         assert_eq!(end, End::ByItself);
         assert_eq!(format!("{:?}", end.exit_code()), format!("{:?}", ExitCode::from(1)));
         assert_eq!(format!("{:?}", End::Signal(SIGTERM).exit_code()), format!("{:?}", ExitCode::SUCCESS));

@@ -186,7 +186,7 @@ impl StaticRendezvousHandler {
     fn meet(&self) -> Result<TcpStore> {
         let start = Instant::now();
         if self.rank == 0
-            && let Err(error) = self.endpoint.resolve()
+            && let Err(error) = self.endpoint.resolve_within(None)
         {
             // Only rank 0 need not reach it by that name; perhaps the others can.
             tracing::warn!("this node hosts the store, but the others may not find it: {error}");

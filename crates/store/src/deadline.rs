@@ -44,8 +44,9 @@ impl AtomicTimeout {
     }
 }
 
-pub(crate) fn random() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
+/// Returns a number that peers can't guess, from the hash seeds that the standard library draws from the system.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Sleeps for `duration`, or until cancelled; whether it was not cancelled.
@@ -66,5 +67,5 @@ pub(crate) fn sleep_until(deadline: &Deadline) {
 
 /// Sleeps for the next pause, but not past the deadline.
 pub fn pause(backoff: &mut Backoff, deadline: &Deadline) {
-    sleep_until(&deadline.or_after(now(), backoff.pause(random())));
+    sleep_until(&deadline.or_after(now(), backoff.pause(random() as u32)));
 }

@@ -31,13 +31,8 @@ impl Endpoint {
         Endpoint { host: if host == "*" { String::new() } else { host.to_owned() }, port }
     }
 
-    /// The addresses to connect to, in the resolver's order.
-    pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
-        self.look_up().map_err(|fault| self.unresolvable(fault))
-    }
-
-    /// The addresses to connect to, or what went wrong within `timeout` (`None` is without end): a name server has its own
-    /// idea of time.
+    /// The addresses to connect to, in the resolver's order, or what went wrong within `timeout` (`None` is without end): a name
+    /// server has its own idea of time.
     pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
         let deadline = Deadline::after(now(), timeout.into());
         self.resolve_until(&deadline, &mut |_| {}).map_err(|fault| self.unresolvable(fault))
@@ -100,17 +95,11 @@ impl Endpoint {
                 (Ipv6Addr::LOCALHOST, self.port).into(),
             ]);
         }
-        if let Ok(address) = self.host.parse::<IpAddr>() {
-            return Ok(vec![(address, self.port).into()]);
-        }
-        let mut addresses = Vec::new();
         let found = (self.host.as_str(), self.port).to_socket_addrs();
-        for address in found.map_err(|error| self.fault(&error.to_string()))? {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        if addresses.is_empty() { Err(self.fault("no addresses")) } else { Ok(addresses) }
+        let mut addresses: Vec<_> = found.map_err(|error| self.fault(&error.to_string()))?.collect();
+        // `localhost` may be there twice. The resolver sorts, so equal addresses follow each other.
+        addresses.dedup();
+        Ok(addresses)
     }
 
     fn fault(&self, reason: &str) -> ConnectionFault {

@@ -54,7 +54,7 @@ pub enum StoreError {
         /// The call.
         context: Box<Context>,
         /// Why the file could not be had.
-        obstacle: FileObstacle,
+        obstacle: &'static str,
     },
     /// The queue has no items.
     #[error("queue {key} is empty")]
@@ -265,18 +265,6 @@ pub enum FileFault {
         /// The run it belongs to; `None` if it has keys but names no run.
         found: Option<String>,
     },
-}
-
-/// Why a file could not be had in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FileObstacle {
-    /// It isn't there.
-    #[error("there is no such file")]
-    Missing,
-    /// Another process, or another thread of this one, kept it locked.
-    #[error("another process holds its lock")]
-    Locked,
 }
 
 // ---- texts ----

@@ -19,9 +19,9 @@ use rallypoint_core::{Limits, printable};
 use self::place::{Access, Locked, Place};
 use self::view::View;
 use crate::deadline::{AtomicTimeout, now, pause};
-use crate::error::{Context, FileFault, FileObstacle, Result, StoreError, StoreKind};
+use crate::error::{Context, FileFault, Result, StoreError, StoreKind};
 use crate::options::setters;
-use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
+use crate::store::{DEFAULT_TIMEOUT, Store, sum, within};
 
 /// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's timeout instead.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,20 +70,16 @@ impl FileStoreOptions {
         /// Whether to use a file that belongs to another user or that others may write to. A process that can write to it
         /// decides what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
         shared: bool;
+        /// Refuses a file that an earlier run left behind.
+        ///
+        /// The first one to open a file without any user's keys writes the run's name into it; a file that names another
+        /// run, or that holds keys but names none, is then [`FileFault::Stale`](crate::FileFault::Stale). Torch's processes
+        /// neither write nor check the name, so in a job that mixes both one of ours must come first.
+        run_id: Option<String>;
         /// The longest key and value that are taken for such.
         limits: Limits;
         /// Sets what ends calls early, from opening the store on.
         cancellation: Option<Arc<dyn Cancellation>>;
-    }
-
-    /// Refuses a file that an earlier run left behind.
-    ///
-    /// The first one to open a file without any user's keys writes the run's name into it; a file that names another
-    /// run, or that holds keys but names none, is then [`FileFault::Stale`](crate::FileFault::Stale). Torch's processes
-    /// neither write nor check the name, so in a job that mixes both one of ours must come first.
-    pub fn run_id(mut self, run_id: impl Into<String>) -> FileStoreOptions {
-        self.run_id = Some(run_id.into());
-        self
     }
 
     /// Opens the store and counts it in the file.
@@ -138,7 +134,7 @@ impl Call<'_> {
         Context::new(StoreKind::File, path.display().to_string()).during(self.op, keys).after(waited)
     }
 
-    fn gave_up(&self, path: &Path, obstacle: FileObstacle) -> StoreError {
+    fn gave_up(&self, path: &Path, obstacle: &'static str) -> StoreError {
         StoreError::FileTimeout { context: Box::new(self.context(path)), obstacle }
     }
 }
@@ -180,13 +176,9 @@ impl FileStore {
     fn key(&self, key: &str) -> Result<Vec<u8>> {
         // The slash before it, and the mark of deletion that may come before that.
         let limit = self.shared.options.limits.record_key_len.saturating_sub(2);
-        match key.len() > limit {
-            true => {
-                let (what, len) = (Oversized::Key, key.len() as u64);
-                Err(self.shared.refused(&printable(key.as_bytes()), Failure::TooLarge { what, len, limit }))
-            }
-            false => Ok(user_key(key)),
-        }
+        within(Oversized::Key, key.len(), limit)
+            .map_err(|failure| self.shared.refused(&printable(key.as_bytes()), failure))?;
+        Ok(user_key(key))
     }
 
     fn keys(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
@@ -195,13 +187,8 @@ impl FileStore {
 
     fn record(&self, key: &str, value: &[u8]) -> Result<Record> {
         let limit = self.shared.options.limits.record_value_len;
-        match value.len() > limit {
-            true => {
-                let (what, len) = (Oversized::Value, value.len() as u64);
-                Err(self.shared.refused(key, Failure::TooLarge { what, len, limit }))
-            }
-            false => Ok(Record::set(self.key(key)?, value)),
-        }
+        within(Oversized::Value, value.len(), limit).map_err(|failure| self.shared.refused(key, failure))?;
+        Ok(Record::set(self.key(key)?, value))
     }
 }
 
@@ -233,10 +220,7 @@ impl Shared {
                 return Ok(see(&view));
             }
         }
-        let locked = self.place.lock(Access::Read, call)?;
-        let mut view = self.view();
-        view.refresh(&locked, &self.place, &self.options.limits)?;
-        self.admit(&view.table)?;
+        let (_locked, view, _) = self.lock(Access::Read, call)?;
         Ok(see(&view))
     }
 
@@ -294,24 +278,21 @@ impl Shared {
     fn change<T>(&self, call: &Call, decide: impl FnOnce(&Table) -> Result<(Vec<Record>, T)>) -> Result<T> {
         // Torch's delete is the one writer that waits for a missing file rather than making it.
         let access = if call.op == Op::DeleteKey { Access::Write } else { Access::Create };
-        let (locked, mut view, claim) = self.lock_to_write(access, call)?;
+        let (locked, mut view, claim) = self.lock(access, call)?;
         let (records, result) = decide(&view.table)?;
         view.append(&locked, &self.place, claim.into_iter().chain(records).collect())?;
         Ok(result)
     }
 
-    /// Locks the file for writing, reads it and cuts off a torn tail. Returns the record that claims it for this run, too, if
-    /// it must be written.
-    fn lock_to_write(
-        &self,
-        access: Access,
-        call: &Call,
-    ) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
+    /// Locks the file and reads it. Returns the record that claims it for this run, too, if that is not written yet.
+    fn lock(&self, access: Access, call: &Call) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
         let locked = self.place.lock(access, call)?;
         let mut view = self.view();
-        view.refresh(&locked, &self.place, &self.options.limits)?;
+        view.refresh(&locked, &self.place, &self.options.limits, call)?;
         let claim = self.admit(&view.table)?;
-        view.cut_torn_tail(&locked, &self.place)?;
+        if access != Access::Read {
+            view.cut_torn_tail(&locked, &self.place)?;
+        }
         Ok((locked, view, claim))
     }
 
@@ -333,13 +314,15 @@ impl Shared {
     /// Signs out of the file. By torch's rule, the instance removes the file if no other has it open and at least as many
     /// have closed it as there are workers. If the file is gone or is another one now, there is nothing to do.
     fn leave(&self, timeout: Option<Duration>) -> Result<()> {
-        let Some(metadata) = self.place.metadata()? else { return Ok(()) };
-        let is_counted = { self.view().is_counted_in(&metadata) };
-        if !is_counted {
+        let is_counted_in = |metadata| {
+            let view = self.view();
+            view.joined && view.is_of(&metadata)
+        };
+        if !self.place.metadata()?.is_some_and(is_counted_in) {
             return Ok(());
         }
         let call = self.call(Op::Add, &[CLEANUP, REFCOUNT], timeout);
-        let (locked, mut view, _) = self.lock_to_write(Access::Write, &call)?;
+        let (locked, mut view, _) = self.lock(Access::Write, &call)?;
         if !view.joined {
             return Ok(());
         }
@@ -350,7 +333,10 @@ impl Shared {
         let workers = self.options.num_workers.and_then(|workers| i64::try_from(workers).ok());
         // Removed under the lock: a process that waits for the lock then finds the file gone.
         match open == 0 && workers.is_some_and(|workers| closed >= workers) {
-            true => self.place.remove(),
+            true => {
+                let removed = std::fs::remove_file(&self.place.path);
+                removed.map_err(|error| self.place.failed("remove", error))
+            }
             false => Ok(()),
         }
     }
@@ -402,10 +388,6 @@ impl Store for FileStore {
         let names = self.keys(keys)?;
         let call = self.shared.call(Op::Wait, keys, timeout);
         self.shared.wait(&call, &names, |table| has_all(table, &names).then_some(()))
-    }
-
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        Ok(answer_of(self.compare_exchange(key, expected, desired)?, expected, desired))
     }
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {

@@ -1,6 +1,6 @@
 //! The store within one process: its contents behind one lock, and one condition variable for all waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rallypoint_core::wire::Op;
 
 use crate::deadline::{AtomicTimeout, now};
 use crate::error::{Context, Result, StoreError, StoreKind};
-use crate::store::{DEFAULT_TIMEOUT, Store, answer_of, sum};
+use crate::store::{DEFAULT_TIMEOUT, Store, sum};
 
 /// A store shared by the threads of one process. Clones share its contents.
 ///
@@ -35,16 +35,10 @@ struct Contents {
     values: HashMap<String, Vec<u8>>,
     /// Queues that have items.
     queues: HashMap<String, VecDeque<Vec<u8>>>,
-    /// Barriers at which callers wait, by key and world size.
-    barriers: HashMap<(String, u64), Round>,
-    /// How many rounds of barriers have begun.
-    rounds: u64,
-}
-
-/// The callers that wait at a barrier.
-struct Round {
-    number: u64,
-    arrived: u64,
+    /// The callers that wait at each barrier, by the barrier's key and world size.
+    barriers: HashMap<(String, u64), BTreeSet<u64>>,
+    /// How many callers have come to barriers. The number of a caller follows from it.
+    arrivals: u64,
 }
 
 impl Contents {
@@ -64,35 +58,6 @@ impl Contents {
             self.queues.remove(key);
         }
         item
-    }
-
-    /// Counts a caller at a barrier. Returns the number of the round to wait for; `None` if this caller completed it.
-    fn arrive(&mut self, barrier: &(String, u64)) -> Option<u64> {
-        let round = self.barriers.entry(barrier.clone()).or_insert_with(|| {
-            self.rounds += 1;
-            Round { number: self.rounds, arrived: 0 }
-        });
-        round.arrived += 1;
-        if round.arrived < barrier.1 {
-            return Some(round.number);
-        }
-        self.barriers.remove(barrier);
-        None
-    }
-
-    /// Returns a round that is not complete yet.
-    fn round(&mut self, barrier: &(String, u64), number: u64) -> Option<&mut Round> {
-        self.barriers.get_mut(barrier).filter(|round| round.number == number)
-    }
-
-    /// Takes back an arrival. Returns false if the round was completed meanwhile.
-    fn leave(&mut self, barrier: &(String, u64), number: u64) -> bool {
-        let Some(round) = self.round(barrier, number) else { return false };
-        round.arrived -= 1;
-        if round.arrived == 0 {
-            self.barriers.remove(barrier);
-        }
-        true
     }
 }
 
@@ -122,36 +87,40 @@ impl HashStore {
         changed
     }
 
-    /// Looks at the contents after every change until `look` finds something. Returns `None` when the time is up.
+    /// Looks at the contents after every change until `look` finds something.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] when the time is up. `give_up` says what was awaited.
     fn wait_until<T>(
         &self,
-        deadline: &Deadline,
+        op: Op,
+        keys: &[&str],
+        timeout: Option<Duration>,
         mut look: impl FnMut(&mut Contents) -> Option<T>,
-    ) -> Option<T> {
-        let changed = &self.shared.changed;
+        give_up: impl FnOnce(&mut Contents) -> Awaited,
+    ) -> Result<T> {
+        let deadline = Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone());
         let mut contents = self.contents();
         let mut asked = now();
         loop {
             if let Some(found) = look(&mut contents) {
-                return Some(found);
+                return Ok(found);
             }
-            contents = match deadline.slice(now()) {
-                Some(Duration::ZERO) => return None,
-                None => changed.wait(contents).unwrap_or_else(PoisonError::into_inner),
-                Some(slice) => {
-                    let waited = changed.wait_timeout(contents, slice);
-                    let (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                    // Counted from the last time, because changes may interrupt every wait.
-                    if now() - asked < slice {
-                        contents
-                    } else {
-                        drop(contents);
-                        deadline.on_wait();
-                        asked = now();
-                        self.contents()
-                    }
-                }
-            };
+            let slice = deadline.slice(now()).unwrap_or(Duration::MAX);
+            if slice.is_zero() {
+                let failure = Failure::Timeout(give_up(&mut contents));
+                return Err(context(op, keys).after(deadline.waited(now())).failed(failure));
+            }
+            let waited = self.shared.changed.wait_timeout(contents, slice);
+            (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            // Counted from the last time, because changes may interrupt every wait.
+            if now() - asked >= slice {
+                drop(contents);
+                deadline.on_wait();
+                asked = now();
+                contents = self.contents();
+            }
         }
     }
 
@@ -163,24 +132,14 @@ impl HashStore {
         timeout: Option<Duration>,
         look: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T> {
-        let deadline = self.deadline(timeout);
-        self.wait_until(&deadline, look).ok_or_else(|| {
-            let present = keys.iter().map(|key| self.contents().has(key)).collect();
-            timed_out(op, keys, &deadline, Awaited::Keys(Some(present)))
+        self.wait_until(op, keys, timeout, look, |contents| {
+            Awaited::Keys(Some(keys.iter().map(|key| contents.has(key)).collect()))
         })
-    }
-
-    fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
     }
 }
 
 fn context(op: Op, keys: &[&str]) -> Context {
     Context::new(StoreKind::Hash, "").during(op, keys.iter().map(|key| key.to_string()).collect())
-}
-
-fn timed_out(op: Op, keys: &[&str], deadline: &Deadline, awaited: Awaited) -> StoreError {
-    context(op, keys).after(deadline.waited(now())).failed(Failure::Timeout(awaited))
 }
 
 impl Default for HashStore {
@@ -224,10 +183,6 @@ impl Store for HashStore {
         self.wait_for_keys(Op::Wait, keys, timeout, |contents| {
             keys.iter().all(|key| contents.has(key)).then_some(())
         })
-    }
-
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        Ok(answer_of(self.compare_exchange(key, expected, desired)?, expected, desired))
     }
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
@@ -294,16 +249,28 @@ impl Store for HashStore {
         if world_size == 0 {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
-        let (barrier, deadline) = ((key.into(), world_size), self.deadline(timeout));
-        let Some(round) = self.change(|contents| contents.arrive(&barrier)) else { return Ok(()) };
-        let passed = self.wait_until(&deadline, |contents| match contents.round(&barrier, round) {
-            Some(_) => None,
-            None => Some(()),
+        let barrier = (key.to_owned(), world_size);
+        let caller = self.change(|contents| {
+            contents.arrivals += 1;
+            let callers = contents.barriers.entry(barrier.clone()).or_default();
+            callers.insert(contents.arrivals);
+            if callers.len() as u64 == world_size {
+                contents.barriers.remove(&barrier);
+            }
+            contents.arrivals
         });
-        if passed.is_some() || !self.contents().leave(&barrier, round) {
-            return Ok(());
-        }
-        Err(timed_out(Op::Barrier, &[key], &deadline, Awaited::Arrivals(world_size)))
+        let is_over = |contents: &mut Contents| {
+            let callers = contents.barriers.get(&barrier);
+            (!callers.is_some_and(|callers| callers.contains(&caller))).then_some(())
+        };
+        self.wait_until(Op::Barrier, &[key], timeout, is_over, |contents| {
+            let callers = contents.barriers.entry(barrier.clone()).or_default();
+            callers.remove(&caller);
+            if callers.is_empty() {
+                contents.barriers.remove(&barrier);
+            }
+            Awaited::Arrivals(world_size)
+        })
     }
 
     fn timeout(&self) -> Option<Duration> {

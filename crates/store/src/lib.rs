@@ -83,7 +83,7 @@ mod tcp;
 
 pub use deadline::{now, pause, sleep};
 pub use endpoint::{Endpoint, is_loopback};
-pub use error::{Context, FileFault, FileObstacle, Result, StoreError, StoreKind};
+pub use error::{Context, FileFault, Result, StoreError, StoreKind};
 pub use file::{FileStore, FileStoreOptions};
 pub use hash::HashStore;
 pub use port::{ReservedPort, free_port, reserve_port};

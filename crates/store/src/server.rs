@@ -8,8 +8,8 @@ mod resources;
 mod sharing;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ pub use rallypoint_core::hub::ServerStats;
 pub use resources::raise_file_limit;
 pub use sharing::SharedServers;
 
+use crate::deadline::random;
 use crate::error::{Result, StoreError};
 use crate::options::setters;
 use event_loop::{Call, EventLoop};
@@ -62,8 +63,6 @@ pub struct TcpStoreServer {
     instance: String,
     calls: Sender<Call>,
     waker: Arc<Waker>,
-    /// Alive while the event loop is.
-    alive: Weak<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -85,18 +84,17 @@ impl TcpStoreServer {
         let addresses = addresses.map_err(wrong)?;
         let hub = HubOptions {
             limits,
-            seed: random_number(),
+            seed: random(),
             identity: identity.into_bytes(),
             expire_idle_jobs: options.expire_idle_jobs,
         };
         let (calls, called) = channel();
         let (event_loop, waker) = EventLoop::new(listeners, hub, called).map_err(wrong)?;
-        let (waker, alive) = (Arc::new(waker), event_loop.alive());
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
             .map_err(wrong)?;
-        Ok(TcpStoreServer { addresses, instance, calls, waker, alive, thread: Some(thread) })
+        Ok(TcpStoreServer { addresses, instance, calls, waker: Arc::new(waker), thread: Some(thread) })
     }
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
@@ -132,11 +130,9 @@ impl TcpStoreServer {
         self.inquiry()(Duration::from_secs(1)).unwrap_or_default()
     }
 
-    /// Returns a function that any thread may call to ask whether the server is still serving. It stops by itself only if its
-    /// sockets cannot be polled.
-    pub fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
-        let alive = self.alive.clone();
-        move || alive.strong_count() > 0
+    /// Returns whether the server is still serving. It stops by itself only if its sockets cannot be polled.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Returns a function that any thread may call to ask for the figures. The event loop answers itself, so an answer shows
@@ -168,12 +164,6 @@ impl Drop for TcpStoreServer {
     }
 }
 
-/// Returns a number that peers can't guess, from the hash seeds that the standard library draws from the system.
-pub(crate) fn random_number() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
-}
-
 fn random_name() -> String {
-    format!("{:016x}{:016x}", random_number(), random_number())
+    format!("{:016x}{:016x}", random(), random())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::Value;
-use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure};
+use rallypoint_core::client::{Cancellation, Deadline, Exchange, Failure, Oversized};
 use rallypoint_core::number::parse_prefix;
 use rallypoint_core::wire::Op;
 
@@ -19,7 +19,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// All methods may be called from many threads at once. Those that wait do so for the store's
 /// [`timeout`](Store::timeout); `None` means without end. Keys are text and values are bytes.
 ///
-/// The provided methods are torch's fallbacks for stores that have no better way.
+/// The provided methods are torch's fallbacks for stores that have no better way. Each of
+/// [`compare_set`](Store::compare_set) and [`compare_exchange`](Store::compare_exchange) is provided by way of the other, so an
+/// implementation must have at least one of them.
 pub trait Store: Send + Sync {
     /// Stores `value` under `key`, whatever was there.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
@@ -44,7 +46,13 @@ pub trait Store: Send + Sync {
     /// Stores `desired` if `key` holds `expected`, or if it is absent and `expected` is empty. Returns what torch
     /// returns: the value held afterwards, except that for an absent key and a non-empty `expected` (where nothing is
     /// stored) it returns `expected`. [`compare_exchange`](Store::compare_exchange) says plainly which it was.
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>>;
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        Ok(match self.compare_exchange(key, expected, desired)? {
+            Exchange::Stored => desired.into(),
+            Exchange::Held(held) => held,
+            Exchange::Absent => expected.into(),
+        })
+    }
 
     /// [`compare_set`](Store::compare_set) with a result that can't be misread.
     ///
@@ -201,20 +209,16 @@ pub(crate) fn exchange_of<S: Store + ?Sized>(
     })
 }
 
-/// What [`Store::compare_set`] returns for this outcome.
-pub(crate) fn answer_of(outcome: Exchange, expected: &[u8], desired: &[u8]) -> Vec<u8> {
-    match outcome {
-        Exchange::Stored => desired.into(),
-        Exchange::Held(held) => held,
-        Exchange::Absent => expected.into(),
-    }
-}
-
 /// What a key holds once `delta` is added to it.
 pub(crate) fn sum(held: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
     let Some(held) = held else { return Ok(delta) };
     let sum = parse_prefix(held).and_then(|number| number.checked_add(delta));
     sum.ok_or_else(|| Failure::NotANumber { delta, held: Value::copied(held) })
+}
+
+/// Fails with [`Failure::TooLarge`] if `len` is over the limit.
+pub(crate) fn within(what: Oversized, len: usize, limit: usize) -> Result<(), Failure> {
+    if len > limit { Err(Failure::TooLarge { what, len: len as u64, limit }) } else { Ok(()) }
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {

@@ -142,7 +142,7 @@ impl TcpStore {
                 let Endpoint { host, port } = options.endpoint;
                 let server = match options.listen {
                     None if options.multi_tenant => {
-                        TcpStoreServer::shared(&host, port, Some(options.limits.clone()))?
+                        TcpStoreServer::shared(&host, port, options.limits.clone())?
                     }
                     listen => {
                         let listen = vec![listen.unwrap_or_else(|| Listen::at(&host, port))];

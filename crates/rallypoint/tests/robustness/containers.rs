@@ -96,8 +96,7 @@ fn inside_a_program() {
     let listen = vec![Listen::at("127.0.0.1", 0)];
     let server = TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap();
     println!("\nlistening on {}", server.addresses()[0]);
-    let alive = server.liveness();
-    while alive() {
+    while server.is_running() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }

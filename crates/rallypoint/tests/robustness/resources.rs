@@ -173,7 +173,7 @@ fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
     // A copy of the listening socket shows what the server has set on it, and accepted sockets inherit it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
-    let listen = vec![Listen::from(listener)];
+    let listen = vec![Listen::Socket(listener)];
     let server = TcpStoreServer::start(ServerOptions::new(listen)).unwrap();
     let socket = SockRef::from(&copy);
     assert!(socket.keepalive().unwrap());
@@ -189,7 +189,7 @@ fn r13_the_kernel_holds_no_more_of_a_connection_than_the_limit_says() {
     let buffers = |limits: Option<Limits>| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let copy = listener.try_clone().unwrap();
-        let options = ServerOptions::new(vec![Listen::from(listener)]).limits(limits);
+        let options = ServerOptions::new(vec![Listen::Socket(listener)]).limits(limits);
         let _server = TcpStoreServer::start(options).unwrap();
         let socket = SockRef::from(&copy);
         (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())

@@ -17,7 +17,11 @@ use rustix::io::Errno;
 
 use super::Call;
 use crate::deadline::{now, pause};
-use crate::error::{FileFault, FileObstacle, Result, StoreError};
+use crate::error::{FileFault, Result, StoreError};
+
+/// Why a file could not be had.
+const MISSING: &str = "there is no such file";
+const LOCKED: &str = "another process holds its lock";
 
 /// The path of the file and whether other users may share it.
 #[derive(Debug, Clone)]
@@ -77,15 +81,15 @@ impl Place {
     }
 
     /// Opens and locks the file if that can be had at once.
-    pub(super) fn try_lock(&self, access: Access) -> Result<Result<Locked, FileObstacle>> {
-        let operation = match access {
-            Access::Read => FlockOperation::NonBlockingLockShared,
-            Access::Write | Access::Create => FlockOperation::NonBlockingLockExclusive,
+    pub(super) fn try_lock(&self, access: Access) -> Result<Result<Locked, &'static str>> {
+        let operation = match access == Access::Read {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
         };
-        let Some((file, opened)) = self.open(access)? else { return Ok(Err(FileObstacle::Missing)) };
+        let Some((file, opened)) = self.open(access)? else { return Ok(Err(MISSING)) };
         match flock(&file, operation) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Err(FileObstacle::Locked)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Err(LOCKED)),
             Err(error) => return Err(self.failed("lock", error.into())),
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
@@ -96,15 +100,10 @@ impl Place {
                 locked.metadata = now;
                 Ok(Ok(locked))
             }
-            Ok(_) => Ok(Err(FileObstacle::Locked)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Err(FileObstacle::Missing)),
+            Ok(_) => Ok(Err(LOCKED)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Err(MISSING)),
             Err(error) => Err(self.failed("look up", error)),
         }
-    }
-
-    /// Removes the file. Only under the exclusive lock.
-    pub(super) fn remove(&self) -> Result<()> {
-        std::fs::remove_file(&self.path).map_err(|error| self.failed("remove", error))
     }
 
     pub(super) fn failed(&self, what: &'static str, source: io::Error) -> StoreError {
@@ -116,44 +115,30 @@ impl Place {
         // Without O_NONBLOCK, opening a pipe that was put there would hang.
         let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let owner = Mode::RUSR | Mode::WUSR;
-        let mut opened = match access {
-            Access::Read => rustix::fs::open(&self.path, safe | OFlags::RDONLY, Mode::empty()),
-            Access::Write | Access::Create => {
-                rustix::fs::open(&self.path, safe | OFlags::RDWR, Mode::empty())
-            }
-        };
+        let flags = safe | if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR };
+        let mut opened = rustix::fs::open(&self.path, flags, Mode::empty());
         if access == Access::Create && matches!(opened, Err(Errno::NOENT)) {
             // Made only if it really isn't there: some systems refuse O_CREAT on an existing file of another user.
-            let flags = safe | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-            opened = rustix::fs::open(&self.path, flags, owner);
+            opened = rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, owner);
         }
         let file = match opened {
             Ok(file) => File::from(file),
             // With EXIST another was quicker; it is found by the next try, as is one that is missing now.
             Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
-            Err(Errno::LOOP | Errno::MLINK) => return Err(self.untrusted("it is a symbolic link")),
+            Err(Errno::LOOP | Errno::MLINK) => return Err(self.untrusted("it is a symbolic link".into())),
             Err(error) => return Err(self.failed("open", error.into())),
         };
         let metadata = file.metadata().map_err(|error| self.failed("examine", error))?;
-        self.trust(&metadata)?;
-        Ok(Some((file, metadata)))
+        let distrust = match metadata.is_file() {
+            false => Some("it is not a regular file".into()),
+            true if self.shared => None,
+            true => distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode()),
+        };
+        distrust.map_or(Ok(Some((file, metadata))), |why| Err(self.untrusted(why)))
     }
 
-    fn trust(&self, metadata: &Metadata) -> Result<()> {
-        if !metadata.is_file() {
-            return Err(self.untrusted("it is not a regular file"));
-        }
-        if self.shared {
-            return Ok(());
-        }
-        match distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode()) {
-            Some(why) => Err(self.untrusted(&why)),
-            None => Ok(()),
-        }
-    }
-
-    fn untrusted(&self, why: &str) -> StoreError {
-        StoreError::File { path: self.path.clone(), fault: FileFault::Untrusted(why.to_owned()) }
+    fn untrusted(&self, why: String) -> StoreError {
+        StoreError::File { path: self.path.clone(), fault: FileFault::Untrusted(why) }
     }
 }
 
@@ -206,11 +191,11 @@ mod tests {
     fn readers_share_the_lock_and_a_writer_has_it_alone() {
         let (_folder, place) = place();
         let writer = place.lock(Access::Create, &call()).unwrap();
-        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), FileObstacle::Locked);
+        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), LOCKED);
         drop(writer);
         let readers = [place.try_lock(Access::Read).unwrap(), place.try_lock(Access::Read).unwrap()];
         assert!(readers.iter().all(|reader| reader.is_ok()));
-        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), FileObstacle::Locked);
+        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), LOCKED);
         drop(readers);
         place.try_lock(Access::Write).unwrap().unwrap();
     }
@@ -229,8 +214,8 @@ mod tests {
     fn only_who_may_make_the_file_finds_one_that_is_missing() {
         let (_folder, place) = place();
         assert!(place.metadata().unwrap().is_none());
-        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), FileObstacle::Missing);
-        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), FileObstacle::Missing);
+        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), MISSING);
+        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), MISSING);
         place.try_lock(Access::Create).unwrap().unwrap();
         assert!(place.metadata().unwrap().is_some());
     }

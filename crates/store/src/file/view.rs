@@ -8,7 +8,9 @@ use std::sync::Arc;
 use rallypoint_core::Limits;
 use rallypoint_core::record::{Parsed, Record, Table};
 
+use super::Call;
 use super::place::{Locked, Place, identity};
+use crate::deadline::now;
 use crate::error::{FileFault, Result, StoreError};
 
 /// How much is read at once, at least.
@@ -45,16 +47,20 @@ impl View {
         self.is_of(metadata) && self.end == metadata.len()
     }
 
-    pub(super) fn is_counted_in(&self, metadata: &Metadata) -> bool {
-        self.joined && self.is_of(metadata)
-    }
-
-    fn is_of(&self, metadata: &Metadata) -> bool {
+    pub(super) fn is_of(&self, metadata: &Metadata) -> bool {
         self.file.as_ref().is_some_and(|(_, known)| *known == identity(metadata))
     }
 
-    /// Reads what was written since the last time.
-    pub(super) fn refresh(&mut self, locked: &Locked, place: &Place, limits: &Limits) -> Result<()> {
+    /// Reads what was written since the last time. A call whose time is up keeps what it has read, and the next call reads on.
+    pub(super) fn refresh(
+        &mut self,
+        locked: &Locked,
+        place: &Place,
+        limits: &Limits,
+        call: &Call,
+    ) -> Result<()> {
+        // The last look of a call is at its deadline.
+        let deadline = call.deadline.grace(now());
         let metadata = &locked.metadata;
         if !self.is_of(metadata) || metadata.len() < self.end {
             *self = View { file: Some((Arc::clone(&locked.file), identity(metadata))), ..View::default() };
@@ -70,6 +76,9 @@ impl View {
             // What a torn record would take isn't there, so the rest of it need not be read.
             if need as u64 > self.torn() {
                 return Ok(());
+            }
+            if deadline.has_passed(now()) {
+                return Err(call.gave_up(&place.path, "it is too long to be read in that time"));
             }
             let (start, len) = (bytes.len(), need.max(READ_BYTES).min(self.torn() as usize));
             bytes.resize(len.max(start), 0);

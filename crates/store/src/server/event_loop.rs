@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -46,8 +45,6 @@ pub(super) struct EventLoop {
     starved: Option<Duration>,
     out_of_files: bool,
     calls: Receiver<Call>,
-    /// Shows other threads that the loop has not ended.
-    alive: Arc<()>,
     started: Instant,
 }
 
@@ -81,15 +78,9 @@ impl EventLoop {
             starved: None,
             out_of_files: false,
             calls,
-            alive: Arc::new(()),
             started: Instant::now(),
         };
         Ok((event_loop, waker))
-    }
-
-    /// Returns a pointer to something that lives as long as the loop.
-    pub(super) fn alive(&self) -> Weak<()> {
-        Arc::downgrade(&self.alive)
     }
 
     /// Runs until it is told to stop.

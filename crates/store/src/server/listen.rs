@@ -28,18 +28,6 @@ impl Listen {
     }
 }
 
-impl From<Endpoint> for Listen {
-    fn from(endpoint: Endpoint) -> Self {
-        Listen::Endpoint(endpoint)
-    }
-}
-
-impl From<std::net::TcpListener> for Listen {
-    fn from(listener: std::net::TcpListener) -> Self {
-        Listen::Socket(listener)
-    }
-}
-
 /// Opens them all, or none.
 pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
@@ -57,16 +45,16 @@ pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListen
 
 fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     if endpoint.host.is_empty() {
-        let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
-        return match open_address(six) {
+        let six = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
+        return Ok(vec![match six {
             // A machine without IPv6.
             Err(error) if !error.is_address_in_use() => {
-                Ok(vec![open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?])
+                open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?
             }
-            other => Ok(vec![other?]),
-        };
+            six => six?,
+        }]);
     }
-    let addresses = endpoint.resolve()?;
+    let addresses = endpoint.resolve_within(None)?;
     // With port 0 the first address picks one and the others must get the same; they may not, so try again.
     let mut attempts = if endpoint.port == 0 { 16 } else { 1 };
     loop {

@@ -27,39 +27,30 @@ const MALLOC_ARENA: u64 = 64 << 20;
 /// limits must not change as the process grows.
 pub(super) fn budget() -> usize {
     static BUDGET: OnceLock<usize> = OnceLock::new();
-    *BUDGET.get_or_init(|| usize::try_from(share(&bounds())).unwrap_or(usize::MAX))
+    *BUDGET.get_or_init(|| usize::try_from(share(left())).unwrap_or(usize::MAX))
 }
 
-/// A memory limit of this process, and how much of it the process uses already, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bound {
-    limit: u64,
-    used: u64,
-}
-
-/// Returns the budget within these bounds: 7/10 of the smallest remainder. The other 3/10 keep the process below 4/5 of each
-/// limit while the rest of the program grows, too.
-fn share(bounds: &[Bound]) -> u64 {
-    let left = bounds.iter().map(|bound| bound.limit.saturating_sub(bound.used)).min().unwrap_or(u64::MAX);
+/// Returns the budget if the tightest memory limit of this process leaves this much: 7/10 of it. The other 3/10 keep the process
+/// below 4/5 of the limit while the rest of the program grows, too.
+fn share(left: u64) -> u64 {
     (left / 10 * 7).max(MIN_BUDGET)
 }
 
-fn bounds() -> Vec<Bound> {
+/// Returns what the tightest memory limit leaves, in bytes.
+fn left() -> u64 {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let status = text("/proc/self/status");
     let resident = status_bytes(&status, "VmRSS");
     let machine = rustix::system::sysinfo();
     let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-    let mut bounds = vec![Bound { limit: machine, used: resident }];
-    let limits = cgroup_limits(&text("/proc/self/cgroup")).into_iter();
-    bounds.extend(limits.map(|limit| Bound { limit, used: resident }));
+    let groups = cgroup_limits(&text("/proc/self/cgroup")).into_iter();
     let arena = if allocates_by_arenas() { MALLOC_ARENA } else { 0 };
     let mapped = status_bytes(&status, "VmSize") + arena;
     let data = status_bytes(&status, "VmData").max(resident);
-    for (resource, used) in [(Resource::As, mapped), (Resource::Data, data)] {
-        bounds.extend(getrlimit(resource).current.map(|limit| Bound { limit, used }));
-    }
-    bounds
+    let resources = [(Resource::As, mapped), (Resource::Data, data)].into_iter();
+    let resources = resources.filter_map(|(resource, used)| Some((getrlimit(resource).current?, used)));
+    let bounds = groups.chain([machine]).map(|limit| (limit, resident)).chain(resources);
+    bounds.map(|(limit, used)| limit.saturating_sub(used)).min().unwrap_or(u64::MAX)
 }
 
 /// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
@@ -151,13 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_bound_counts_and_leaves_the_process_below_four_fifths() {
-        let bound = |limit: u64, used: u64| Bound { limit: limit << 20, used: used << 20 };
-        let (machine, container) = (bound(16 << 10, 7), bound(64, 7));
-        assert_eq!(share(&[machine, container]), share(&[container]));
-        assert!(share(&[container]) + container.used < container.limit / 5 * 4);
-        assert_eq!(share(&[bound(64, 80)]), MIN_BUDGET, "a process that is past its limit already");
-        assert_eq!(share(&[container, bound(32, 30)]), MIN_BUDGET);
+    fn the_budget_leaves_the_process_below_four_fifths_of_its_limit() {
+        let (limit, used) = (64 << 20, 7 << 20);
+        assert!(share(limit - used) + used < limit / 5 * 4);
+        assert_eq!(share(0), MIN_BUDGET, "a process that is past its limit already");
+        assert_eq!(share(2 << 20), MIN_BUDGET);
     }
 
     #[test]

@@ -46,27 +46,25 @@ impl TcpStoreServer {
     /// it stops when the last of them is dropped.
     ///
     /// As in torch, the port alone identifies a server. A server that was started for another host or with other limits is
-    /// returned only if that makes no difference: it must listen on an address of `host`, too, and have the limits asked for
-    /// (`None` accepts any).
+    /// returned only if that makes no difference: it must listen on an address of `host`, too, and have the limits asked for.
     ///
     /// # Errors
     ///
     /// Fails with [`StoreError::ServedOtherwise`] if the running server is not what was asked for. A second server beside it
     /// would be another store under the same port. Fails like [`TcpStoreServer::start`] if a new server can't listen.
-    pub fn shared(host: &str, port: u16, limits: Option<Limits>) -> Result<Arc<TcpStoreServer>> {
+    pub fn shared(host: &str, port: u16, limits: Limits) -> Result<Arc<TcpStoreServer>> {
         let asked = &Endpoint::new(host, port);
         let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
         if port != 0
             && let Some(entry) = servers.get(&port)
             && let Some(server) = entry.server.upgrade()
         {
-            return match mismatch(entry, server.addresses(), asked, limits.as_ref())? {
+            return match mismatch(entry, server.addresses(), asked, &limits)? {
                 None => Ok(server),
                 Some(mismatch) => Err(StoreError::ServedOtherwise { port, mismatch }),
             };
         }
-        let limits = limits.unwrap_or_else(TcpStoreServer::default_limits);
-        let listen = vec![Listen::from(asked.clone())];
+        let listen = vec![Listen::Endpoint(asked.clone())];
         let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
         servers.retain(|_, entry| entry.server.strong_count() > 0);
         let entry = Entry { server: Arc::downgrade(&server), host: host.into(), limits };
@@ -80,14 +78,13 @@ fn mismatch(
     entry: &Entry,
     running: &[SocketAddr],
     asked: &Endpoint,
-    limits: Option<&Limits>,
+    limits: &Limits,
 ) -> Result<Option<String>> {
     // The same host is served as well as this machine can, which may have no IPv6.
     if entry.host != asked.host && !is_served(running, asked)? {
         let host = if asked.host.is_empty() { "*" } else { &asked.host };
         return Ok(Some(format!("it listens on {}, not on {host}", listed(running.iter(), ", "))));
     }
-    let Some(limits) = limits else { return Ok(None) };
     // Only limits of a server are described. Those of clients are each client's own.
     let both = entry.limits.describe().into_iter().zip(limits.describe());
     let differing = both.filter(|((_, running, _), (_, asked, _))| running != asked);
@@ -102,7 +99,7 @@ fn mismatch(
 fn is_served(running: &[SocketAddr], asked: &Endpoint) -> Result<bool> {
     let asked = match asked.host.is_empty() {
         true => vec![(Ipv6Addr::UNSPECIFIED, asked.port).into()],
-        false => asked.resolve()?,
+        false => asked.resolve_within(None)?,
     };
     let covers = |bound: &SocketAddr, asked: &SocketAddr| {
         let (bound, asked) = (bound.ip().to_canonical(), asked.ip().to_canonical());

@@ -10,7 +10,7 @@ use super::TcpStore;
 use super::sockets::Sockets;
 use crate::deadline::AtomicTimeout;
 use crate::error::{Result, StoreError, StoreKind};
-use crate::store::{Store, exchange_of};
+use crate::store::{Store, exchange_of, within};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -219,9 +219,4 @@ impl TcpStore {
         within(Oversized::Request, len, limits.frame_len).map_err(|failure| failed(&[], failure))?;
         ready(run(&self.client, &wire, &deadline)).map_err(|failure| failed(&wire, failure))
     }
-}
-
-/// Fails with [`Failure::TooLarge`] if `len` is over the limit.
-fn within(what: Oversized, len: usize, limit: usize) -> Result<(), Failure> {
-    if len > limit { Err(Failure::TooLarge { what, len: len as u64, limit }) } else { Ok(()) }
 }

@@ -45,7 +45,7 @@ impl Io for Sockets {
     }
 
     fn random(&self) -> u32 {
-        random()
+        random() as u32
     }
 
     async fn resolve(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rallypoint_store::{Failure, FileObstacle, FileStore, Store, StoreError};
+use rallypoint_store::{Failure, FileStore, Store, StoreError};
 
 use super::bed::{Bed, Held, push, record, timed, times_out_after};
 
@@ -124,7 +124,10 @@ fn closing_keeps_its_time_out_and_says_what_held_it_up() {
         held = Some(Held::shared(&bed.path()));
         timed(|| store.close())
     });
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
+    assert!(
+        matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
+        "{error}"
+    );
 }
 
 #[test]

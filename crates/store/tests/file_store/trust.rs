@@ -95,7 +95,7 @@ fn a_symbolic_link_is_not_followed() {
 fn an_earlier_runs_keys_are_seen_unless_a_run_is_named() {
     let bed = Bed::with(&[record("refcount/", "0"), record("/k", "old")].concat());
     let before = bed.bytes();
-    let error = bed.options().run_id("run 2").open().unwrap_err();
+    let error = bed.options().run_id("run 2".to_owned()).open().unwrap_err();
     assert!(
         matches!(&error, StoreError::File { fault: FileFault::Stale { run_id, found: None, .. }, .. } if run_id == "run 2"),
         "{error}"
@@ -107,12 +107,12 @@ fn an_earlier_runs_keys_are_seen_unless_a_run_is_named() {
 #[test]
 fn a_file_belongs_to_the_first_run_that_opens_it() {
     let bed = Bed::new();
-    let one = bed.options().run_id("run 1").open().unwrap();
+    let one = bed.options().run_id("run 1".to_owned()).open().unwrap();
     one.set("k", b"v").unwrap();
-    assert_eq!(bed.options().run_id("run 1").open().unwrap().get("k").unwrap(), b"v");
+    assert_eq!(bed.options().run_id("run 1".to_owned()).open().unwrap().get("k").unwrap(), b"v");
     assert_eq!(bed.open().get("k").unwrap(), b"v");
     let before = bed.bytes();
-    match bed.options().run_id("run 2").open().unwrap_err() {
+    match bed.options().run_id("run 2".to_owned()).open().unwrap_err() {
         StoreError::File { fault: FileFault::Stale { found, .. }, .. } => {
             assert_eq!(found.as_deref(), Some("run 1"))
         }
@@ -125,10 +125,10 @@ fn a_file_belongs_to_the_first_run_that_opens_it() {
 #[test]
 fn a_file_that_another_run_put_in_its_place_is_noticed() {
     let bed = Bed::new();
-    let one = bed.options().run_id("run 1").open().unwrap();
+    let one = bed.options().run_id("run 1".to_owned()).open().unwrap();
     one.set("k", b"1").unwrap();
     fs::remove_file(bed.path()).unwrap();
-    let two = bed.options().run_id("run 2").open().unwrap();
+    let two = bed.options().run_id("run 2".to_owned()).open().unwrap();
     two.set("k", b"2").unwrap();
     let before = bed.bytes();
     assert!(matches!(
@@ -143,7 +143,7 @@ fn a_file_that_another_run_put_in_its_place_is_noticed() {
 #[test]
 fn a_file_made_anew_by_a_write_is_claimed_again() {
     let bed = Bed::new();
-    let store = bed.options().run_id("run 1").open().unwrap();
+    let store = bed.options().run_id("run 1".to_owned()).open().unwrap();
     fs::remove_file(bed.path()).unwrap();
     store.set("k", b"v").unwrap();
     assert_eq!(

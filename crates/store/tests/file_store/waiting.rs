@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Op;
-use rallypoint_store::{Awaited, Cancellation, FileObstacle, FileStore, Result, Store, StoreError};
+use rallypoint_store::{Awaited, Cancellation, FileStore, Result, Store, StoreError};
+use rallypoint_testkit::fails_in_time;
 
-use super::bed::{Bed, Held, SOON, Timed, record, timed, times_out_after};
+use super::bed::{Bed, Held, SOON, Timed, push, record, timed, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -105,7 +106,7 @@ fn a_writer_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         let held = Held::shared(&bed.path());
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
         );
         drop(held);
@@ -125,7 +126,7 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         let held = Held::exclusive(&bed.path());
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }),
+            matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
         );
         drop(held);
@@ -163,7 +164,10 @@ fn opening_keeps_its_time_out_too() {
     let bed = Bed::with(b"");
     let _held = Held::shared(&bed.path());
     let error = times_out_after(TIMEOUT, || timed(|| bed.options().timeout(TIMEOUT).open()));
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Locked, .. }), "{error}");
+    assert!(
+        matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn an_unlinked_file_is_waited_for_and_then_an_error_in_time() {
         fs::remove_file(bed.path()).unwrap();
         let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. }),
+            matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }),
             "{name}: {error}"
         );
         assert!(!bed.path().exists(), "{name} must not make the file");
@@ -237,7 +241,19 @@ fn a_folder_that_is_missing_is_waited_for() {
     let path = bed.path().join("store");
     let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
     let error = times_out_after(TIMEOUT, || timed(|| options.clone().open()));
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: FileObstacle::Missing, .. }), "{error}");
+    assert!(matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }), "{error}");
     fs::create_dir(bed.path()).unwrap();
     options.open().unwrap();
+}
+
+#[test]
+fn a_file_that_takes_long_to_read_makes_no_call_longer_and_is_read_on_by_the_next() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let records: Vec<_> = (0..1_000_000).flat_map(|n| record(&format!("/{n}"), "v")).collect();
+    push(&bed.path(), &records);
+    let timeout = Duration::from_millis(50);
+    let error = fails_in_time(timeout, || store.with_timeout(Some(timeout)).get("999999"));
+    assert!(error.to_string().contains("too long to be read in that time"), "{error}");
+    assert_eq!(store.get("999999").unwrap(), b"v");
 }

@@ -53,7 +53,7 @@ fn a_reserved_port_is_handed_over_without_a_gap() {
                 }
             });
             eventually("the thief is at work", || tries.load(Ordering::SeqCst) > 0);
-            let listen = vec![Listen::from(held.listen().unwrap())];
+            let listen = vec![Listen::Socket(held.listen().unwrap())];
             let server = TcpStoreServer::start(ServerOptions::new(listen)).unwrap();
             assert_eq!(server.port(), port);
             TcpStore::connect("127.0.0.1", port).unwrap().set("k", b"v").unwrap();
@@ -80,7 +80,8 @@ fn a_reserved_port_that_is_let_go_is_free_again() {
 fn a_server_on_a_reserved_port_can_be_followed_by_another_at_once() {
     let held = reserve_port().unwrap();
     let port = held.port();
-    let first = TcpStoreServer::start(ServerOptions::new(vec![held.listen().unwrap().into()])).unwrap();
+    let first =
+        TcpStoreServer::start(ServerOptions::new(vec![Listen::Socket(held.listen().unwrap())])).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set("k", b"v").unwrap();
     drop(first);

@@ -24,7 +24,8 @@ fn has_ipv6() -> bool {
 fn answers(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
     // A refusal is known at once; no need to wait for more.
-    let there = endpoint.resolve().unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
+    let there =
+        endpoint.resolve_within(None).unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
     let options = TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(2));
     there && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
 }
@@ -86,14 +87,16 @@ fn a_given_listening_socket_is_served() {
     let address = listener.local_addr().unwrap();
     // Whoever came before the server did is served, too.
     let early = std::thread::spawn(move || answers("127.0.0.1", address.port()));
-    let server = start(vec![listener.into()]).unwrap();
+    let server = start(vec![Listen::Socket(listener)]).unwrap();
     assert_eq!(server.addresses(), [address]);
     assert!(early.join().unwrap());
     // The same by way of a store that is its own master.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let store = TcpStore::open(
-        TcpStoreOptions::new(Endpoint::new("127.0.0.1", 1)).is_master(true).listen(Some(listener.into())),
+        TcpStoreOptions::new(Endpoint::new("127.0.0.1", 1))
+            .is_master(true)
+            .listen(Some(Listen::Socket(listener))),
     )
     .unwrap();
     assert_eq!(store.port(), port);
@@ -204,6 +207,11 @@ fn tenants_that_come_at_once_start_one_server() {
     assert_eq!(tenants[0].get("n").unwrap(), b"8");
 }
 
+/// The server of this process on that port, with the usual limits.
+fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>, StoreError> {
+    TcpStoreServer::shared(host, port, TcpStoreServer::default_limits())
+}
+
 /// Why a running server can't be shared.
 fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
     match shared.unwrap_err() {
@@ -214,31 +222,31 @@ fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
 
 #[test]
 fn a_server_is_shared_by_who_asks_for_an_address_that_it_listens_on() {
-    let everywhere = TcpStoreServer::shared("0.0.0.0", 0, None).unwrap();
+    let everywhere = shared("0.0.0.0", 0).unwrap();
     for host in ["0.0.0.0", "127.0.0.1", "127.0.0.2", "localhost", "::ffff:127.0.0.1"] {
-        let shared = TcpStoreServer::shared(host, everywhere.port(), None);
-        assert_eq!(shared.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, everywhere.port());
+        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
     }
-    let everywhere = TcpStoreServer::shared("", 0, None).unwrap();
+    let everywhere = shared("", 0).unwrap();
     for host in ["", "*", "0.0.0.0", "127.0.0.1", "localhost"] {
-        let shared = TcpStoreServer::shared(host, everywhere.port(), None);
-        assert_eq!(shared.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, everywhere.port());
+        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
     }
-    let here = TcpStoreServer::shared("localhost", 0, None).unwrap();
+    let here = shared("localhost", 0).unwrap();
     for host in ["localhost".to_owned(), here.addresses()[0].ip().to_string()] {
-        let shared = TcpStoreServer::shared(&host, here.port(), None);
-        assert_eq!(shared.unwrap().instance(), here.instance(), "{host}");
+        let found = shared(&host, here.port());
+        assert_eq!(found.unwrap().instance(), here.instance(), "{host}");
     }
 }
 
 #[test]
 fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() {
-    let here = TcpStoreServer::shared("127.0.0.1", 0, None).unwrap();
+    let here = shared("127.0.0.1", 0).unwrap();
     for (host, asked) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
         let expected = format!("it listens on {}, not on {asked}", here.addresses()[0]);
-        assert_eq!(mismatch(TcpStoreServer::shared(host, here.port(), None)), expected);
+        assert_eq!(mismatch(shared(host, here.port())), expected);
     }
-    let error = TcpStoreServer::shared("0.0.0.0", here.port(), None).unwrap_err().to_string();
+    let error = shared("0.0.0.0", here.port()).unwrap_err().to_string();
     let port = here.port();
     assert_eq!(
         error,
@@ -267,16 +275,14 @@ fn a_server_with_other_limits_is_not_shared_silently() {
         ),
         "{too_large}"
     );
-    // Those of clients are each client's own, and who names none takes any.
+    // Those of clients are each client's own.
     let mut same = limits.clone();
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
     assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
-    let any = TcpStoreServer::shared("127.0.0.1", first.port(), None).unwrap();
-    assert_eq!(any.instance(), server.instance());
 
     let mut others = limits;
     others.value_len = 2 << 20;
-    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), Some(others.clone())));
+    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), others.clone()));
     assert_eq!(found, "it has other limits: value_len is 1MiB, not 2MiB");
     let error = tenant_with(first.port(), others).unwrap_err().to_string();
     assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
