@@ -38,11 +38,7 @@ def form_again(job, chance, within):
     return job.wait_for_workers(NODES, within, since=begin) - begin
 
 
-# With all three at once, 60 s are not always enough on a machine that runs other labs beside this one.
-LONG = {"all": pytest.mark.long}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in BAD_LINKS])
+@pytest.mark.parametrize("name", BAD_LINKS)
 def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries, name):
     def attempt(seed, record):
         with Lab(hosts=NODES, seed=seed) as lab, Job(lab, "--max-restarts", "1", nnodes=NODES) as job:
