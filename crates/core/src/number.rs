@@ -1,11 +1,7 @@
-//! How a number is read out of a stored value, by the decimal prefix rule of C++'s `std::stoll` which torch's stores
-//! use, and how it is written into one.
-//!
-//! Adding, and refusing to wrap, is the business of whoever holds the value.
+//! Numbers in stored values, by the decimal prefix rule of C++'s `std::stoll`, which torch's stores use.
 
-/// The number that `text` begins with, read as `std::stoll` in base 10 reads it: leading white space is skipped, a
-/// sign may follow, then digits until something else comes. `None` if there are no digits there or if the number does
-/// not fit 64 bits.
+/// Returns the number that `text` begins with, as `std::stoll` reads it in base 10: white space is skipped, a sign may follow,
+/// then digits up to the first other byte. Returns `None` if there are no digits, or if the number does not fit 64 bits.
 pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let (negative, digits) = match &text[start..] {
@@ -17,45 +13,11 @@ pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     if len == 0 {
         return None;
     }
-    // Gathered below zero, where there is room for one number more than above it.
+    // Summed up as a negative number, because `i64::MIN` has no positive counterpart.
     let below = digits[..len]
         .iter()
         .try_fold(0i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;
     if negative { Some(below) } else { below.checked_neg() }
-}
-
-/// A number in decimal text. By hand, since counting is what stores are asked for most and the general way of printing
-/// costs more than all the rest of an ADD.
-#[derive(Debug)]
-pub struct Decimal {
-    text: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    /// This number as text.
-    pub fn of(number: i64) -> Decimal {
-        let (mut text, mut start) = ([0; 20], 20);
-        let mut left = number.unsigned_abs();
-        loop {
-            start -= 1;
-            text[start] = b'0' + (left % 10) as u8;
-            left /= 10;
-            if left == 0 {
-                break;
-            }
-        }
-        if number < 0 {
-            start -= 1;
-            text[start] = b'-';
-        }
-        Decimal { text, start }
-    }
-
-    /// The digits, with a minus sign before them if it is below zero.
-    pub fn text(&self) -> &[u8] {
-        &self.text[self.start..]
-    }
 }
 
 /// C's `isspace` in the "C" locale. Rust's `is_ascii_whitespace` leaves out the vertical tab.
@@ -109,12 +71,5 @@ mod tests {
         assert_eq!(parse_prefix(b"12345678901234567890"), None);
         assert_eq!(parse_prefix(&[b'9'; 4096]), None);
         assert_eq!(parse_prefix(&[b'0'; 4096]), Some(0));
-    }
-
-    #[test]
-    fn a_number_is_written_as_everybody_writes_it() {
-        for number in [0, 1, -1, 9, 10, -10, 42, 99, 100, 1_000_000, i64::MAX, i64::MIN, i64::MIN + 1] {
-            assert_eq!(Decimal::of(number).text(), number.to_string().as_bytes());
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Answer, ClientId, Engine, RESERVED_PREFIX, Result, WriteGuard, permit};
 use crate::error::{Refusal, printable};
-use crate::number::{Decimal, parse_prefix};
+use crate::number::parse_prefix;
 use crate::store::effect::{Effect, EffectLog};
 use crate::store::map::cost;
 use crate::value::Value;
@@ -48,9 +48,10 @@ impl<L: EffectLog> Engine<L> {
         };
         let sum =
             held.checked_add(delta).ok_or_else(|| Refusal::Overflow { key: printable(key), held, delta })?;
-        let text = Decimal::of(sum);
-        self.permit_put(Op::Add, key, text.text())?;
-        self.apply(Effect::Put { key, value: text.text().into() });
+        let mut text = itoa::Buffer::new();
+        let text = text.format(sum).as_bytes();
+        self.permit_put(Op::Add, key, text)?;
+        self.apply(Effect::Put { key, value: text.into() });
         Ok(sum)
     }
 
