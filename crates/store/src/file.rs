@@ -84,8 +84,14 @@ impl FileStoreOptions {
 
     /// Opens the store and counts it in the file.
     pub fn open(self) -> Result<FileStore> {
-        let timeout = self.timeout;
-        let store = FileStore { shared: Arc::new(Shared::new(self)?), timeout: AtomicTimeout::new(timeout) };
+        // The file is opened anew each time, so a change of the working directory must not matter.
+        let path = std::path::absolute(&self.path).map_err(|source| StoreError::File {
+            path: self.path.clone(),
+            fault: FileFault::System { what: "find", source },
+        })?;
+        let (place, timeout) = (Place { path, shared: self.shared }, AtomicTimeout::new(self.timeout));
+        let store =
+            FileStore { shared: Arc::new(Shared { options: self, place, view: Mutex::default() }), timeout };
         let names = [REFCOUNT];
         store.shared.change(&store.call(Op::Add, &names), |table| {
             let count = store.shared.count(table, REFCOUNT, 1)?;
@@ -193,15 +199,6 @@ impl FileStore {
 }
 
 impl Shared {
-    fn new(options: FileStoreOptions) -> Result<Shared> {
-        // The file is opened anew each time, so a change of the working directory must not matter.
-        let path = std::path::absolute(&options.path).map_err(|source| StoreError::File {
-            path: options.path.clone(),
-            fault: FileFault::System { what: "find", source },
-        })?;
-        Ok(Shared { place: Place { path, shared: options.shared }, options, view: Mutex::default() })
-    }
-
     fn call<'a>(&self, op: Op, keys: &'a [&'a str], timeout: Option<Duration>) -> Call<'a> {
         let deadline = Deadline::after(now(), timeout).or_cancelled(self.options.cancellation.clone());
         Call { op, keys, deadline }

@@ -6,7 +6,7 @@ use rallypoint_rendezvous::{Barrier, barrier, get_all, synchronize};
 use rallypoint_store::{
     Awaited, Endpoint, Failure, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-use rallypoint_testkit::{SOON, fails_in_time};
+use rallypoint_testkit::{SOON, fails_in_time, fails_within};
 
 const SHORT: Duration = Duration::from_millis(250);
 /// Long enough for several to come, on a busy machine too.
@@ -120,7 +120,7 @@ fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
     let absent = [0, 299, 300, 8_191, 8_192, 16_384, 19_999];
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
-        let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, MANY, "k", SHORT));
+        let error = fails_within(SHORT, TOGETHER, || synchronize(store, b"x", rank, MANY, "k", SHORT));
         if was_heard(&error) {
             assert!(
                 error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"),
@@ -137,9 +137,9 @@ fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
     let has_come = |rank: &u64| rank % 100 == 7;
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
-        let timeout = Some(Duration::from_secs(2));
-        let at = Barrier { timeout, rank: Some(rank), ..Barrier::new("b", MANY) };
-        let error = fails_in_time(Duration::from_secs(2), || {
+        let timeout = Duration::from_secs(2);
+        let at = Barrier { timeout: Some(timeout), rank: Some(rank), ..Barrier::new("b", MANY) };
+        let error = fails_within(timeout, TOGETHER, || {
             store.set("b/num_members", b"199").unwrap();
             barrier(store, &at)
         });

@@ -265,14 +265,12 @@ impl EventLoop {
     fn log_events(&mut self) {
         while let Some(event) = self.hub.poll_event() {
             match event {
-                Event::Closed { peer, reason, suppressed: 0 } => {
-                    tracing::warn!("closed {peer}: {:.160}", reason.to_string());
-                }
                 Event::Closed { peer, reason, suppressed } => {
-                    tracing::warn!(
-                        "closed {peer}: {:.160} ({suppressed} more not logged)",
-                        reason.to_string()
-                    );
+                    let more = match suppressed {
+                        0 => String::new(),
+                        more => format!(" ({more} more not logged)"),
+                    };
+                    tracing::warn!("closed {peer}: {:.160}{more}", reason.to_string());
                 }
                 Event::Expired(job) => tracing::info!(
                     "job {} expired after {:.1} s without a client: deleted {}",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store};
-use rallypoint_testkit::{fails_in_time, goes_on_for};
+use rallypoint_testkit::{fails_in_time, fails_within, goes_on_for};
 
 use crate::stores::World;
 use crate::was_heard;
@@ -98,7 +98,7 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
     type Wait = fn(&dyn Store, &[&str]) -> rallypoint_store::Result<()>;
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
-        let error = fails_in_time(time, || wait(&*store, &keys));
+        let error = fails_within(time, time, || wait(&*store, &keys));
         if !was_heard(&error) {
             continue;
         }
