@@ -12,7 +12,7 @@ use rallypoint_core::hub::HubOptions;
 use rallypoint_core::record::{Parsed, Record, Table, user_keys};
 use rallypoint_core::rendezvous::{cell, pickle};
 use rallypoint_core::wire::{Op, ReplyDecoder, ReplyKind, RequestDecoder};
-use rallypoint_core::{Limits, RecordError, WireError};
+use rallypoint_core::{Limits, WireError};
 
 use loopback::Loopback;
 
@@ -199,7 +199,7 @@ pub fn record_reader(data: &[u8]) {
 }
 
 /// All whole records, how far they reach, and what ended them.
-fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<RecordError>) {
+fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<String>) {
     let (mut records, mut bytes, mut position) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
         bytes.extend_from_slice(piece);

@@ -17,8 +17,8 @@ mod waiting;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use deadline::{Backoff, Cancellation, Deadline};
-pub use fault::{Awaited, ConnectionFault, Failure, Oversized, PeerProtocol, Retry, Violation};
-pub use io::{Io, IoFault, ready};
+pub use fault::{Awaited, ConnectionFault, Failure, Oversized, Retry};
+pub use io::{Io, ready};
 pub use operations::Exchange;
 pub use server::{OnReset, Server};
 

@@ -6,6 +6,16 @@ pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Lists the first 16 names and says how many more there are.
+pub fn first_few(names: impl IntoIterator<Item = impl ToString>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<_> = names.by_ref().take(16).map(|name| name.to_string()).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -14,5 +24,12 @@ mod tests {
     fn only_one_thing_is_in_the_singular() {
         let texts = [0, 1, 2].map(|count: usize| counted(count, "node"));
         assert_eq!(texts, ["0 nodes", "1 node", "2 nodes"]);
+    }
+
+    #[test]
+    fn of_many_names_the_first_are_listed() {
+        assert_eq!(first_few(0..3), "0, 1, 2");
+        assert!(first_few(0..16).ends_with("14, 15"));
+        assert!(first_few(0..18).ends_with("14, 15 and 2 more"));
     }
 }

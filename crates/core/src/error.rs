@@ -29,22 +29,17 @@ pub enum WireError {
         /// The code.
         code: u8,
     },
-    /// A key longer than the limit.
-    #[error("key of {len} bytes, limit {limit}")]
-    KeyTooLong {
-        /// The announced length.
-        len: u64,
-        /// [`key_len`](crate::Limits::key_len).
-        limit: usize,
-    },
-    /// A value longer than the limit.
-    #[error("value of {len} bytes{}, limit {limit}", for_key(key))]
-    ValueTooLong {
-        /// The key it was meant for, printable; a reply names none.
+    /// A key, a value or a whole message longer than the limit.
+    #[error("{what} of {len} bytes{}, limit {limit}", for_key(key))]
+    TooLong {
+        /// `key`, `value` or `message`.
+        what: &'static str,
+        /// The key that a value was meant for, printable; a reply names none.
         key: Option<String>,
-        /// The announced length.
+        /// The announced length. A message has at least this length.
         len: u64,
-        /// [`value_len`](crate::Limits::value_len).
+        /// [`key_len`](crate::Limits::key_len), [`value_len`](crate::Limits::value_len),
+        /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
         limit: usize,
     },
     /// More keys in one request than the limit.
@@ -55,34 +50,38 @@ pub enum WireError {
         /// [`keys_per_request`](crate::Limits::keys_per_request).
         limit: usize,
     },
-    /// A whole message longer than the limit.
-    #[error("message of at least {len} bytes, limit {limit}")]
-    FrameTooLong {
-        /// How long it would be at least.
-        len: u64,
-        /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
-        limit: usize,
-    },
     /// Allocating the buffer of an incoming message failed.
     #[error("out of memory: cannot buffer {len} bytes of a message")]
     OutOfMemory {
         /// The size of the buffer in bytes.
         len: u64,
     },
-    /// A reply byte that means nothing there.
-    #[error("reply byte {found:#04x} to {op}")]
-    BadReplyByte {
+    /// A reply that means nothing there: a byte other than 0 and 1, or a negative count.
+    #[error("reply {found} to {op}")]
+    BadReply {
         /// What was asked.
         op: Op,
-        /// The byte that came.
-        found: u8,
-    },
-    /// A reply with a negative count.
-    #[error("reply with a count of {found}")]
-    BadReplyCount {
-        /// The number that came.
+        /// What came.
         found: i64,
     },
+    /// The reply to a PING has another number. The replies are out of step, or the peer is no store.
+    #[error("answered like {}", speaker_of(found.to_le_bytes()))]
+    WrongNonce {
+        /// The number in the reply.
+        found: u32,
+    },
+}
+
+/// Describes a peer that is no store by the first four bytes of its reply.
+fn speaker_of(reply: [u8; 4]) -> String {
+    match &reply {
+        // A status line, or the page that a server sends to a client of HTTP/0.9.
+        b"HTTP" | [b'<', ..] => "an HTTP server".into(),
+        // An alert or a handshake record.
+        [0x15 | 0x16, 3, 0..=4, _] => "a TLS server".into(),
+        b"SSH-" => "an SSH server".into(),
+        reply => format!("no store server (its reply begins with \"{}\")", reply.escape_ascii()),
+    }
 }
 
 /// A request that is well-formed but can't be carried out: the connection is closed and nothing has changed.
@@ -154,34 +153,6 @@ pub enum Refusal {
     },
 }
 
-/// Bytes of a FileStore's file that are no record and can't be the beginning of one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordError {
-    /// A key longer than the limit.
-    #[error("key of {len} bytes, limit {limit}")]
-    KeyTooLong {
-        /// The announced length.
-        len: usize,
-        /// [`record_key_len`](crate::Limits::record_key_len).
-        limit: usize,
-    },
-    /// A value longer than the limit.
-    #[error("value of {len} bytes, limit {limit}")]
-    ValueTooLong {
-        /// The announced length.
-        len: usize,
-        /// [`record_value_len`](crate::Limits::record_value_len).
-        limit: usize,
-    },
-    /// A key that no store writes.
-    #[error("key {key:?}, which no store writes")]
-    BadKey {
-        /// The key, printable.
-        key: String,
-    },
-}
-
 fn for_key(key: &Option<String>) -> String {
     key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default()
 }
@@ -206,6 +177,23 @@ pub fn printable(key: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_is_no_store_is_described_by_its_first_bytes() {
+        for (reply, said) in [
+            (*b"HTTP", "an HTTP server"),
+            (*b"<!DO", "an HTTP server"),
+            (*b"<htm", "an HTTP server"),
+            ([0x15, 3, 1, 0], "a TLS server"),
+            ([0x15, 3, 3, 0], "a TLS server"),
+            ([0x16, 3, 3, 1], "a TLS server"),
+            (*b"SSH-", "an SSH server"),
+            (*b"220 ", "no store server (its reply begins with \"220 \")"),
+            ([0x15, 9, 9, 9], "no store server (its reply begins with \"\\x15\\t\\t\\t\")"),
+        ] {
+            assert_eq!(speaker_of(reply), said);
+        }
+    }
 
     #[test]
     fn printable_keeps_text_and_escapes_and_cuts_the_rest() {

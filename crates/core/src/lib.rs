@@ -26,8 +26,8 @@ pub mod supervise;
 mod value;
 pub mod wire;
 
-pub use counted::counted;
-pub use error::{RecordError, Refusal, WireError, printable};
+pub use counted::{counted, first_few};
+pub use error::{Refusal, WireError, printable};
 pub use key::Key;
 pub use limits::Limits;
 pub use quantity::Quantity;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use rallypoint_core::Limits;
 use rallypoint_core::record::{Parsed, Record, Table, user_key, user_keys};
-use rallypoint_core::{Limits, RecordError};
 
 /// What reading some bytes came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ struct Reading {
     records: Vec<Record>,
     /// The end of the last whole record.
     position: usize,
-    damage: Option<RecordError>,
+    damage: Option<String>,
 }
 
 /// Reads `bytes` in pieces that end at `cuts`.

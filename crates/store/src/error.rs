@@ -5,9 +5,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rallypoint_core::client::{Awaited, ConnectionFault, Failure, Oversized, PeerProtocol, Retry, Violation};
+use rallypoint_core::client::{Awaited, ConnectionFault, Failure, Oversized, Retry};
 use rallypoint_core::wire::Op;
-use rallypoint_core::{counted, printable};
+use rallypoint_core::{WireError, counted, first_few, printable};
 
 /// The result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -212,7 +212,7 @@ impl Context {
     /// The operation and its keys.
     fn call(&self) -> String {
         let op = self.op();
-        if self.keys.is_empty() { op.into() } else { format!("{op} of {}", some(&self.keys)) }
+        if self.keys.is_empty() { op.into() } else { format!("{op} of {}", first_few(&self.keys)) }
     }
 
     /// The operation and its keys between these; nothing if a store was to be opened.
@@ -292,16 +292,19 @@ fn call_failed(context: &Context, failure: &Failure) -> String {
             "{}the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
             context.if_called("", " failed: ")
         ),
-        Failure::Protocol(stranger, violation) => {
-            let peer = stranger.as_ref().unwrap_or(peer);
-            format!("{peer} {}", violated(violation, &context.if_called(" during ", "")))
+        Failure::Protocol(stranger, error) => {
+            let (peer, during) = (stranger.as_ref().unwrap_or(peer), context.if_called(" during ", ""));
+            match error {
+                WireError::WrongNonce { .. } => format!("{peer} {error}{during}: not a c10d store server"),
+                error => format!("{peer} broke the protocol{during}: {error}"),
+            }
         }
         Failure::TooLarge { what, len, limit } => too_large(context, *what, *len, *limit),
         Failure::Refused(why) => format!("{call} was refused by {}: {why}", context.place()),
         Failure::Unsupported(since) => unsupported(context, *since),
         Failure::NotANumber { delta, held } => format!(
             "cannot add {delta} to {}: it holds {}, and the sum must be a 64-bit integer",
-            some(&context.keys),
+            first_few(&context.keys),
             printable(held)
         ),
         failure => format!("{call} failed on {}: {failure:?}", context.place()),
@@ -316,7 +319,7 @@ fn timed_out(context: &Context, awaited: &Awaited) -> String {
             format!("{} timed out after {waited} on {place}: {states}", context.op())
         }
         Awaited::Arrivals(world_size) => {
-            let key = some(&context.keys);
+            let key = first_few(&context.keys);
             format!("barrier {key} timed out after {waited} on {place}: fewer than {world_size} arrived")
         }
         Awaited::Workers { joined, expected } => {
@@ -324,7 +327,7 @@ fn timed_out(context: &Context, awaited: &Awaited) -> String {
         }
         Awaited::Ranks { world_size, missing } => {
             let came = world_size - missing.len() as u64;
-            let missing = some(&missing.iter().map(u64::to_string).collect::<Vec<_>>());
+            let missing = first_few(missing);
             format!(
                 "timed out after {waited} at {:?}: {came} of {world_size} ranks came, missing: {missing}",
                 context.peer
@@ -339,19 +342,19 @@ fn key_states(context: &Context, present: Option<&[bool]>) -> String {
     let there = context.keys_that_are(true, present);
     match (missing.is_empty(), there.is_empty()) {
         _ if present.is_none() => {
-            format!("waited for {} (the server did not say which are there)", some(&missing))
+            format!("waited for {} (the server did not say which are there)", first_few(&missing))
         }
-        (false, true) => format!("missing {}", some(&missing)),
+        (false, true) => format!("missing {}", first_few(&missing)),
         (false, false) => {
             let (count, all) = (there.len(), context.keys.len());
-            format!("missing {} ({count} of {all} keys there: {})", some(&missing), some(&there))
+            format!("missing {} ({count} of {all} keys there: {})", first_few(&missing), first_few(&there))
         }
-        (true, _) => format!("all of {} came just after the time-out", some(&there)),
+        (true, _) => format!("all of {} came just after the time-out", first_few(&there)),
     }
 }
 
 fn too_large(context: &Context, what: Oversized, len: u64, limit: usize) -> String {
-    let key = some(&context.keys);
+    let key = first_few(&context.keys);
     match what {
         Oversized::Key => format!("key of {len} bytes, the limit is {limit}: {key}"),
         Oversized::Value => {
@@ -388,19 +391,6 @@ fn not_listening(address: &str, error: &io::Error) -> String {
     format!("address already in use ({holder})")
 }
 
-fn violated(violation: &Violation, during: &str) -> String {
-    match violation {
-        Violation::Malformed(error) => format!("broke the protocol{during}: {error}"),
-        Violation::WrongNonce { sent, found } => match PeerProtocol::of(found.to_le_bytes()) {
-            PeerProtocol::Unknown(_) => {
-                format!("answered ping {sent} with {found}{during}: not a c10d store server, or out of step")
-            }
-            protocol => format!("answered like {protocol}{during}: not a c10d store server"),
-        },
-        violation => format!("broke the protocol{during}: {violation:?}"),
-    }
-}
-
 fn unsupported(context: &Context, since: Option<&'static str>) -> String {
     let op = context.op();
     let Some(since) = since else { return format!("{} does not support {op}", context.store) };
@@ -412,13 +402,6 @@ fn unsupported(context: &Context, since: Option<&'static str>) -> String {
         "{op} is not supported by the server at {}\nhint: torch's servers support it from {since} on{libuv}, rallypoint's always",
         context.peer
     )
-}
-
-/// The first few names, and how many more.
-pub(crate) fn some(names: &[impl AsRef<str>]) -> String {
-    const MOST: usize = 16;
-    let text = listed(names.iter().take(MOST).map(AsRef::as_ref), ", ");
-    if names.len() > MOST { format!("{text} and {} more", names.len() - MOST) } else { text }
 }
 
 /// All of these, with `separator` between them.

@@ -90,8 +90,7 @@ pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use rallypoint_core::client::{
-    Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, PeerProtocol, Retry,
-    Violation,
+    Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, Retry,
 };
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
 pub use store::{DEFAULT_TIMEOUT, Store, arrive};

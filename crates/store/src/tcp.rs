@@ -187,9 +187,9 @@ impl TcpStore {
 
     /// A clone whose server was just reached.
     pub fn another(&self) -> Result<TcpStore> {
-        let deadline = self.deadline();
-        ready(self.client.connect(&deadline, &mut |_| {}))
-            .map_err(|failure| self.error(None, &[], failure, &deadline))?;
+        let deadline = self.deadline_after(self.timeout());
+        let connected = ready(self.client.connect(&deadline, &mut |_| {}));
+        connected.map_err(|failure| self.error(None, &[], failure, &deadline))?;
         Ok(self.clone())
     }
 
@@ -227,10 +227,8 @@ impl TcpStore {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
-    /// if no operation has identified it yet and it does not answer.
+    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
     pub fn server_identity(&self) -> Option<String> {
-        ready(self.client.identify(&self.deadline())).ok()?;
         self.client.server().identity().map(String::from)
     }
 
@@ -241,15 +239,13 @@ impl TcpStore {
 
     /// Asks the server for a sign of life; how long it took.
     pub fn ping(&self) -> Result<Duration> {
-        self.call(Op::Ping, &[], &[], async |client, _, deadline| client.ping(deadline).await)
+        let start = now();
+        self.call(Op::Ping, &[], &[], async |client, _, deadline| client.ping(deadline).await)?;
+        Ok(now() - start)
     }
 
     fn endpoint(&self) -> &Endpoint {
         &self.client.io().endpoint
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.deadline_after(self.timeout())
     }
 
     fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {

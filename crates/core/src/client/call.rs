@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::Client;
 use super::connection::{Ack, Broken, Connection};
 use super::deadline::{Backoff, Deadline};
-use super::fault::{ConnectionFault, Failure, Oversized, Violation};
+use super::fault::{ConnectionFault, Failure, Oversized};
 use super::io::Io;
-use super::{Client, operations, waiting};
 use crate::error::WireError;
-use crate::wire::Op;
+use crate::wire::{Op, Request};
 
 /// Called with the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(ConnectionFault);
@@ -29,10 +29,11 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// [`EARLY_CLOSE_TIMEOUT`] count: a firewall or a relay may close later ones because nothing passes over them.
 const MAX_CLOSES: u32 = 5;
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A key that no user can name, because user keys start with a slash.
+const PROBE_KEY: &[u8] = b"rallypoint/probe";
 
 impl<I: Io> Client<I> {
-    /// Makes a first connection, waiting for the server to appear. The client sends what torch's client sends at connect and
-    /// nothing more. The first operation identifies the server.
+    /// Makes a first connection, waiting for the server to appear.
     ///
     /// `report` is called after each failed attempt, and once per second while the server or the name server is silent.
     pub async fn connect(
@@ -40,17 +41,8 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         report: &mut dyn FnMut(ConnectionFault),
     ) -> Result<(), Failure> {
-        let connection = self.checkout(false, deadline, OnRefused::Wait, report).await?;
+        let connection = self.checkout(deadline, OnRefused::Wait, report).await?;
         self.put_back(connection);
-        Ok(())
-    }
-
-    /// Identifies the server if no operation has done so yet.
-    pub async fn identify(&self, deadline: &Deadline) -> Result<(), Failure> {
-        if !self.server().is_met {
-            let connection = self.checkout(true, deadline, OnRefused::Wait, &mut |_| {}).await?;
-            self.put_back(connection);
-        }
         Ok(())
     }
 
@@ -72,7 +64,7 @@ impl<I: Io> Client<I> {
             let on_refused = if waits && lost.is_some() { OnRefused::Fail } else { OnRefused::Wait };
             // A wait whose time is up before there is a connection has its grace to ask a server that answers.
             let patience = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
-            let checked_out = self.checkout(true, &patience, on_refused, &mut |_| {}).await;
+            let checked_out = self.checkout(&patience, on_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(Failure::Unreachable(tried)), Some(lost)) => {
@@ -92,24 +84,31 @@ impl<I: Io> Client<I> {
             };
             drop(connection);
             self.server().connection_lost();
-            let fault = match broken {
-                Broken::Violation(violation) => return Err(violated(violation)),
-                Broken::Silent { sent: true } if !op.is_repeatable() => {
-                    let waited = deadline.waited(now()).as_millis();
-                    let reason = format!("no answer within {waited} ms (stopped, frozen, or cut off)");
-                    return Err(Failure::Indeterminate(reason));
+            let (fault, sent) = match broken {
+                Broken::Lost { fault, sent } => (fault, sent),
+                // In a reply there is one limit for all lengths.
+                Broken::Violation(WireError::TooLong { len, limit, .. }) => {
+                    return Err(Failure::TooLarge { what: Oversized::Reply, len, limit });
                 }
-                Broken::Silent { .. } => return Err(Failure::NoAnswer),
-                Broken::Lost { fault: ConnectionFault::Closed, sent: true }
-                    if self.is_unknown(op, deadline).await =>
-                {
-                    return Err(Failure::Unsupported(operations::torch_release_with(op)));
-                }
-                Broken::Lost { fault, sent: true } if !op.is_repeatable() => {
-                    return Err(Failure::Indeterminate(fault.to_string()));
-                }
-                Broken::Lost { fault, .. } => fault,
+                Broken::Violation(error) => return Err(Failure::Protocol(None, error)),
             };
+            let is_silent = fault == ConnectionFault::Silent;
+            if sent
+                && fault == ConnectionFault::Closed
+                && let Some(release) = self.release_with(op, deadline).await
+            {
+                return Err(Failure::Unsupported(Some(release)));
+            }
+            if sent && !op.is_repeatable() {
+                let waited = deadline.waited(now()).as_millis();
+                return Err(Failure::Indeterminate(match is_silent {
+                    true => format!("no answer within {waited} ms (stopped, frozen, or cut off)"),
+                    false => fault.to_string(),
+                }));
+            }
+            if is_silent {
+                return Err(Failure::NoAnswer);
+            }
             if fault != ConnectionFault::Closed {
                 // The other connections to that server are likely as dead, which only closed ones show.
                 self.idle().clear();
@@ -134,53 +133,48 @@ impl<I: Io> Client<I> {
         self.io.sleep(&deadline.or_after(self.io.now(), pause)).await;
     }
 
-    /// An idle connection that can be used, or a new one, tried for until the deadline. With `identify`, the server behind it
-    /// is the one that is known.
+    /// An idle connection that can be used, or a new one, tried for until the deadline.
     async fn checkout(
         &self,
-        identify: bool,
         deadline: &Deadline,
         on_refused: OnRefused,
         report: Report<'_>,
     ) -> Result<Connection<I>, Failure> {
         self.check_reset()?;
-        while let Some(mut connection) = self.take_idle() {
-            if identify && !connection.is_recognized {
-                connection.deadline = deadline.clone();
-                match self.recognize(&mut connection, report).await {
-                    Ok(()) => self.check_reset()?,
-                    Err(Broken::Silent { .. }) => return Err(Failure::NoAnswer),
-                    Err(_) => {
-                        self.server().connection_lost();
-                        continue;
-                    }
-                }
-            }
+        if let Some(connection) = self.take_idle() {
             return Ok(connection);
         }
         let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
+        let mut last: Option<Failure> = None;
         loop {
-            let tried = match self.try_addresses(identify, deadline, report).await {
+            let tried = match self.try_addresses(deadline, report).await {
                 Err(Failure::Unreachable(tried)) => tried,
                 other => return other,
             };
             let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
-            let failure = Failure::Unreachable(tried);
+            let mut failure = Failure::Unreachable(tried);
             if is_refused && on_refused == OnRefused::Fail {
                 return Err(failure);
+            }
+            if let Some(last) = last
+                && deadline.has_passed(self.io.now())
+                && last.connection_fault() > failure.connection_fault()
+            {
+                // The deadline cut this attempt short. The one before it says more.
+                failure = last;
             }
             failure.connection_fault().into_iter().for_each(&mut *report);
             self.pause(&mut backoff, deadline).await;
             if deadline.has_passed(self.io.now()) {
                 return Err(failure);
             }
+            last = Some(failure);
         }
     }
 
     /// One attempt at each address.
     pub(super) async fn try_addresses(
         &self,
-        identify: bool,
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection<I>, Failure> {
@@ -198,88 +192,80 @@ impl<I: Io> Client<I> {
                 (others, Some(left)) => deadline.or_after(now, left / others as u32),
                 (_, None) => deadline.or_after(now, ADDRESS_TIMEOUT),
             };
-            match self.try_address(address, identify, &share, report).await {
+            match self.try_address(address, &share, report).await {
                 Ok(connection) => return self.check_reset().map(|()| connection),
                 Err(Broken::Lost { fault, .. }) => tried.push((address.to_string(), fault)),
-                Err(Broken::Silent { .. }) => tried.push((address.to_string(), ConnectionFault::Silent)),
                 // Not a store, it seems. Another address may have one.
-                Err(Broken::Violation(violation)) => {
-                    stranger.get_or_insert((address.to_string(), violation));
-                }
+                Err(Broken::Violation(error)) => stranger = stranger.or(Some((address.to_string(), error))),
             }
         }
         match stranger {
-            Some((address, violation)) if tried.is_empty() => {
-                Err(Failure::Protocol(Some(address), violation))
-            }
+            Some((address, error)) if tried.is_empty() => Err(Failure::Protocol(Some(address), error)),
             // A store may yet appear at the other addresses.
-            Some((address, violation)) => {
-                let fault = violation.peer_protocol().map(ConnectionFault::NotAStore);
-                tried.extend(fault.map(|fault| (address, fault)));
+            stranger => {
+                let faults = stranger.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
+                tried.extend(faults);
                 Err(Failure::Unreachable(tried))
             }
-            None => Err(Failure::Unreachable(tried)),
         }
     }
 
-    /// Connects to one address. With `identify`, also compares the server with the one that was known.
+    /// Connects to one address, and compares the server there with the one that was known.
     async fn try_address(
         &self,
         address: &I::Address,
-        identify: bool,
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection<I>, Broken> {
-        let open = async |ack, report: Report<'_>| {
-            let connected = Connection::connect(&self.io, &self.limits, address, ack, deadline).await;
-            let mut connection = connected?;
-            match identify {
-                true => self.recognize(&mut connection, report).await?,
-                false => connection.greet(report).await?,
-            }
-            Ok::<_, Broken>(connection)
+        let open = async |ack, was_ours, report: Report<'_>| {
+            Connection::open(&self.io, &self.limits, address, ack, was_ours, deadline, report).await
         };
         let ack = self.server().ack;
-        match open(ack, report).await {
-            Err(broken) if broken.is_closed() && ack == Ack::Ping => {
-                let connection = open(Ack::Check, report).await?;
-                // One of our servers has PING, and closed the connection for another reason.
-                if self.server().identity().is_none() {
-                    self.server().ack = Ack::Check;
-                }
-                Ok(connection)
+        let was_ours = self.server().identity().is_some();
+        let (mut connection, identity) = match open(ack, was_ours, report).await {
+            Err(broken) if broken.is(ConnectionFault::Closed) && ack == Ack::Ping => {
+                let opened = open(Ack::Check, false, report).await?;
+                self.server().ack = Ack::Check;
+                opened
             }
-            opened => opened,
-        }
+            opened => opened?,
+        };
+        let mut missing = self.server().keys_to_check(identity.as_deref());
+        let mut present = connection.check_each(&missing).await?.into_iter();
+        missing.retain(|_| present.next() == Some(false));
+        self.server().meet(identity, &missing);
+        Ok(connection)
     }
 
-    /// Compares the server behind a connection with the one that was known. No other function does.
-    async fn recognize(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), Broken> {
-        let is_ours = self.server().identity().is_some();
-        let identity = connection.identify(is_ours, report).await?;
-        let keys = self.server().keys_to_check(identity.as_deref());
-        let present = waiting::check_each(connection, &keys).await?;
-        let checked = keys.len();
-        let missing: Vec<_> =
-            keys.into_iter().zip(present).filter(|(_, there)| !there).map(|(key, _)| key).collect();
-        self.server().meet(identity, checked, &missing);
-        connection.is_recognized = true;
-        Ok(())
+    /// The release of torch whose server was the first with this operation, if the server is an older one. Such a server closes
+    /// the connection on a request of the same kind that leaves nothing behind.
+    async fn release_with(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
+        const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
+        let (release, requests) = match op {
+            Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8", &[QUEUE_LEN][..]),
+            Op::ListKeys => ("2.10", &[Request::ListKeys][..]),
+            // A barrier of one passes immediately. Torch's server counts the arrival in a key.
+            Op::Barrier => (
+                "2.12",
+                &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
+                    [..],
+            ),
+            _ => return None,
+        };
+        if self.server().identity().is_some() {
+            return None;
+        }
+        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        let mut connection = self.try_addresses(deadline, &mut |_| {}).await.ok()?;
+        for request in requests {
+            if let Err(broken) = connection.exchange(request).await {
+                return broken.is(ConnectionFault::Closed).then_some(release);
+            }
+        }
+        None
     }
 
     fn check_reset(&self) -> Result<(), Failure> {
         self.server().reset().map_or(Ok(()), |evidence| Err(Failure::Reset(evidence.into())))
-    }
-}
-
-/// What a violation in a reply means for the call. In a reply there is one limit for all lengths.
-fn violated(violation: Violation) -> Failure {
-    match violation {
-        Violation::Malformed(
-            WireError::ValueTooLong { len, limit, .. }
-            | WireError::KeyTooLong { len, limit }
-            | WireError::FrameTooLong { len, limit },
-        ) => Failure::TooLarge { what: Oversized::Reply, len, limit },
-        violation => Failure::Protocol(None, violation),
     }
 }

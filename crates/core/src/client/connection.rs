@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::call::Report;
 use super::deadline::Deadline;
-use super::fault::{ConnectionFault, Violation};
-use super::io::{Io, IoFault};
+use super::fault::ConnectionFault;
+use super::io::Io;
 use crate::error::WireError;
 use crate::limits::Limits;
 use crate::store::SERVER_KEY;
-use crate::wire::{KeyList, MAGIC, Op, Reply, ReplyDecoder, ReplyKind, Request};
+use crate::wire::{KeyList, MAGIC, Reply, ReplyDecoder, ReplyKind, Request};
 
 /// A connection.
 #[derive(Debug)]
@@ -28,11 +28,8 @@ pub(super) struct Connection<I: Io> {
     user_timeout: Option<Duration>,
     /// Whether what is sent may be sent again over another connection.
     pub(super) is_repeatable: bool,
-    /// When sends and receives fail with [`Broken::Silent`].
+    /// When sends and receives fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
-    is_greeted: bool,
-    /// Whether the server behind this connection was compared with the one that is known.
-    pub(super) is_recognized: bool,
     ack: Ack,
     nonce: u32,
 }
@@ -49,34 +46,24 @@ pub(super) enum Ack {
 /// How an exchange failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The connection is gone. `sent`: whether any byte of the request may have left.
+    /// The connection is gone, or silent at the deadline. `sent`: whether any byte of the request may have left.
     Lost { fault: ConnectionFault, sent: bool },
-    /// The server did not answer in time, or did not take what was sent.
-    Silent { sent: bool },
     /// The server sent something that is not the protocol.
-    Violation(Violation),
+    Violation(WireError),
 }
 
 impl Broken {
-    fn new(fault: IoFault, sent: bool) -> Broken {
-        match fault {
-            IoFault::TimedOut => Broken::Silent { sent },
-            IoFault::Lost(fault) => Broken::Lost { fault, sent },
-        }
-    }
-
     /// The same failure, of a step before which (or after which) the request itself was sent.
     pub(super) fn with_sent(self, sent: bool) -> Broken {
         match self {
             Broken::Lost { fault, .. } => Broken::Lost { fault, sent },
-            Broken::Silent { .. } => Broken::Silent { sent },
             other => other,
         }
     }
 
-    /// Whether the server closed the connection.
-    pub(super) fn is_closed(&self) -> bool {
-        matches!(self, Broken::Lost { fault: ConnectionFault::Closed, .. })
+    /// Whether the connection was lost in this way.
+    pub(super) fn is(&self, how: ConnectionFault) -> bool {
+        matches!(self, Broken::Lost { fault, .. } if *fault == how)
     }
 }
 
@@ -94,14 +81,22 @@ const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Connects. The handshake is sent with the first message.
-    pub(super) async fn connect(
+    /// Connects, and shakes hands as torch's client does. Also returns the server's identity; `None` if the server is not one
+    /// of ours. The question for it travels with the handshake.
+    ///
+    /// If the server was one of ours before (`was_ours`), its identity is read without waiting for the answer whether there is
+    /// one, which saves a round trip over a bad link. Torch's older servers close the connection on that.
+    ///
+    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
+    pub(super) async fn open(
         io: &Arc<I>,
         limits: &Arc<Limits>,
         address: &I::Address,
         ack: Ack,
+        was_ours: bool,
         deadline: &Deadline,
-    ) -> Result<Connection<I>, Broken> {
+        on_silence: Report<'_>,
+    ) -> Result<(Connection<I>, Option<String>), Broken> {
         let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
         let mut connection = Connection {
             stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
@@ -115,58 +110,30 @@ impl<I: Io> Connection<I> {
             user_timeout: None,
             is_repeatable: true,
             deadline: deadline.clone(),
-            is_greeted: false,
-            is_recognized: false,
             ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
         };
         connection.queue(&Request::Validate { magic: MAGIC });
         connection.queue_ack();
-        Ok(connection)
-    }
-
-    /// Sends what was queued, and waits until the handshake is done.
-    ///
-    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
-    pub(super) async fn greet(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
-        self.send().await?;
-        if !self.is_greeted {
-            self.await_input(on_silence).await?;
-            self.receive_ack().await?;
-            self.is_greeted = true;
-        }
-        Ok(())
-    }
-
-    /// Asks the server for its identity, in one message with the handshake if that is not done yet; `None` if the server is
-    /// not one of ours.
-    ///
-    /// If the server was one of ours before (`is_ours`), the key is read without waiting for the answer whether it is
-    /// there. Torch's older servers close the connection on that, and are asked again with [`Ack::Check`].
-    pub(super) async fn identify(
-        &mut self,
-        is_ours: bool,
-        on_silence: Report<'_>,
-    ) -> Result<Option<String>, Broken> {
+        connection.queue_identify();
         let get = Request::Get { key: SERVER_KEY };
-        let is_read_ahead = is_ours && self.ack == Ack::Ping;
-        self.queue_identify();
-        if is_read_ahead {
-            self.queue(&get);
+        if was_ours {
+            connection.queue(&get);
         }
-        self.greet(on_silence).await?;
-        let is_ours = self.receive(ReplyKind::Checked).await? == Reply::Checked(true);
-        let identity = match is_read_ahead {
-            true => self.receive(ReplyKind::Value).await?,
-            false if is_ours => self.exchange(&get).await?,
-            false => return Ok(None),
+        connection.send().await?;
+        connection.await_input(on_silence).await?;
+        connection.receive_ack().await?;
+        let is_ours = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
+        let identity = match was_ours {
+            true => connection.receive(ReplyKind::Value).await?,
+            false if is_ours => connection.exchange(&get).await?,
+            false => return Ok((connection, None)),
         };
-        match identity {
-            Reply::Value(value) if !value.is_empty() => {
-                Ok(Some(String::from_utf8_lossy(&value).into_owned()))
-            }
-            _ => Ok(None),
-        }
+        let identity = match identity {
+            Reply::Value(value) if !value.is_empty() => Some(String::from_utf8_lossy(&value).into_owned()),
+            _ => None,
+        };
+        Ok((connection, identity))
     }
 
     /// Queues a CHECK of the key that our own servers have and torch's have not.
@@ -179,7 +146,9 @@ impl<I: Io> Connection<I> {
         loop {
             let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
             match self.read_more(&interval).await {
-                Err(Broken::Silent { .. }) if !self.deadline.has_passed(self.io.now()) => {
+                Err(broken)
+                    if broken.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
+                {
                     on_silence(ConnectionFault::Silent);
                 }
                 read => return read,
@@ -211,7 +180,7 @@ impl<I: Io> Connection<I> {
             match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
                 // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
-                Err(fault) => return Err(Broken::new(fault, sent > 0)),
+                Err(fault) => return Err(Broken::Lost { fault, sent: sent > 0 }),
             }
         }
         self.out.clear();
@@ -242,7 +211,7 @@ impl<I: Io> Connection<I> {
             match reply {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => self.read_more(&self.deadline.clone()).await?,
-                Err(error) => return Err(Broken::Violation(Violation::Malformed(error))),
+                Err(error) => return Err(Broken::Violation(error)),
             }
         }
     }
@@ -254,7 +223,7 @@ impl<I: Io> Connection<I> {
         }
         match self.receive(ReplyKind::Nonce).await? {
             Reply::Nonce(found) if found != self.nonce => {
-                Err(Broken::Violation(Violation::WrongNonce { sent: self.nonce, found }))
+                Err(Broken::Violation(WireError::WrongNonce { found }))
             }
             _ => Ok(()),
         }
@@ -275,6 +244,19 @@ impl<I: Io> Connection<I> {
         self.receive(kind).await
     }
 
+    /// Of each key, whether it is there.
+    pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, Broken> {
+        for key in keys {
+            self.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
+        }
+        self.send().await?;
+        let mut present = Vec::with_capacity(keys.len());
+        for _ in keys {
+            present.push(self.receive(ReplyKind::Checked).await? == Reply::Checked(true));
+        }
+        Ok(present)
+    }
+
     /// All bytes received so far are decoded; reads more.
     async fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
         let room = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
@@ -283,7 +265,7 @@ impl<I: Io> Connection<I> {
             self.input = vec![0; room];
         }
         let read = self.io.read(&mut self.stream, &mut self.input, deadline).await;
-        self.end = read.map_err(|fault| Broken::new(fault, true))?;
+        self.end = read.map_err(|fault| Broken::Lost { fault, sent: true })?;
         Ok(())
     }
 
@@ -293,8 +275,4 @@ impl<I: Io> Connection<I> {
         let is_clean = self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty();
         is_clean && self.io.is_quiet(&self.stream)
     }
-}
-
-pub(super) fn bad_reply(op: Op, found: u8) -> Broken {
-    Broken::Violation(Violation::Malformed(WireError::BadReplyByte { op, found }))
 }

@@ -1,6 +1,5 @@
 //! Why a call to a store failed, and why a connection to a store server could not be made or broke.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 
 use crate::error::WireError;
@@ -28,7 +27,7 @@ pub enum Failure {
 
     // ---- the peer is malformed ----
     /// The peer does not speak the protocol. Its address, if it is not the server that was known.
-    Protocol(Option<String>, Violation),
+    Protocol(Option<String>, WireError),
 
     // ---- the caller is wrong ----
     /// A key, value, request or reply is larger than the store or this client takes.
@@ -131,9 +130,7 @@ impl Failure {
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         match self {
             Failure::Unreachable(tried) => tried.iter().map(|(_, fault)| fault).max().cloned(),
-            Failure::Protocol(Some(_), violation) => {
-                violation.peer_protocol().map(ConnectionFault::NotAStore)
-            }
+            Failure::Protocol(Some(_), error) => Some(ConnectionFault::NotAStore(error.to_string())),
             _ => None,
         }
     }
@@ -176,9 +173,9 @@ pub enum ConnectionFault {
         "accepts connections but does not answer as a store does (it is stopped, or another kind of server)"
     )]
     Silent,
-    /// The server's reply is not the protocol of a store.
-    #[error("answered like {0}")]
-    NotAStore(PeerProtocol),
+    /// The server's reply is not the protocol of a store. The text is that of a [`WireError`].
+    #[error("{0}")]
+    NotAStore(String),
 }
 
 impl ConnectionFault {
@@ -223,91 +220,9 @@ impl From<&io::Error> for ConnectionFault {
     }
 }
 
-/// What a peer sent that is not the protocol of a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Violation {
-    /// Bytes that are no reply to the request.
-    Malformed(WireError),
-    /// The reply to a PING had another number. The replies are out of step, or the peer is no store.
-    WrongNonce {
-        /// The number in the request.
-        sent: u32,
-        /// The number in the reply.
-        found: u32,
-    },
-}
-
-impl Violation {
-    /// The protocol that the peer seems to speak, if its first reply shows that.
-    pub fn peer_protocol(&self) -> Option<PeerProtocol> {
-        match self {
-            Violation::WrongNonce { found, .. } => Some(PeerProtocol::of(found.to_le_bytes())),
-            Violation::Malformed(_) => None,
-        }
-    }
-}
-
-/// The protocol that a peer seems to speak, judged by the first four bytes of its reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum PeerProtocol {
-    /// None of the known protocols; the bytes.
-    Unknown([u8; 4]),
-    /// SSH.
-    Ssh,
-    /// TLS: an alert or a handshake record.
-    Tls,
-    /// HTTP: a status line, or the page that a server sends to a client of HTTP/0.9.
-    Http,
-}
-
-impl PeerProtocol {
-    /// Returns the protocol whose replies begin like this.
-    pub fn of(reply: [u8; 4]) -> PeerProtocol {
-        match &reply {
-            b"HTTP" => PeerProtocol::Http,
-            [b'<', ..] => PeerProtocol::Http,
-            [0x15 | 0x16, 3, 0..=4, _] => PeerProtocol::Tls,
-            b"SSH-" => PeerProtocol::Ssh,
-            _ => PeerProtocol::Unknown(reply),
-        }
-    }
-}
-
-impl fmt::Display for PeerProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PeerProtocol::Unknown(reply) => {
-                write!(f, "no store server (its reply begins with \"{}\")", reply.escape_ascii())
-            }
-            PeerProtocol::Ssh => f.write_str("an SSH server"),
-            PeerProtocol::Tls => f.write_str("a TLS server"),
-            PeerProtocol::Http => f.write_str("an HTTP server"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_reply_is_recognized_by_its_first_bytes() {
-        for (reply, protocol) in [
-            (*b"HTTP", PeerProtocol::Http),
-            (*b"<!DO", PeerProtocol::Http),
-            (*b"<htm", PeerProtocol::Http),
-            ([0x15, 3, 1, 0], PeerProtocol::Tls),
-            ([0x15, 3, 3, 0], PeerProtocol::Tls),
-            ([0x16, 3, 3, 1], PeerProtocol::Tls),
-            (*b"SSH-", PeerProtocol::Ssh),
-            (*b"220 ", PeerProtocol::Unknown(*b"220 ")),
-            ([0x15, 9, 9, 9], PeerProtocol::Unknown([0x15, 9, 9, 9])),
-        ] {
-            assert_eq!(PeerProtocol::of(reply), protocol, "{}", reply.escape_ascii());
-        }
-    }
 
     #[test]
     fn errors_of_the_system_are_told_apart() {
@@ -327,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_most_telling_fault_of_several_addresses_is_the_greatest() {
-        let http = ConnectionFault::NotAStore(PeerProtocol::Http);
+        let http = ConnectionFault::NotAStore("answered like an HTTP server".into());
         let no_ipv6 = ConnectionFault::System("cannot assign the requested address".into());
         assert!(http > ConnectionFault::Refused && ConnectionFault::Refused > no_ipv6);
         assert_eq!(http.to_string(), "answered like an HTTP server");

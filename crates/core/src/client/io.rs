@@ -40,21 +40,21 @@ pub trait Io: Debug {
         deadline: &Deadline,
     ) -> Result<Self::Stream, ConnectionFault>;
 
-    /// Hands over some bytes, at least one.
+    /// Hands over some bytes, at least one. This and [`Io::read`] fail with [`ConnectionFault::Silent`] at the deadline.
     async fn write(
         &self,
         stream: &mut Self::Stream,
         bytes: &[u8],
         deadline: &Deadline,
-    ) -> Result<usize, IoFault>;
+    ) -> Result<usize, ConnectionFault>;
 
-    /// Reads some bytes, at least one.
+    /// Reads some bytes, at least one. Fails with [`ConnectionFault::Closed`] if the server closed the connection.
     async fn read(
         &self,
         stream: &mut Self::Stream,
         buffer: &mut [u8],
         deadline: &Deadline,
-    ) -> Result<usize, IoFault>;
+    ) -> Result<usize, ConnectionFault>;
 
     /// Sleeps until the deadline.
     async fn sleep(&self, deadline: &Deadline);
@@ -64,15 +64,6 @@ pub trait Io: Debug {
 
     /// Sets how long the peer's machine may leave sent bytes unacknowledged before the connection breaks.
     fn set_user_timeout(&self, stream: &Self::Stream, timeout: Duration);
-}
-
-/// Why a read or write failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IoFault {
-    /// The deadline passed.
-    TimedOut,
-    /// The connection broke. [`ConnectionFault::Closed`] means that the server closed it.
-    Lost(ConnectionFault),
 }
 
 /// Returns the result of a call whose [`Io`] blocks.

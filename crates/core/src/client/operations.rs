@@ -7,7 +7,6 @@ use super::connection::Broken;
 use super::deadline::{Backoff, Deadline};
 use super::fault::{Awaited, Failure, Oversized};
 use super::io::Io;
-use super::waiting::check_each;
 use crate::number::parse_prefix;
 use crate::store::STORED_KEY;
 use crate::value::Value;
@@ -15,8 +14,6 @@ use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 /// The counter of workers that have joined. Torch's own name for it, without the slash that users' keys have.
 const INIT_KEY: &[u8] = b"init/";
-/// A key that no user can name, because user keys start with a slash.
-const PROBE_KEY: &[u8] = b"rallypoint/probe";
 /// How long the client may take to find out why a request failed.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -61,14 +58,9 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Asks the server for a sign of life; how long it took.
-    pub async fn ping(&self, deadline: &Deadline) -> Result<Duration, Failure> {
-        // The first operation identifies the server, which is not what is measured.
-        self.identify(deadline).await?;
-        let started = self.io.now();
-        let ping = self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await);
-        ping.await?;
-        Ok(self.io.now() - started)
+    /// Asks the server for a sign of life.
+    pub async fn ping(&self, deadline: &Deadline) -> Result<(), Failure> {
+        self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await).await
     }
 
     /// The value of a key, waiting until there is one.
@@ -143,8 +135,8 @@ impl<I: Io> Client<I> {
     /// What a key holds after a failure, if anything; `None` if that can't be learned within a second.
     async fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
         let brief = deadline.or_after(self.io.now(), EXPLAIN_TIMEOUT);
-        let mut connection = self.try_addresses(true, &brief, &mut |_| {}).await.ok()?;
-        let held = match check_each(&mut connection, &[key]).await.ok()?[..] {
+        let mut connection = self.try_addresses(&brief, &mut |_| {}).await.ok()?;
+        let held = match connection.check_each(&[key]).await.ok()?[..] {
             [true] => Some(value(connection.exchange(&Request::Get { key }).await.ok()?)),
             _ => None,
         };
@@ -250,51 +242,6 @@ impl<I: Io> Client<I> {
             };
         }
         Ok(())
-    }
-
-    /// Fails with [`Failure::Unsupported`] if the server has no queues. Without this check, a pop from such a server would
-    /// wait until its timeout.
-    pub(super) async fn require_queues(&self, key: &[u8], deadline: &Deadline) -> Result<(), Failure> {
-        self.identify(deadline).await?;
-        if !self.server().has_queues() {
-            self.exchange(Request::QueueLen { key }, deadline).await?;
-            self.server().has_answered_queue = true;
-        }
-        Ok(())
-    }
-
-    /// Whether the server is one of torch's that doesn't have this operation. Such a server closes the connection on a request
-    /// of the same kind that leaves nothing behind.
-    pub(super) async fn is_unknown(&self, op: Op, deadline: &Deadline) -> bool {
-        if torch_release_with(op).is_none() || self.server().identity().is_some() {
-            return false;
-        }
-        let requests = match op {
-            // A barrier of one passes immediately. Torch's server counts the arrival in a key.
-            Op::Barrier => {
-                &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }][..]
-            }
-            Op::ListKeys => &[Request::ListKeys],
-            _ => &[Request::QueueLen { key: PROBE_KEY }],
-        };
-        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
-        let Ok(mut connection) = self.try_addresses(true, deadline, &mut |_| {}).await else { return false };
-        for request in requests {
-            if let Err(broken) = connection.exchange(request).await {
-                return broken.is_closed();
-            }
-        }
-        false
-    }
-}
-
-/// The first release of torch whose server has this operation; `None` for operations that every server has.
-pub(super) fn torch_release_with(op: Op) -> Option<&'static str> {
-    match op {
-        Op::QueuePush | Op::QueuePop | Op::QueueLen => Some("2.8"),
-        Op::ListKeys => Some("2.10"),
-        Op::Barrier => Some("2.12"),
-        _ => None,
     }
 }
 

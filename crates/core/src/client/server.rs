@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::connection::Ack;
 use super::user_key;
+use crate::counted::first_few;
 
 /// Keys that are remembered of a server without a name.
 const MAX_REMEMBERED: usize = 64;
@@ -14,8 +15,7 @@ const MAX_REMEMBERED: usize = 64;
 /// What a client knows of its server.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// Whether an operation has identified the server.
-    pub(super) is_met: bool,
+    is_met: bool,
     /// How the server acknowledges requests that have no reply.
     pub(super) ack: Ack,
     /// Whether the server has answered a request about a queue.
@@ -105,9 +105,11 @@ impl Server {
         }
     }
 
-    /// Compares a server that was reached with the one that is known. `missing` are the keys that were checked and are not
-    /// there.
-    pub(super) fn meet(&mut self, identity: Option<String>, checked: usize, missing: &[Vec<u8>]) {
+    /// Compares a server that was reached with the one that is known. `missing` are the remembered keys that are not there.
+    pub(super) fn meet(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
+        // Keys that were forgotten while the server was asked were deleted by this client, and are no evidence.
+        let remembered = !self.remembered.is_empty();
+        missing.iter().for_each(|key| self.forget(key));
         let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
         let evidence = match (self.identity(), identity.as_deref()) {
             _ if self.reset.is_some() => return,
@@ -118,15 +120,11 @@ impl Server {
             }
             (Some(_), None) => Some("it was a rallypoint server and is none now".into()),
             (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
-            // Keys that were forgotten while the server was asked were deleted by this client.
-            (None, None) if checked > 0 && missing.len() == checked && self.remembers_one_of(missing) => {
-                let names: Vec<_> = missing.iter().take(16).map(|key| user_key(key)).collect();
-                Some(format!("none of the keys seen before is there: {}", names.join(", ")))
+            (None, None) if remembered && self.remembered.is_empty() => {
+                let names = first_few(missing.iter().map(|key| user_key(key)));
+                Some(format!("none of the keys seen before is there: {names}"))
             }
-            (None, None) => {
-                missing.iter().for_each(|key| self.forget(key));
-                None
-            }
+            (None, None) => None,
         };
         self.is_reconnect = false;
         match (evidence, self.on_reset) {
@@ -146,10 +144,6 @@ impl Server {
         if self.identity.is_some() {
             self.ack = Ack::Ping;
         }
-    }
-
-    fn remembers_one_of(&self, keys: &[Vec<u8>]) -> bool {
-        keys.iter().any(|key| self.remembered.contains(key))
     }
 }
 
@@ -173,7 +167,7 @@ mod tests {
     /// A server without a name that has this many keys.
     fn nameless(keys: usize) -> Server {
         let mut server = Server::default();
-        server.meet(None, 0, &[]);
+        server.meet(None, &[]);
         (0..keys).for_each(|n| server.remember(&numbered(n)));
         server
     }
@@ -182,21 +176,21 @@ mod tests {
     fn reconnect_to_empty(server: &mut Server) {
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        server.meet(None, checked.len(), &checked);
+        server.meet(None, &checked);
     }
 
     #[test]
     fn a_server_with_a_name_is_known_by_its_instance_alone() {
         let mut server = Server::default();
-        server.meet(ours("a"), 0, &[]);
+        server.meet(ours("a"), &[]);
         server.remember(b"/k");
         server.connection_lost();
         assert!(server.keys_to_check(ours("a").as_deref()).is_empty());
-        server.meet(Some("version=2 instance=a capabilities=in-order value_len=77".into()), 0, &[]);
+        server.meet(Some("version=2 instance=a capabilities=in-order value_len=77".into()), &[]);
         assert_eq!((server.reset(), server.value_len()), (None, Some(77)));
         assert!(server.is_capable_of("in-order") && !server.is_capable_of("stored"));
         assert!(!server.is_capable_of("order"));
-        server.meet(ours("b"), 0, &[]);
+        server.meet(ours("b"), &[]);
         assert_eq!(server.reset(), Some("it was instance a, now it is b"));
         assert_eq!(server.identity(), Some("version=2 instance=a capabilities=in-order value_len=77"));
     }
@@ -209,7 +203,7 @@ mod tests {
         let checked = server.keys_to_check(None);
         assert_eq!(checked, std::iter::once(0).chain(37..99).map(numbered).collect::<Vec<_>>());
         // Those that are not there are forgotten.
-        server.meet(None, checked.len(), &checked[1..]);
+        server.meet(None, &checked[1..]);
         assert_eq!(server.reset(), None);
         server.remember(b"/k");
         reconnect_to_empty(&mut server);
@@ -220,7 +214,7 @@ mod tests {
     fn a_further_connection_is_no_reconnect() {
         let mut server = nameless(3);
         assert!(server.keys_to_check(None).is_empty());
-        server.meet(None, 0, &[]);
+        server.meet(None, &[]);
         assert_eq!(server.reset(), None);
     }
 
@@ -230,7 +224,7 @@ mod tests {
         server.connection_lost();
         let checked = server.keys_to_check(None);
         server.forget(&numbered(0));
-        server.meet(None, checked.len(), &checked);
+        server.meet(None, &checked);
         assert_eq!(server.reset(), None);
     }
 
@@ -238,7 +232,7 @@ mod tests {
     fn a_client_that_continues_counts_the_servers_it_has_met() {
         let mut server = Server::new(OnReset::Continue);
         for (n, identity) in [ours("a"), ours("b"), None].into_iter().enumerate() {
-            server.meet(identity.clone(), 0, &[]);
+            server.meet(identity.clone(), &[]);
             assert_eq!((server.generation(), server.identity()), (n as u64, identity.as_deref()));
         }
         server.remember(b"/k");

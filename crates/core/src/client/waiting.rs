@@ -1,10 +1,11 @@
 //! Requests that wait on the server: sent, waited for, and cancelled when the time is up.
 
 use super::Client;
-use super::connection::{Broken, Connection, bad_reply};
+use super::connection::{Broken, Connection};
 use super::deadline::Deadline;
-use super::fault::{Awaited, Failure};
+use super::fault::{Awaited, ConnectionFault, Failure};
 use super::io::Io;
+use crate::error::WireError;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
 /// How a wait ended. If the time ran out: of each key, whether it is there.
@@ -28,36 +29,14 @@ impl<I: Io> Client<I> {
 
     /// Takes the item at the head of a queue, waiting until there is one; `None` if there is only a key of that name.
     pub async fn wait_then_pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>, Failure> {
-        self.require_queues(key, deadline).await?;
-        loop {
-            let popped = self.call(Op::QueuePop, deadline, async |connection| {
-                wait_then_pop(connection, key, deadline).await
-            });
-            if let Some(item) = came_in_time(popped.await)? {
-                return Ok(Some(item));
-            }
-            // Another client was faster, or what ended the wait is a key of that name, which would end it each time.
-            let grace = deadline.grace(self.io.now());
-            if self.is_key(key, &grace).await? {
-                return Ok(None);
-            }
-            if deadline.has_passed(self.io.now()) {
-                return Err(Failure::Timeout(Awaited::Keys(Some(vec![false]))));
-            }
+        // A pop from a server that has no queues would wait until its timeout.
+        if !self.server().has_queues() {
+            self.exchange(Request::QueueLen { key }, deadline).await?;
+            self.server().has_answered_queue = true;
         }
-    }
-
-    /// Whether there is a key of this name rather than a queue. Both are asked in one message, so that a queue that fills and
-    /// empties does not look like a key.
-    async fn is_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool, Failure> {
-        self.call(Op::QueueLen, deadline, async |connection| {
-            connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
-            connection.queue(&Request::QueueLen { key });
-            connection.send().await?;
-            let present = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
-            Ok(connection.receive(ReplyKind::Number).await? == Reply::Number(0) && present)
-        })
-        .await
+        let popped = self
+            .call(Op::QueuePop, deadline, async |connection| wait_then_pop(connection, key, deadline).await);
+        came_in_time(popped.await)
     }
 
     /// Waits at a barrier until `world_size` clients have arrived.
@@ -94,26 +73,36 @@ async fn wait_then<I: Io>(
     behind.iter().for_each(|request| connection.queue(request));
     let behind = behind.and_then(|request| request.reply_kind());
     match (await_end(connection, Op::Wait, behind, deadline).await?, then) {
-        ((false, _), _) => Ok(Err(check_each(connection, keys).await?)),
+        ((false, _), _) => Ok(Err(connection.check_each(keys).await?)),
         ((true, None), Some(request)) => Ok(Ok(Some(connection.exchange(&request).await?))),
         ((true, reply), _) => Ok(Ok(reply)),
     }
 }
 
 /// Waits and pops over one connection: our servers keep an item for the connection that was woken for it, until that
-/// connection's next request. `None` if there was no item.
+/// connection's next request. Waits again if another client was faster. `None` if what ends the wait is a key of that name.
 async fn wait_then_pop<I: Io>(
     connection: &mut Connection<I>,
     key: &[u8],
     deadline: &Deadline,
 ) -> Result<Waited<Option<Vec<u8>>>, Broken> {
-    let waited = wait_then(connection, &[key], None, false, deadline).await;
-    if let Err(present) = waited.map_err(|broken| broken.with_sent(false))? {
-        return Ok(Err(present));
-    }
-    match connection.exchange(&Request::QueuePop { key }).await? {
-        Reply::Popped { item, .. } => Ok(Ok(item.map(|item| item.to_vec()))),
-        _ => Ok(Ok(None)),
+    loop {
+        let waited = wait_then(connection, &[key], None, false, deadline).await;
+        if let Err(present) = waited.map_err(|broken| broken.with_sent(false))? {
+            return Ok(Err(present));
+        }
+        // One message, so that a queue that fills and empties does not look like a key.
+        connection.queue(&Request::QueuePop { key });
+        connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
+        connection.send().await?;
+        let popped = connection.receive(ReplyKind::Popped).await?;
+        let is_key = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
+        match popped {
+            Reply::Popped { item: Some(item), .. } => return Ok(Ok(Some(item.to_vec()))),
+            _ if is_key => return Ok(Ok(None)),
+            _ if deadline.has_passed(connection.io.now()) => return Ok(Err(vec![false])),
+            _ => {}
+        }
     }
 }
 
@@ -134,7 +123,7 @@ async fn await_end<I: Io>(
     connection.deadline = deadline.clone();
     let mut ended = connection.receive(ReplyKind::Waited(op)).await;
     connection.deadline = deadline.grace(connection.io.now());
-    let is_cancelled = matches!(ended, Err(Broken::Silent { .. }));
+    let is_cancelled = matches!(&ended, Err(broken) if broken.is(ConnectionFault::Silent));
     if is_cancelled {
         connection.queue(&Request::CancelWait);
         connection.send().await.map_err(|broken| broken.with_sent(true))?;
@@ -142,7 +131,7 @@ async fn await_end<I: Io>(
     }
     let came = ended? == Reply::Stop;
     if !came && !is_cancelled {
-        return Err(bad_reply(op, 1));
+        return Err(Broken::Violation(WireError::BadReply { op, found: 1 }));
     }
     let reply = match behind {
         Some(kind) => Some(connection.receive(kind).await?),
@@ -151,23 +140,7 @@ async fn await_end<I: Io>(
     // The wait and the cancel crossed, and each has its reply.
     if came && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
     {
-        return Err(bad_reply(Op::CancelWait, 0));
+        return Err(Broken::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));
     }
     Ok((came, reply.filter(|_| came)))
-}
-
-/// Of each key, whether it is there.
-pub(super) async fn check_each<I: Io>(
-    connection: &mut Connection<I>,
-    keys: &[impl AsRef<[u8]>],
-) -> Result<Vec<bool>, Broken> {
-    for key in keys {
-        connection.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
-    }
-    connection.send().await?;
-    let mut present = Vec::with_capacity(keys.len());
-    for _ in keys {
-        present.push(connection.receive(ReplyKind::Checked).await? == Reply::Checked(true));
-    }
-    Ok(present)
 }

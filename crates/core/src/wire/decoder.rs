@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::operand::{Bounds, Stop, Walk, Walked};
+use super::operand::{Bounds, Stop, Walk, Walked, too_long};
 use super::operation::Request;
 use super::reply::{Reply, ReplyKind};
 use crate::error::WireError;
@@ -83,7 +83,7 @@ fn measure(
     let mut walk = Walk::over(bytes, bounds, walked);
     match skip(&mut walk) {
         Ok(()) if walk.position() <= bounds.frame => Ok(Extent::Whole(walk.position())),
-        Ok(()) => Err(WireError::FrameTooLong { len: walk.position() as u64, limit: bounds.frame }),
+        Ok(()) => Err(too_long("message", None, walk.position() as u64, bounds.frame)),
         Err(Stop::Missing { end }) => Ok(Extent::Partial { walked: walk.walked(), end }),
         Err(Stop::Invalid(error)) => Err(*error),
     }

@@ -59,14 +59,14 @@ fn missing(at: usize, len: usize, is_last: bool, limit: usize) -> Stop {
     // Saturating: a limit may be set as high as the number goes.
     let end = at.saturating_add(len);
     match end > limit {
-        true => WireError::FrameTooLong { len: end as u64, limit }.into(),
+        true => too_long("message", None, end as u64, limit).into(),
         false => Stop::Missing { end: is_last.then_some(end) },
     }
 }
 
 #[cold]
-fn value_too_long(key: Option<&[u8]>, len: u64, limit: usize) -> Stop {
-    WireError::ValueTooLong { key: key.map(printable), len, limit }.into()
+pub(super) fn too_long(what: &'static str, key: Option<&[u8]>, len: u64, limit: usize) -> WireError {
+    WireError::TooLong { what, key: key.map(printable), len, limit }
 }
 
 /// How much of the list in a message was walked through before. A list may be long and arrive in many pieces; everything else
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
         };
         let least = (self.position() as u64).saturating_add(count.saturating_mul(T::LEAST));
         if least > self.bounds.frame as u64 {
-            return Err(WireError::FrameTooLong { len: least, limit: self.bounds.frame }.into());
+            return Err(too_long("message", None, least, self.bounds.frame).into());
         }
         self.rest = &list[len..];
         while left > 0 {
@@ -196,7 +196,7 @@ impl<'a> Operand<'a> for &'a [u8] {
     fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
         let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.key);
         if len > limit as u64 {
-            return Err(WireError::KeyTooLong { len, limit }.into());
+            return Err(too_long("key", None, len, limit).into());
         }
         let key = walk.bytes(len, is_last)?;
         walk.key = Some(key);
@@ -218,7 +218,7 @@ impl<'a> Operand<'a> for Payload<'a> {
     fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
         let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.value);
         if len > limit as u64 {
-            return Err(value_too_long(walk.key, len, limit));
+            return Err(too_long("value", walk.key, len, limit).into());
         }
         Ok(Payload { bytes: walk.bytes(len, is_last)?, owner: walk.owner })
     }

@@ -71,7 +71,7 @@ impl ReplyKind {
                 _ => Payload::take(walk, true).map(drop),
             },
             ReplyKind::Keys => match i64::take(walk, false)? {
-                found @ ..0 => Err(WireError::BadReplyCount { found }.into()),
+                found @ ..0 => Err(WireError::BadReply { op: Op::ListKeys, found }.into()),
                 count => walk.list::<&[u8]>(count as u64).map(drop),
             },
         }
@@ -106,12 +106,12 @@ impl Reply {
             ReplyKind::Waited(op) => match walk.array()? {
                 [STOP_WAITING] => Reply::Stop,
                 [WAIT_CANCELED] => Reply::Canceled,
-                [found] => return Err(WireError::BadReplyByte { op, found }.into()),
+                [found] => return Err(WireError::BadReply { op, found: found.into() }.into()),
             },
             ReplyKind::Checked => match walk.array()? {
                 [0] => Reply::Checked(true),
                 [1] => Reply::Checked(false),
-                [found] => return Err(WireError::BadReplyByte { op: Op::Check, found }.into()),
+                [found] => return Err(WireError::BadReply { op: Op::Check, found: found.into() }.into()),
             },
             ReplyKind::Number => Reply::Number(i64::take(walk, true)?),
             ReplyKind::Nonce => Reply::Nonce(u32::take(walk, true)?),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rallypoint_core::client::{Awaited, ConnectionFault, Failure, PeerProtocol, Violation, ready};
+use rallypoint_core::WireError;
+use rallypoint_core::client::{Awaited, ConnectionFault, Failure, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::net::{Host, Net};
@@ -73,36 +74,53 @@ fn every_address_has_its_share_of_the_time() {
 
 #[test]
 fn a_stranger_is_named_at_once_and_does_not_hide_the_store_at_another_address() {
-    for (said, protocol) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n"[..], PeerProtocol::Http),
-        (b"\x15\x03\x01\x00\x02", PeerProtocol::Tls),
-        (b"SSH-2.0-OpenSSH", PeerProtocol::Ssh),
-        (b"220 mail", PeerProtocol::Unknown(*b"220 ")),
+    for (said, like) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], "an HTTP server"),
+        (b"\x15\x03\x01\x00\x02", "a TLS server"),
+        (b"SSH-2.0-OpenSSH", "an SSH server"),
+        (b"220 mail", "no store server (its reply begins with \"220 \")"),
     ] {
         let net = Net::new(vec![Host::Says(said.into())]);
         let (result, _, took) = connect(&net);
-        let Err(Failure::Protocol(Some(peer), violation)) = result else { panic!("{result:?}") };
-        assert_eq!((peer.as_str(), violation.peer_protocol()), ("0", Some(protocol)));
-        assert!(matches!(violation, Violation::WrongNonce { .. }) && took < Duration::from_millis(1));
+        let Err(Failure::Protocol(Some(peer), error)) = result else { panic!("{result:?}") };
+        assert_eq!((peer.as_str(), error.to_string()), ("0", format!("answered like {like}")));
+        assert!(matches!(error, WireError::WrongNonce { .. }) && took < Duration::from_millis(1));
         let net = Net::new(vec![Host::Says(said.into()), store()]);
         assert_eq!(connect(&net).0, Ok(()));
     }
 }
 
 #[test]
-fn a_client_sends_what_torch_sends_at_connect_and_nothing_more_until_its_first_operation() {
-    let net = Net::store(Model::ours("a"));
-    let client = net.client();
-    ready(client.connect(&net.deadline(TIMEOUT), &mut |_| {})).unwrap();
-    let ops = |net: &Net| net.model(|model| model.seen.iter().map(|(_, op)| *op).collect::<Vec<_>>());
-    assert_eq!(ops(&net), [Op::Validate, Op::Ping]);
-    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
-    assert_eq!(ops(&net)[2..], [Op::Check, Op::Get, Op::NumKeys]);
-    // A further connection is identified along with its handshake.
-    net.change(|world| world.close_all());
-    net.pass(Duration::from_secs(1));
-    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
-    assert_eq!(ops(&net)[5..], [Op::Validate, Op::Ping, Op::Check, Op::Get, Op::NumKeys]);
+fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_fault_before_it() {
+    let net = Net::new(vec![Host::Refuses]);
+    // No packet passes during the last attempt.
+    net.after(TIMEOUT - Duration::from_millis(600), |world| world.hosts[0] = Host::Unreachable);
+    let (result, _, took) = connect(&net);
+    assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Refused)])));
+    assert!(took >= TIMEOUT && took < TIMEOUT + Duration::from_millis(100), "{took:?}");
+    // A fault that lasts is the one to name.
+    let net = Net::new(vec![Host::Refuses]);
+    net.after(TIMEOUT / 2, |world| world.hosts[0] = Host::Unreachable);
+    let (result, _, _) = connect(&net);
+    assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Unanswered)])));
+}
+
+#[test]
+fn the_question_for_the_identity_travels_with_the_handshake() {
+    for (model, then) in [(Model::ours("a"), &[Op::Get, Op::NumKeys][..]), (Model::torchs(), &[Op::NumKeys])]
+    {
+        let net = Net::store(model);
+        let client = net.client();
+        ready(client.connect(&net.deadline(TIMEOUT), &mut |_| {})).unwrap();
+        for _ in 0..2 {
+            ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
+            let seen = net.model(|model| std::mem::take(&mut model.seen));
+            let ops: Vec<_> = seen.into_iter().map(|(_, op)| op).collect();
+            assert_eq!(ops, [&[Op::Validate, Op::Ping, Op::Check], then].concat());
+            net.change(|world| world.close_all());
+            net.pass(Duration::from_secs(1));
+        }
+    }
 }
 
 #[test]

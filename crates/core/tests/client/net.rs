@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rallypoint_core::Limits;
-use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, IoFault, OnReset};
+use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, OnReset};
 
 use crate::server::{Act, Model, Served};
 
@@ -203,7 +203,7 @@ impl Net {
 /// What a client that waits finds.
 enum Poll {
     Later(Duration),
-    Ready(Result<usize, IoFault>),
+    Ready(Result<usize, ConnectionFault>),
 }
 
 impl World {
@@ -341,8 +341,8 @@ impl World {
             return Some(Poll::Ready(Ok(len)));
         }
         match (connection.closed_at.filter(|_| !is_cut), breaks) {
-            (Some(at), _) if at <= now => Some(Poll::Ready(Err(IoFault::Lost(ConnectionFault::Closed)))),
-            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(IoFault::Lost(ConnectionFault::Vanished)))),
+            (Some(at), _) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Closed))),
+            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Vanished))),
             (Some(at), _) | (None, Some(at)) => Some(Poll::Later(at)),
             (None, None) => None,
         }
@@ -402,11 +402,11 @@ impl Io for Net {
         Ok(Stream { net: self.clone(), id, user_timeout: Duration::MAX.into() })
     }
 
-    async fn write(&self, stream: &mut Stream, bytes: &[u8], _: &Deadline) -> Result<usize, IoFault> {
+    async fn write(&self, stream: &mut Stream, bytes: &[u8], _: &Deadline) -> Result<usize, ConnectionFault> {
         self.change(|world| {
             let (now, connection) = (world.now, &mut world.connections[stream.id]);
             if connection.closed_at.is_some_and(|at| at <= now) {
-                return Err(IoFault::Lost(ConnectionFault::Closed));
+                return Err(ConnectionFault::Closed);
             }
             if world.is_cut {
                 connection.breaks_at.get_or_insert(now.saturating_add(stream.user_timeout.get()));
@@ -422,10 +422,10 @@ impl Io for Net {
         stream: &mut Stream,
         buffer: &mut [u8],
         deadline: &Deadline,
-    ) -> Result<usize, IoFault> {
+    ) -> Result<usize, ConnectionFault> {
         match self.wait(deadline, |world| world.poll_read(stream.id, buffer)) {
             Some(Poll::Ready(read)) => read,
-            _ => Err(IoFault::TimedOut),
+            _ => Err(ConnectionFault::Silent),
         }
     }
 

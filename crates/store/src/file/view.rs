@@ -88,11 +88,7 @@ impl View {
     }
 
     /// Takes the whole records off the front of `bytes`. Returns how many bytes the next one needs, at least.
-    fn apply_whole_records(
-        &mut self,
-        bytes: &mut Vec<u8>,
-        limits: &Limits,
-    ) -> Result<usize, rallypoint_core::RecordError> {
+    fn apply_whole_records(&mut self, bytes: &mut Vec<u8>, limits: &Limits) -> Result<usize, String> {
         let mut used = 0;
         loop {
             match Record::parse(&bytes[used..], limits)? {

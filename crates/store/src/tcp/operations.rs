@@ -208,8 +208,6 @@ impl TcpStore {
             within(Oversized::Key, key.len(), limits.key_len).map_err(|failure| failed(&[key], failure))?;
         }
         if !values.is_empty() {
-            let identified = ready(self.client.identify(&deadline));
-            identified.map_err(|failure| failed(&wire, failure))?;
             let limit = self.client.server().value_len().unwrap_or(limits.value_len);
             for (key, value) in wire.iter().cycle().zip(values) {
                 within(Oversized::Value, value.len(), limit).map_err(|failure| failed(&[key], failure))?;

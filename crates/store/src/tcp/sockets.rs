@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_core::Limits;
-use rallypoint_core::client::{ConnectionFault, Deadline, Io, IoFault};
+use rallypoint_core::client::{ConnectionFault, Deadline, Io};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -72,7 +72,12 @@ impl Io for Sockets {
         Ok(Stream { socket, is_fast: false })
     }
 
-    async fn write(&self, stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> Result<usize, IoFault> {
+    async fn write(
+        &self,
+        stream: &mut Stream,
+        bytes: &[u8],
+        deadline: &Deadline,
+    ) -> Result<usize, ConnectionFault> {
         loop {
             match send(&stream.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::OUT, deadline)?,
@@ -86,7 +91,7 @@ impl Io for Sockets {
         stream: &mut Stream,
         buffer: &mut [u8],
         deadline: &Deadline,
-    ) -> Result<usize, IoFault> {
+    ) -> Result<usize, ConnectionFault> {
         let start = now();
         let mut spin = stream.is_fast.then(Spin::start).flatten();
         if spin.is_none() {
@@ -95,7 +100,7 @@ impl Io for Sockets {
         }
         loop {
             match recv(&stream.socket, &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(IoFault::Lost(ConnectionFault::Closed)),
+                Ok((0, _)) => return Err(ConnectionFault::Closed),
                 Ok((len, _)) => {
                     stream.is_fast = now() - start < FAST_TIMEOUT;
                     return Ok(len);
@@ -149,12 +154,12 @@ impl Drop for Spin {
     }
 }
 
-/// Sleeps until the socket is ready. Fails with [`IoFault::TimedOut`] if the deadline passes first.
-fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Result<(), IoFault> {
+/// Sleeps until the socket is ready. Fails with [`ConnectionFault::Silent`] if the deadline passes first.
+fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Result<(), ConnectionFault> {
     loop {
         let slice = deadline.slice(now());
         if slice == Some(Duration::ZERO) {
-            return Err(IoFault::TimedOut);
+            return Err(ConnectionFault::Silent);
         }
         let timeout = slice.and_then(|slice| Timespec::try_from(slice).ok());
         match poll(&mut [PollFd::new(&socket, flags)], timeout.as_ref()) {
@@ -174,11 +179,10 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
         Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => return Err(failed(error)),
         _ => {}
     }
-    match wait_until(&socket, PollFlags::OUT, deadline) {
-        Err(IoFault::TimedOut) => return Err(ConnectionFault::Unanswered),
-        Err(IoFault::Lost(fault)) => return Err(fault),
-        Ok(()) => {}
-    }
+    wait_until(&socket, PollFlags::OUT, deadline).map_err(|fault| match fault {
+        ConnectionFault::Silent => ConnectionFault::Unanswered,
+        fault => fault,
+    })?;
     match socket.take_error().map_err(failed)? {
         Some(error) => Err(failed(error)),
         None => Ok(socket.into()),
@@ -186,11 +190,11 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
 }
 
 /// What an error means on a connection that was made.
-fn broke(error: Errno) -> IoFault {
-    IoFault::Lost(match error {
+fn broke(error: Errno) -> ConnectionFault {
+    match error {
         Errno::TIMEDOUT => ConnectionFault::Vanished,
         error => ConnectionFault::from(&io::Error::from(error)),
-    })
+    }
 }
 
 /// A client that connects to a port at which no process listens may be given that very port as its own, and be connected to

@@ -66,6 +66,10 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
     Ok(frames)
 }
 
+fn message_too_long(len: usize, limit: usize) -> WireError {
+    WireError::TooLong { what: "message", key: None, len: len as u64, limit }
+}
+
 fn refusal(bytes: &[u8]) -> WireError {
     decode(&[bytes], &Limits::default()).expect_err("this must be refused")
 }
@@ -171,7 +175,7 @@ fn an_unknown_operation_behind_a_whole_request_leaves_that_one_whole() {
 fn a_key_past_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().key_len;
     for len in [8193].into_iter().chain(ABSURD) {
-        let refused = WireError::KeyTooLong { len, limit };
+        let refused = WireError::TooLong { what: "key", key: None, len, limit };
         for op in [
             Op::Set,
             Op::CompareSet,
@@ -196,7 +200,7 @@ fn a_key_past_the_limit_is_refused_by_its_length_alone() {
 fn a_value_past_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().value_len;
     for len in [(8 << 20) + 1].into_iter().chain(ABSURD) {
-        let refused = WireError::ValueTooLong { key: Some(String::new()), len, limit };
+        let refused = WireError::TooLong { what: "value", key: Some(String::new()), len, limit };
         for op in [Op::Set, Op::CompareSet, Op::Append, Op::QueuePush] {
             assert_eq!(refusal(&frame(op, &[0, len])), refused, "{op}");
         }
@@ -236,7 +240,10 @@ fn a_refusal_needs_no_byte_more_than_the_length() {
     let bytes = frame(Op::Get, &[8193]);
     assert!(decode(&[&bytes[..8]], &Limits::default()).unwrap().is_empty());
     let by_byte: Vec<&[u8]> = bytes.chunks(1).collect();
-    assert!(matches!(decode(&by_byte, &Limits::default()), Err(WireError::KeyTooLong { len: 8193, .. })));
+    assert!(matches!(
+        decode(&by_byte, &Limits::default()),
+        Err(WireError::TooLong { what: "key", len: 8193, .. })
+    ));
 }
 
 #[test]
@@ -249,7 +256,7 @@ fn keys_values_counts_and_frames_of_just_the_limit_pass() {
     assert_eq!(decode(&[&bytes], &limits).unwrap(), [&bytes[..]]);
 
     limits.frame_len -= 1;
-    let refused = WireError::FrameTooLong { len: bytes.len() as u64, limit: limits.frame_len };
+    let refused = message_too_long(bytes.len(), limits.frame_len);
     assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
 }
 
@@ -259,14 +266,14 @@ fn a_frame_past_the_limit_is_refused_before_its_last_part_arrives() {
     let mut bytes = frame(Op::MultiSet, &[2, 0, 100]);
     bytes.extend_from_slice(&[b'v'; 100]);
     bytes.extend_from_slice(&frame(Op::MultiSet, &[0, 100])[1..]);
-    let refused = WireError::FrameTooLong { len: bytes.len() as u64 + 100, limit: 200 };
+    let refused = message_too_long(bytes.len() + 100, 200);
     assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
 }
 
 #[test]
 fn a_count_that_cannot_fit_the_frame_is_refused_by_itself() {
     let limits = Limits { frame_len: 1000, ..Limits::default() };
-    let refused = WireError::FrameTooLong { len: 9 + 8 * 200, limit: 1000 };
+    let refused = message_too_long(9 + 8 * 200, 1000);
     assert_eq!(decode(&[&frame(Op::Wait, &[200])], &limits).unwrap_err(), refused);
     assert_eq!(decode(&[&frame(Op::MultiSet, &[100])], &limits).unwrap_err(), refused);
 }
@@ -439,9 +446,9 @@ fn replies_one_after_the_other_are_told_apart_at_every_cut() {
 fn a_reply_byte_that_means_nothing_is_refused() {
     for found in 2..=255 {
         let refused = decode_reply(ReplyKind::Waited(Op::Barrier), &[found]);
-        assert_eq!(refused, Err(WireError::BadReplyByte { op: Op::Barrier, found }));
+        assert_eq!(refused, Err(WireError::BadReply { op: Op::Barrier, found: found.into() }));
         let refused = decode_reply(ReplyKind::Checked, &[found]);
-        assert_eq!(refused, Err(WireError::BadReplyByte { op: Op::Check, found }));
+        assert_eq!(refused, Err(WireError::BadReply { op: Op::Check, found: found.into() }));
     }
 }
 
@@ -458,12 +465,7 @@ fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
         ] {
             let refused = decode_reply(kind, &bytes).unwrap_err();
             assert!(
-                matches!(
-                    refused,
-                    WireError::FrameTooLong { limit: l, .. }
-                    | WireError::ValueTooLong { limit: l, .. }
-                    | WireError::KeyTooLong { limit: l, .. } if l == limit
-                ),
+                matches!(refused, WireError::TooLong { limit: l, .. } if l == limit),
                 "{kind:?} of {len}: {refused}"
             );
         }
@@ -474,7 +476,7 @@ fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
 fn a_reply_with_more_keys_than_fit_is_refused_by_their_count() {
     for count in [8 << 20, 1 << 40, 1 << 62] {
         let refused = decode_reply(ReplyKind::Keys, &u64::to_le_bytes(count)).unwrap_err();
-        assert!(matches!(refused, WireError::FrameTooLong { .. }), "{count}: {refused}");
+        assert!(matches!(refused, WireError::TooLong { what: "message", .. }), "{count}: {refused}");
     }
 }
 
@@ -482,14 +484,17 @@ fn a_reply_with_more_keys_than_fit_is_refused_by_their_count() {
 fn a_reply_with_a_negative_count_is_refused() {
     for found in [-1, i64::MIN] {
         let refused = decode_reply(ReplyKind::Keys, &found.to_le_bytes());
-        assert_eq!(refused, Err(WireError::BadReplyCount { found }));
+        assert_eq!(refused, Err(WireError::BadReply { op: Op::ListKeys, found }));
     }
 }
 
 #[test]
 fn more_values_than_can_fit_are_refused_before_a_byte_arrives() {
     let refused = decode_reply(ReplyKind::Values(u64::MAX), &[]);
-    assert!(matches!(refused, Err(WireError::FrameTooLong { .. } | WireError::TooManyKeys { .. })));
+    assert!(matches!(
+        refused,
+        Err(WireError::TooLong { what: "message", .. } | WireError::TooManyKeys { .. })
+    ));
 }
 
 #[test]
