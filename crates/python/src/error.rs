@@ -18,7 +18,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
             Err(error) => raise(py, "DistStoreError", error.to_string()),
         },
         StoreError::QueueEmpty { .. } => raise(py, "QueueEmptyError", text),
-        StoreError::Listen { .. } | StoreError::ServedOtherwise { .. } => raise(py, "DistNetworkError", text),
+        StoreError::Listen { .. } => raise(py, "DistNetworkError", text),
         StoreError::Call { failure, .. } => match failure {
             Failure::NoAnswer
             | Failure::Unreachable(_)

@@ -6,10 +6,11 @@ use std::time::Duration;
 use rallypoint_core::client::{Backoff, Deadline};
 use rallypoint_store::{
     Awaited, Cancellation, Context, Endpoint, Failure, Result, Store, StoreError, StoreKind, TcpStore,
-    TcpStoreOptions, arrive, is_loopback, now, pause,
+    TcpStoreOptions, arrive, now, pause,
 };
 
 use crate::gather::LAST;
+use crate::machine::is_loopback;
 
 /// How to make a job's store: torch's `create_c10d_store(...)` arguments, with torch's defaults.
 #[derive(Debug, Clone)]

@@ -5,10 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
-pub use rallypoint_store::is_loopback;
 
 /// How long a name server may take before a name counts as unknown.
 const RESOLVE: Duration = Duration::from_secs(10);
+
+/// Whether `host` is this machine under a name that means it on every machine.
+pub fn is_loopback(host: &str) -> bool {
+    let address = bare(host).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
 
 /// Whether one of the addresses of `host` is one of this machine. A host without addresses is not.
 pub fn is_this_machine(host: &str) -> bool {

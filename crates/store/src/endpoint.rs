@@ -142,13 +142,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Whether `host` is this machine under a name that means it on every machine.
-pub fn is_loopback(host: &str) -> bool {
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host.eq_ignore_ascii_case("localhost")
-        || address.is_ok_and(|address| address.to_canonical().is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

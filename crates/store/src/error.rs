@@ -32,14 +32,6 @@ pub enum StoreError {
         /// Why not, as the system says.
         error: io::Error,
     },
-    /// This process serves that port already, but not as it was asked for, so the server can't be shared.
-    #[error("this process serves port {port} already, but not as asked: {mismatch}")]
-    ServedOtherwise {
-        /// The port.
-        port: u16,
-        /// How the running server differs.
-        mismatch: String,
-    },
     /// A file can't be used.
     #[error("{}: {fault}", .path.display())]
     File {
@@ -248,23 +240,9 @@ pub enum FileFault {
         /// What was found.
         what: String,
     },
-    /// Other users could have written the file. The text says how.
-    #[error("refused, {0}; use a file of your own with mode 0600, or allow sharing explicitly")]
-    Untrusted(String),
-    /// The file is of another run.
-    #[error(
-        "refused for run {run_id:?}, {}; remove it if that run is over",
-        .found.as_ref().map_or_else(
-            || "it holds keys already and names no run".into(),
-            |found| format!("it belongs to run {found:?}"),
-        )
-    )]
-    Stale {
-        /// The run that the file was opened for.
-        run_id: String,
-        /// The run it belongs to; `None` if it has keys but names no run.
-        found: Option<String>,
-    },
+    /// The file is there, but must not be used. The text says why: other users could have written it, or it is of another run.
+    #[error("refused: {0}")]
+    Refused(String),
 }
 
 // ---- texts ----

@@ -73,7 +73,7 @@ impl FileStoreOptions {
         /// Refuses a file that an earlier run left behind.
         ///
         /// The first one to open a file without any user's keys writes the run's name into it; a file that names another
-        /// run, or that holds keys but names none, is then [`FileFault::Stale`](crate::FileFault::Stale). Torch's processes
+        /// run, or that holds keys but names none, is [`FileFault::Refused`](crate::FileFault::Refused). Torch's processes
         /// neither write nor check the name, so in a job that mixes both one of ours must come first.
         run_id: Option<String>;
         /// The longest key and value that are taken for such.
@@ -298,14 +298,15 @@ impl Shared {
         let Some(run_id) = &self.options.run_id else { return Ok(None) };
         let found = match table.get(RUN_ID.as_bytes()) {
             Some(found) if found == run_id.as_bytes() => return Ok(None),
-            Some(found) => Some(printable(found)),
+            Some(found) => format!("it belongs to run {:?}", printable(found)),
             None if user_keys(table).next().is_none() => {
                 return Ok(Some(Record::set(RUN_ID, run_id.as_str())));
             }
-            None => None,
+            None => "it holds keys already and names no run".into(),
         };
-        let fault = FileFault::Stale { run_id: run_id.clone(), found };
-        Err(StoreError::File { path: self.place.path.clone(), fault })
+        Err(self
+            .place
+            .refused(format!("{found}, so run {run_id:?} does not use it; remove it if its run is over")))
     }
 
     /// Signs out of the file. By torch's rule, the instance removes the file if no other has it open and at least as many

@@ -82,7 +82,7 @@ mod store;
 mod tcp;
 
 pub use deadline::{now, pause, sleep};
-pub use endpoint::{Endpoint, is_loopback};
+pub use endpoint::Endpoint;
 pub use error::{Context, FileFault, Result, StoreError, StoreKind};
 pub use file::{FileStore, FileStoreOptions};
 pub use hash::HashStore;

@@ -226,7 +226,7 @@ impl Plan {
                      code: -98, name: EADDRINUSE, message: address already in use"
                 ),
             ),
-            StoreError::Listen { .. } | StoreError::ServedOtherwise { .. } => (
+            StoreError::Listen { .. } => (
                 "DistNetworkError",
                 format!("The server socket has failed to listen on any local network address. port: {port}"),
             ),

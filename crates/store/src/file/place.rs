@@ -138,7 +138,11 @@ impl Place {
     }
 
     fn untrusted(&self, why: String) -> StoreError {
-        StoreError::File { path: self.path.clone(), fault: FileFault::Untrusted(why) }
+        self.refused(format!("{why}; use a file of your own with mode 0600, or allow sharing explicitly"))
+    }
+
+    pub(super) fn refused(&self, why: String) -> StoreError {
+        StoreError::File { path: self.path.clone(), fault: FileFault::Refused(why) }
     }
 }
 
@@ -235,7 +239,7 @@ mod tests {
         for access in [Access::Read, Access::Write, Access::Create] {
             let error = pipe.try_lock(access).unwrap_err();
             assert!(
-                matches!(error, StoreError::File { fault: FileFault::Untrusted(_), .. }),
+                matches!(error, StoreError::File { fault: FileFault::Refused(_), .. }),
                 "{access:?}: {error}"
             );
         }

@@ -1,6 +1,7 @@
 //! The servers that the stores of one process share, by port.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -50,7 +51,7 @@ impl TcpStoreServer {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::ServedOtherwise`] if the running server is not what was asked for. A second server beside it
+    /// Fails with [`StoreError::Listen`] if the running server is not what was asked for. A second server beside it
     /// would be another store under the same port. Fails like [`TcpStoreServer::start`] if a new server can't listen.
     pub fn shared(host: &str, port: u16, limits: Limits) -> Result<Arc<TcpStoreServer>> {
         let asked = &Endpoint::new(host, port);
@@ -61,7 +62,11 @@ impl TcpStoreServer {
         {
             return match mismatch(entry, server.addresses(), asked, &limits)? {
                 None => Ok(server),
-                Some(mismatch) => Err(StoreError::ServedOtherwise { port, mismatch }),
+                Some(mismatch) => {
+                    let why =
+                        format!("this process serves port {port} already, but not as asked: {mismatch}");
+                    Err(StoreError::Listen { address: asked.to_string(), error: io::Error::other(why) })
+                }
             };
         }
         let listen = vec![Listen::Endpoint(asked.clone())];
