@@ -104,7 +104,7 @@ fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
 
 #[test]
 fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
-    let held = rallypoint_store::reserve_port().expect("a port");
+    let held = rallypoint_rendezvous::reserve_port().expect("a port");
     let port = held.port();
     let output = bench(&format!("127.0.0.1:{port}"), &[]);
     assert_eq!(output.status.code(), Some(5));
@@ -118,7 +118,7 @@ fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
 
 #[test]
 fn json_is_printed_also_if_nothing_could_be_measured() {
-    let held = rallypoint_store::reserve_port().expect("a port");
+    let held = rallypoint_rendezvous::reserve_port().expect("a port");
     let endpoint = format!("127.0.0.1:{}", held.port());
     for (endpoint, args, code) in [
         (&*endpoint, &["--json"][..], 5),

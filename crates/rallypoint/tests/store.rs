@@ -319,7 +319,7 @@ fn a_server_that_never_answers_takes_no_longer_than_the_time() {
 
 #[test]
 fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_what_to_do() {
-    let held = rallypoint_store::reserve_port().unwrap();
+    let held = rallypoint_rendezvous::reserve_port().unwrap();
     let dead = format!("127.0.0.1:{}", held.port());
     for (endpoint, code, told) in [
         ("nowhere", 2, &["nowhere", "there is no port"][..]),

@@ -28,15 +28,15 @@
 //! # Without a rendezvous
 //!
 //! Torch's elastic helpers around a store: [`create_c10d_store`] makes the store of a job, [`synchronize`] and [`get_all`] exchange
-//! data between ranks, [`barrier()`] waits for all ranks and says which are missing.
+//! data between ranks, [`barrier()`] waits for all ranks and says which are missing, [`reserve_port`] holds a free port.
 //!
 //! The processes of a job exchange their addresses: one serves the store, each sets its address, all read those of the others.
 //!
 //! ```
 //! use std::time::Duration;
 //!
-//! use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store, synchronize};
-//! use rallypoint_store::{Result, free_port};
+//! use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store, free_port, synchronize};
+//! use rallypoint_store::Result;
 //!
 //! const WORLD_SIZE: u64 = 3;
 //!
@@ -80,6 +80,7 @@ mod machine;
 mod observer;
 mod parameters;
 mod patience;
+mod port;
 mod ranks;
 mod registry;
 mod settings;
@@ -105,6 +106,7 @@ pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, unknown_c10d_options,
 };
 pub use patience::PatientWait;
+pub use port::{ReservedPort, free_port, reserve_port};
 pub use rallypoint_core::rendezvous::{
     Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,
     WallTime,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rallypoint_store::{Result, Store, StoreError, free_port};
+use rallypoint_store::{Result, Store, StoreError};
+
+use crate::port::free_port;
 
 /// The address and port of the store that the workers of a round use.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,8 +23,8 @@
 //! # Ok::<(), rallypoint_store::StoreError>(())
 //! ```
 //!
-//! Around a store: [`reserve_port`] holds a port until a server takes it over. The crate `rallypoint-rendezvous` has torch's
-//! helpers that make the store of a job and exchange data between its ranks.
+//! The crate `rallypoint-rendezvous` has torch's helpers around a store: making the store of a job, exchanging data between its ranks,
+//! and finding free ports.
 //!
 //! # Examples
 //!
@@ -75,7 +75,6 @@ mod error;
 mod file;
 mod hash;
 mod options;
-mod port;
 mod prefix;
 mod server;
 mod store;
@@ -86,7 +85,6 @@ pub use endpoint::Endpoint;
 pub use error::{Context, FileFault, Result, StoreError, StoreKind};
 pub use file::{FileStore, FileStoreOptions};
 pub use hash::HashStore;
-pub use port::{ReservedPort, free_port, reserve_port};
 pub use prefix::PrefixStore;
 pub use rallypoint_core::Limits;
 pub use rallypoint_core::client::{

@@ -95,6 +95,6 @@ pub(super) fn create_c10d_store<'py>(
 /// The number of a socket that is bound to a free port.
 #[pyfunction]
 pub(super) fn reserve_port(py: Python<'_>) -> PyResult<i32> {
-    let held = rallypoint_store::reserve_port().map_err(|error| error::to_python(py, error))?;
+    let held = rallypoint_rendezvous::reserve_port().map_err(|error| error::to_python(py, error))?;
     Ok(held.into_socket().into_raw_fd())
 }

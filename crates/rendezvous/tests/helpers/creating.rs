@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store};
-use rallypoint_store::{Awaited, Failure, Result, Store, StoreError, TcpStore, reserve_port};
+use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store, reserve_port};
+use rallypoint_store::{Awaited, Failure, Result, Store, StoreError, TcpStore};
 use rallypoint_testkit::{Port, SOON, fails_in_time, goes_on_for};
 
 fn options(server_port: Option<u16>, world_size: u64) -> C10dStoreOptions {

@@ -1,15 +1,14 @@
 //! Opening the listening sockets: exactly what was asked for, and no more.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::TcpListener;
 use rallypoint_core::Limits;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
-use crate::port::{self, BACKLOG};
 
 /// One place to listen.
 #[derive(Debug)]
@@ -91,9 +90,16 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
 
 fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
     let open = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         // A server can come back at once although connections of the last one linger.
-        let socket = port::bind(address, true)?;
-        socket.listen(BACKLOG)?;
+        socket.set_reuse_address(true)?;
+        if let IpAddr::V6(ip) = address.ip() {
+            // The unspecified IPv6 address includes all of IPv4.
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        // The system cuts the number of pending connections to its own limit.
+        socket.listen(i32::MAX)?;
         Ok(socket.into())
     };
     open().map_err(|error| StoreError::Listen { address: address.to_string(), error })

@@ -60,14 +60,8 @@ impl TcpStoreServer {
             && let Some(entry) = servers.get(&port)
             && let Some(server) = entry.server.upgrade()
         {
-            return match mismatch(entry, server.addresses(), asked, &limits)? {
-                None => Ok(server),
-                Some(mismatch) => {
-                    let why =
-                        format!("this process serves port {port} already, but not as asked: {mismatch}");
-                    Err(StoreError::Listen { address: asked.to_string(), error: io::Error::other(why) })
-                }
-            };
+            check_use(entry, server.addresses(), asked, &limits)?;
+            return Ok(server);
         }
         let listen = vec![Listen::Endpoint(asked.clone())];
         let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
@@ -78,25 +72,26 @@ impl TcpStoreServer {
     }
 }
 
-/// How a running server is not what was asked for.
-fn mismatch(
-    entry: &Entry,
-    running: &[SocketAddr],
-    asked: &Endpoint,
-    limits: &Limits,
-) -> Result<Option<String>> {
+/// Fails unless a running server is what was asked for.
+fn check_use(entry: &Entry, running: &[SocketAddr], asked: &Endpoint, limits: &Limits) -> Result<()> {
+    let differs = |how: String| {
+        let why = format!("this process serves port {} already, but not as asked: {how}", asked.port);
+        Err(StoreError::Listen { address: asked.to_string(), error: io::Error::other(why) })
+    };
     // The same host is served as well as this machine can, which may have no IPv6.
     if entry.host != asked.host && !is_served(running, asked)? {
         let host = if asked.host.is_empty() { "*" } else { &asked.host };
-        return Ok(Some(format!("it listens on {}, not on {host}", listed(running.iter(), ", "))));
+        return differs(format!("it listens on {}, not on {host}", listed(running.iter(), ", ")));
     }
     // Only limits of a server are described. Those of clients are each client's own.
     let both = entry.limits.describe().into_iter().zip(limits.describe());
     let differing = both.filter(|((_, running, _), (_, asked, _))| running != asked);
     let differing =
         differing.map(|((name, running, _), (_, asked, _))| format!("{name} is {running}, not {asked}"));
-    let differing = listed(differing, ", ");
-    Ok((!differing.is_empty()).then(|| format!("it has other limits: {differing}")))
+    match listed(differing, ", ") {
+        none if none.is_empty() => Ok(()),
+        differing => differs(format!("it has other limits: {differing}")),
+    }
 }
 
 /// Returns whether a client that connects to that host reaches a server at these addresses. A client tries all addresses of a

@@ -1,7 +1,7 @@
 //! A server within a program: where it listens, who shares it, and that it is gone when it is dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rallypoint_store::{
@@ -338,4 +338,21 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
         assert_eq!(server.stats().accepted, 1, "the connection survives");
         assert_eq!(store.num_keys().unwrap(), u64::from(fits));
     }
+}
+
+/// Connections of the first server linger after it has closed them.
+#[test]
+fn a_server_can_be_followed_by_another_at_once() {
+    let first = TcpStoreServer::bind("", 0).unwrap();
+    let port = first.port();
+    let store = TcpStore::connect("127.0.0.1", port).unwrap();
+    store.set("k", b"v").unwrap();
+    drop(first);
+    // Lingering takes a minute. Less than that is another test's process that had a copy of the socket for a moment.
+    let second = Mutex::new(None);
+    eventually("there is another server", || {
+        *second.lock().unwrap() = TcpStoreServer::bind("", port).ok();
+        second.lock().unwrap().is_some()
+    });
+    assert!(matches!(store.get("k").unwrap_err().failure(), Some(Failure::Reset(_))));
 }
