@@ -16,7 +16,6 @@
 mod apply;
 pub mod cell;
 mod decide;
-mod error;
 pub mod keys;
 mod lists;
 mod member;
@@ -36,11 +35,11 @@ mod watch;
 mod tests;
 
 pub use decide::{Goal, ROLLBACK};
-pub use error::StateError;
 pub use member::{CALL_TIMEOUT, Member};
 pub use membership::{Joined, LossCause, Lost, Membership};
 pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 pub use outage::{Outage, Tolerance};
+pub use pickle::StateError;
 pub use pursuit::{POLL, Pursuit};
 pub use reason::Reason;
 pub use settings::Settings;

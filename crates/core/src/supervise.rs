@@ -12,11 +12,9 @@ mod event;
 mod ladder;
 mod order;
 mod peers;
-mod policy;
 mod supervisor;
 
 pub use event::{Event, Exit, LocalRank, Signal};
 pub use order::{Order, Parting, Reason, Target, Verdict};
 pub use peers::Reports;
-pub use policy::Policy;
-pub use supervisor::Supervisor;
+pub use supervisor::{Policy, Supervisor};

@@ -10,17 +10,11 @@ use super::time::WallTime;
 
 /// The state after `change` by `view.me`.
 ///
-/// `dead` are dropped with every write. `announced` are nodes that asked to be let into the next round to be open: whoever
+/// The dead are dropped with every write. `announced` are nodes that asked to be let into the next round to be open: whoever
 /// writes next lets them in along with itself, or, as long as they are in the round before that, takes them out of it, so
 /// that many who come or go at once don't have to do so one by one.
-pub(super) fn apply(
-    change: Change,
-    state: &State,
-    view: &View<'_>,
-    dead: &[NodeDesc],
-    announced: &[NodeDesc],
-) -> State {
-    let Member { me, settings, round, .. } = view.member;
+pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &[NodeDesc]) -> State {
+    let (Member { me, settings, round, .. }, dead) = (view.member, view.dead);
     let newest = round.as_ref().and_then(|round| round.newest());
     let stamp = stamp(state.newest().max(newest), view);
     let mut next = state.without(dead, settings.min_nodes);

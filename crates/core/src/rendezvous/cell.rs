@@ -5,8 +5,7 @@
 //! over every byte that is no digit, and stops at the first padding that ends a group whatever comes behind; no crate at
 //! hand has those rules, and there is little more to it.
 
-use super::error::StateError;
-use super::pickle;
+use super::pickle::{self, StateError};
 use super::state::State;
 use crate::limits::Limits;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::member::Member;
 use super::reason::Reason;
 use super::settings::Settings;
-use super::state::State;
+use super::state::{NodeDesc, State};
 use super::terms::Terms;
 use super::time::{MonoTime, WallTime};
 
@@ -86,6 +86,8 @@ pub(super) enum Change {
 pub(super) struct View<'a> {
     /// The node, and what it has seen, the state at hand included.
     pub(super) member: &'a Member,
+    /// The other nodes that have shown no sign of life for too long.
+    pub(super) dead: &'a [NodeDesc],
     /// The time by its own clock.
     pub(super) now: MonoTime,
     /// The time by the clock that other nodes see.
@@ -109,12 +111,16 @@ pub const ROLLBACK: Duration = Duration::from_secs(5);
 
 /// What to do next. `state` is the shared state without the dead (see [`State::without`]).
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
-    match goal {
-        Goal::Join => join(state, view),
+    let decided = match goal {
+        Goal::Join => return join(state, view),
         Goal::Exit => exit(state, view),
         Goal::Leave => leave(state, view),
         Goal::KeepAlive => keep_alive(state, view),
-        Goal::Close => close(state, view),
+        Goal::Close => close(state),
+    };
+    match decided {
+        (Decision::Write(_), _) if view.is_late() => (Decision::Fail, Reason::TooLong),
+        decided => decided,
     }
 }
 
@@ -212,9 +218,8 @@ fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
 
 /// Waits where it is, keeping itself alive and dropping the dead.
 fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
-    let dead = view.member.dead();
-    match (dead.is_empty(), view.member.until_heartbeat().is_zero()) {
-        (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: dead }),
+    match (view.dead.is_empty(), view.member.until_heartbeat().is_zero()) {
+        (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: view.dead.to_vec() }),
         (true, true) => (Decision::Write(Change::KeepAlive), reason),
         (true, false) => (Decision::Wait, reason),
     }
@@ -226,20 +231,14 @@ fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);
     }
-    match (view.is_late(), state.complete && !state.closed) {
-        (true, _) => (Decision::Fail, Reason::TooLong),
-        (false, true) => (Decision::Write(Change::StartOver), Reason::Leaving),
-        (false, false) => (Decision::Write(Change::Withdraw), Reason::Leaving),
-    }
+    let change = if state.complete && !state.closed { Change::StartOver } else { Change::Withdraw };
+    (Decision::Write(change), Reason::Leaving)
 }
 
 fn leave(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    if !state.has(&view.member.me) && !view.member.may_be_let_in(state) {
-        return (Decision::Finish, Reason::Nothing);
-    }
-    match view.is_late() {
-        true => (Decision::Fail, Reason::TooLong),
-        false => (Decision::Write(Change::Withdraw), Reason::Leaving),
+    match state.has(&view.member.me) || view.member.may_be_let_in(state) {
+        true => (Decision::Write(Change::Withdraw), Reason::Leaving),
+        false => (Decision::Finish, Reason::Nothing),
     }
 }
 
@@ -247,29 +246,22 @@ fn keep_alive(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if state.closed {
         return (Decision::Finish, Reason::Closed { by: state.closed_by() });
     }
-    if view.member.round.as_ref().is_some_and(|round| state.is_behind(round)) && !view.is_late() {
+    if view.member.round.as_ref().is_some_and(|round| state.is_behind(round)) {
         return (Decision::Write(Change::Restore), Reason::StateLost);
     }
     if !state.has(&view.member.me) {
         return (Decision::Finish, Reason::Dropped);
     }
-    let dead = view.member.dead();
-    let reason = match (dead.is_empty(), view.member.until_heartbeat().is_zero()) {
-        (true, false) => return (Decision::Finish, Reason::Nothing),
-        (true, true) => Reason::HeartbeatDue,
-        (false, _) => Reason::Dead { nodes: dead },
-    };
-    match view.is_late() {
-        true => (Decision::Fail, Reason::TooLong),
-        false => (Decision::Write(Change::KeepAlive), reason),
+    match stay(view, Reason::HeartbeatDue) {
+        (Decision::Wait, _) => (Decision::Finish, Reason::Nothing),
+        write => write,
     }
 }
 
-fn close(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    match (state.closed, view.is_late()) {
-        (true, _) => (Decision::Finish, Reason::Closed { by: state.closed_by() }),
-        (false, true) => (Decision::Fail, Reason::TooLong),
-        (false, false) => (Decision::Write(Change::MarkClosed), Reason::Leaving),
+fn close(state: &State) -> (Decision, Reason) {
+    match state.closed {
+        true => (Decision::Finish, Reason::Closed { by: state.closed_by() }),
+        false => (Decision::Write(Change::MarkClosed), Reason::Leaving),
     }
 }
 

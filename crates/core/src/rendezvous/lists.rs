@@ -1,7 +1,6 @@
 //! The lists of the shared state: which node is in which, and what it changes when a node comes or goes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
@@ -29,14 +28,6 @@ impl State {
     /// The nodes of all lists, one list after the other.
     pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
         self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
-    }
-
-    /// The heartbeat of a node, if it has one; `None` if the node is not here at all.
-    pub(super) fn heartbeat(&self, node: &NodeDesc) -> Option<Option<WallTime>> {
-        match self.last_heartbeats.get(node) {
-            Some(heartbeat) => Some(Some(*heartbeat)),
-            None => self.has(node).then_some(None),
-        }
     }
 
     /// Whether a node is in one of the lists.
@@ -71,7 +62,7 @@ impl State {
     /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
     /// that round. If other nodes have completed a round since then, they have gone on without the node.
     pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round && self.world_text().is_none()
+        !self.closed && !self.complete && self.round <= round.round && self.last_world().is_none()
     }
 
     /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
@@ -112,8 +103,7 @@ impl State {
     }
 
     fn write_down_world(&mut self, nodes: u64) {
-        let world = format!("{}:{nodes}", self.round);
-        self.extra.insert(Arc::from(WORLD), Extra::Text(Arc::from(world)));
+        self.set_text(WORLD, format!("{}:{nodes}", self.round));
     }
 
     /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
@@ -132,8 +122,7 @@ impl State {
 
     pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
         self.closed = true;
-        let by = format!("{} (pid {}) at {at}", node.addr, node.pid);
-        self.extra.insert(Arc::from(CLOSED_BY), Extra::Text(Arc::from(by)));
+        self.set_text(CLOSED_BY, format!("{} (pid {}) at {at}", node.addr, node.pid));
     }
 
     /// How many of ours have left so far.
@@ -148,7 +137,7 @@ impl State {
     /// its announcement before it was taken back has read a state that is replaced now, and can't act on it any more.
     pub(super) fn count_leaver(&mut self) {
         let before = self.leavers();
-        self.extra.insert(Arc::from(LEAVERS), Extra::Int(before.wrapping_add(1)));
+        self.extra.insert(LEAVERS.into(), Extra::Int(before.wrapping_add(1)));
     }
 
     /// The newest heartbeat that was ever here, as far as our nodes have written it down.
@@ -164,7 +153,7 @@ impl State {
     pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
         let here = self.last_heartbeats.values().copied().max();
         match before {
-            Some(newest) if before > here => self.extra.insert(Arc::from(NEWEST), Extra::Time(newest)),
+            Some(newest) if before > here => self.extra.insert(NEWEST.into(), Extra::Time(newest)),
             _ => self.extra.remove(NEWEST),
         };
     }
@@ -181,29 +170,27 @@ impl State {
 
     /// What stands there of the size of this round.
     pub(super) fn written_world(&self) -> Option<u64> {
-        let (round, world) = self.world_text()?;
-        (round == self.round).then_some(world)
+        self.last_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
     }
 
-    /// Returns the last round whose size was written down, and its size.
-    fn world_text(&self) -> Option<(u64, u64)> {
-        let Some(Extra::Text(text)) = self.extra.get(WORLD) else { return None };
-        let (round, world) = text.split_once(':')?;
+    /// Returns the last round whose size one of our nodes has written down, and its size.
+    pub(super) fn last_world(&self) -> Option<(u64, u64)> {
+        let (round, world) = self.text(WORLD)?.split_once(':')?;
         Some((round.parse().ok()?, world.parse().ok()?))
-    }
-
-    /// Returns how many nodes the round before this one was completed with, if one of our nodes has written it down.
-    pub(super) fn previous_world(&self) -> Option<u64> {
-        let (round, world) = self.world_text()?;
-        (Some(round) == self.round.checked_sub(1)).then_some(world)
     }
 
     /// Who closed it, where one of our nodes did.
     pub fn closed_by(&self) -> Option<String> {
-        match self.extra.get(CLOSED_BY) {
-            Some(Extra::Text(text)) => Some(text.to_string()),
-            _ => None,
-        }
+        self.text(CLOSED_BY).map(str::to_owned)
+    }
+
+    /// The text of an attribute that torch does not know.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        if let Some(Extra::Text(text)) = self.extra.get(name) { Some(text) } else { None }
+    }
+
+    pub(super) fn set_text(&mut self, name: &str, text: String) {
+        self.extra.insert(name.into(), Extra::Text(text.into()));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::reason::names;
 use super::settings::Settings;
 use super::state::{NodeDesc, State};
 
@@ -87,7 +88,13 @@ impl Membership {
             round: joined.map(|joined| joined.round),
             is_round_over: is_over || is_wanted && !state.closed,
             is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(me),
-            lost: joined.and_then(|joined| Lost::new(lost, joined, state, settings)),
+            lost: joined.filter(|_| !lost.is_empty()).map(|joined| Lost {
+                nodes: lost,
+                cause: match state.leavers() == joined.leavers {
+                    true => LossCause::Silent(settings.keep_alive_limit()),
+                    false => LossCause::Left,
+                },
+            }),
             members,
             returned,
             waiting: state.wait_list.iter().cloned().collect(),
@@ -121,21 +128,9 @@ impl Membership {
     }
 }
 
-impl Lost {
-    fn new(nodes: Vec<NodeDesc>, joined: &Joined, state: &State, settings: &Settings) -> Option<Lost> {
-        let cause = match state.leavers() == joined.leavers {
-            true => LossCause::Silent(settings.keep_alive_limit()),
-            false => LossCause::Left,
-        };
-        (!nodes.is_empty()).then_some(Lost { nodes, cause })
-    }
-}
-
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<_> =
-            self.nodes.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)).collect();
-        write!(f, "{}: ", nodes.join(", "))?;
+        write!(f, "{}: ", names(&self.nodes))?;
         match self.cause {
             LossCause::Left => f.write_str("left"),
             LossCause::Silent(limit) => write!(

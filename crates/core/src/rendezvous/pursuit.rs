@@ -142,33 +142,22 @@ impl Pursuit {
     pub fn handle(&mut self, member: &mut Member, outcome: Outcome, now: Moment) -> Operation {
         let began = std::mem::replace(&mut self.began, now.mono);
         let pending = std::mem::replace(&mut self.pending, Pending::Read);
-        match (pending, outcome) {
-            (_, Outcome::Failed(fault)) => self.recover(member, fault, began, now.mono),
-            (Pending::Host, _) if self.is_over(member, now.mono) => Operation::End(End::Error),
-            (Pending::Host, _) => self.pause(RETRY_INTERVAL, None),
-            (Pending::Pause(phase), outcome) => {
-                if outcome == (Outcome::Paused { is_woken: true }) {
-                    self.woken = phase;
-                }
-                Operation::Read
+        match (&pending, &outcome) {
+            (_, Outcome::Failed(fault)) => return self.recover(member, *fault, began, now.mono),
+            (Pending::Host, _) if self.is_over(member, now.mono) => return Operation::End(End::Error),
+            (Pending::Host, _) => return self.pause(RETRY_INTERVAL, None),
+            (Pending::Pause(phase), Outcome::Paused { is_woken }) => {
+                self.woken = if *is_woken { *phase } else { self.woken };
+                return Operation::Read;
             }
-            answer => self.handle_answer(member, answer, began, now),
+            // All others are answers of the store.
+            _ => {}
         }
-    }
-
-    /// Handles an answer of the store to an operation that was begun at `began`.
-    fn handle_answer(
-        &mut self,
-        member: &mut Member,
-        answer: (Pending, Outcome),
-        began: MonoTime,
-        now: Moment,
-    ) -> Operation {
         let took = now.mono.since(began);
         if let Some(lasted) = member.outage.handle_answer(now.mono) {
             self.notices.push_back(Notice::StoreAnswers { lasted });
         }
-        match answer {
+        match (pending, outcome) {
             (Pending::Read, Outcome::Cell(cell)) => {
                 member.observe(cell.state.as_ref(), now.mono);
                 self.cell = Some(cell);
@@ -251,6 +240,7 @@ impl Pursuit {
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { &*raw } else { &*state };
         let view = View {
             member,
+            dead: &dead,
             now: now.mono,
             wall: now.wall,
             since: self.since,
@@ -293,7 +283,7 @@ impl Pursuit {
             }
             let_in = nodes;
         }
-        let next = apply(change, &raw, &view, &dead, let_in);
+        let next = apply(change, &raw, &view, let_in);
         if reason.ends_join() {
             self.verdict.get_or_insert(reason);
         }

@@ -1,6 +1,5 @@
 //! Why a decision was taken. The log, the error message, the live line and the tests all read this one value.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::state::NodeDesc;
@@ -8,15 +7,17 @@ use super::terms::Terms;
 use crate::counted;
 
 /// Why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// This node is not in the round yet.
+    #[error("not in round {round} yet")]
     NotJoined {
         /// The round.
         round: u64,
     },
     /// Too few nodes to start a round.
+    #[error("{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))]
     BelowMinNodes {
         /// How many are here.
         have: u64,
@@ -24,6 +25,7 @@ pub enum Reason {
         need: u64,
     },
     /// Enough nodes are here; more may come until the last call is over.
+    #[error("{have} of at most {most} nodes are here, last call for {:.0} s more", left.as_secs_f64().ceil())]
     LastCall {
         /// How many are here.
         have: u64,
@@ -35,16 +37,19 @@ pub enum Reason {
         setting: &'static str,
     },
     /// The last call is over.
+    #[error("the last call is over with {}", counted(*have, "node"))]
     LastCallOver {
         /// How many are here.
         have: u64,
     },
     /// As many nodes as may be are here.
+    #[error("{}", if *have == 1 { "the only node is here".into() } else { format!("all {have} nodes are here") })]
     Full {
         /// How many.
         have: u64,
     },
     /// This node is in a round that is complete.
+    #[error("in round {round} with {}", counted(*world_size, "node"))]
     InRound {
         /// The round.
         round: u64,
@@ -52,6 +57,7 @@ pub enum Reason {
         world_size: u64,
     },
     /// A round is under way without this node; it waits for the next.
+    #[error("round {round} is under way with {}; waiting for the next", counted(*have, "node"))]
     RoundUnderWay {
         /// The round.
         round: u64,
@@ -59,11 +65,17 @@ pub enum Reason {
         have: u64,
     },
     /// A full round is under way; this node is a spare.
+    #[error("the round is full with {}; standing by as a spare", counted(*have, "node"))]
     Spare {
         /// Its nodes.
         have: u64,
     },
     /// Somebody left a round before this node had returned from it; it is void.
+    #[error(
+        "round {round} was completed with {} but {} left before this one started",
+        counted(*of, "node"),
+        of - have
+    )]
     RoundBroken {
         /// The round.
         round: u64,
@@ -73,15 +85,22 @@ pub enum Reason {
         have: u64,
     },
     /// This node's own heartbeat is due.
+    #[error("the heartbeat is due")]
     HeartbeatDue,
     /// Others have shown no sign of life.
+    #[error("no sign of life from {}", names(nodes))]
     Dead {
         /// Who.
         nodes: Vec<NodeDesc>,
     },
     /// This node was dropped by the others: they saw no sign of life from it.
+    #[error("the other nodes dropped this one: they saw no heartbeat from it")]
     Dropped,
     /// This node was started with other numbers of nodes than the job's.
+    #[error(
+        "node {} was started with --nnodes {}, but the job of node {} with --nnodes {}",
+        mine.by, mine.nodes(), theirs.by, theirs.nodes()
+    )]
     OtherTerms {
         /// Those of this node.
         mine: Box<Terms>,
@@ -89,6 +108,10 @@ pub enum Reason {
         theirs: Box<Terms>,
     },
     /// Nodes that need fewer nodes than this one have completed a round with it.
+    #[error(
+        "round {round} was completed with {} by a node that needs no more, but this node needs {need}",
+        counted(*have, "node")
+    )]
     TooFewNodes {
         /// The round.
         round: u64,
@@ -98,15 +121,26 @@ pub enum Reason {
         need: u64,
     },
     /// The store has lost the round that this node is in.
+    #[error("the store has lost the round that this node is in")]
     StateLost,
     /// The rendezvous is closed.
+    #[error("the rendezvous {}", by.as_ref().map_or("is closed".into(), |by| format!("was closed by {by}")))]
     Closed {
         /// By whom and when, where that is known.
         by: Option<String>,
     },
     /// The rendezvous is closed, and this node was a spare that was not needed.
+    #[error("the rendezvous is closed, and this node was a spare that was not needed")]
     SpareNotNeeded,
     /// The time to join is up.
+    #[error(
+        "{} of at least {} joined within {} s (join_timeout){}{}",
+        here.len(),
+        counted(*need, "node"),
+        waited.as_secs(),
+        if here.is_empty() { "" } else { ": " },
+        names(here)
+    )]
     JoinTimeout {
         /// Who is here.
         here: Vec<NodeDesc>,
@@ -116,6 +150,12 @@ pub enum Reason {
         waited: Duration,
     },
     /// The time to join is up, and the round that was under way when it began still is.
+    #[error(
+        "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",
+        counted(here.len(), "node"),
+        waited.as_secs(),
+        names(here)
+    )]
     NoNextRound {
         /// Who is in it.
         here: Vec<NodeDesc>,
@@ -125,10 +165,13 @@ pub enum Reason {
         waited: Duration,
     },
     /// The time for another operation is up.
+    #[error("it took too long")]
     TooLong,
     /// This node leaves.
+    #[error("this node leaves")]
     Leaving,
     /// Nothing is to be done.
+    #[error("nothing to do")]
     Nothing,
 }
 
@@ -144,88 +187,8 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::NotJoined { round } => write!(f, "not in round {round} yet"),
-            Reason::BelowMinNodes { have, need } => {
-                write!(f, "{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))
-            }
-            Reason::LastCall { have, most, left, .. } => {
-                write!(
-                    f,
-                    "{have} of at most {most} nodes are here, last call for {:.0} s more",
-                    left.as_secs_f64().ceil()
-                )
-            }
-            Reason::LastCallOver { have } => {
-                write!(f, "the last call is over with {}", counted(*have, "node"))
-            }
-            Reason::Full { have: 1 } => f.write_str("the only node is here"),
-            Reason::Full { have } => write!(f, "all {have} nodes are here"),
-            Reason::InRound { round, world_size } => {
-                write!(f, "in round {round} with {}", counted(*world_size, "node"))
-            }
-            Reason::RoundUnderWay { round, have } => {
-                write!(f, "round {round} is under way with {}; waiting for the next", counted(*have, "node"))
-            }
-            Reason::Spare { have } => {
-                write!(f, "the round is full with {}; standing by as a spare", counted(*have, "node"))
-            }
-            Reason::RoundBroken { round, of, have } => {
-                write!(
-                    f,
-                    "round {round} was completed with {} but {} left before this one started",
-                    counted(*of, "node"),
-                    of - have
-                )
-            }
-            Reason::HeartbeatDue => f.write_str("the heartbeat is due"),
-            Reason::Dead { nodes } => write!(f, "no sign of life from {}", names(nodes)),
-            Reason::Dropped => f.write_str("the other nodes dropped this one: they saw no heartbeat from it"),
-            Reason::OtherTerms { mine, theirs } => write!(
-                f,
-                "node {} was started with --nnodes {}, but the job of node {} with --nnodes {}",
-                mine.by,
-                mine.nodes(),
-                theirs.by,
-                theirs.nodes()
-            ),
-            Reason::TooFewNodes { round, have, need } => write!(
-                f,
-                "round {round} was completed with {} by a node that needs no more, but this node needs {need}",
-                counted(*have, "node")
-            ),
-            Reason::StateLost => f.write_str("the store has lost the round that this node is in"),
-            Reason::Closed { by: Some(by) } => write!(f, "the rendezvous was closed by {by}"),
-            Reason::Closed { by: None } => f.write_str("the rendezvous is closed"),
-            Reason::SpareNotNeeded => {
-                f.write_str("the rendezvous is closed, and this node was a spare that was not needed")
-            }
-            Reason::NoNextRound { here, round, waited } => write!(
-                f,
-                "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",
-                counted(here.len(), "node"),
-                waited.as_secs(),
-                names(here)
-            ),
-            Reason::JoinTimeout { here, need, waited } => write!(
-                f,
-                "{} of at least {} joined within {} s (join_timeout){}",
-                here.len(),
-                counted(*need, "node"),
-                waited.as_secs(),
-                if here.is_empty() { String::new() } else { format!(": {}", names(here)) }
-            ),
-            Reason::TooLong => f.write_str("it took too long"),
-            Reason::Leaving => f.write_str("this node leaves"),
-            Reason::Nothing => f.write_str("nothing to do"),
-        }
-    }
-}
-
 /// The first few nodes, and how many more.
-fn names(nodes: &[NodeDesc]) -> String {
+pub(super) fn names(nodes: &[NodeDesc]) -> String {
     const MOST: usize = 16;
     let mut text = nodes
         .iter()

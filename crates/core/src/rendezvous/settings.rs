@@ -66,14 +66,13 @@ impl Settings {
     /// A round opens when every node has left the one before it, so all nodes that survived are here when it opens. The
     /// long wait is for new nodes, and some are known to come if the round has more nodes than the one before it.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
-        match state.previous_world() {
-            Some(world)
-                if state.participants.len() as u64 <= world
-                    && self.reform_last_call_timeout < self.last_call_timeout =>
-            {
-                (self.reform_last_call_timeout, "reform_last_call_timeout")
-            }
-            _ => (self.last_call_timeout, "last_call_timeout"),
+        let have = state.participants.len() as u64;
+        let is_reform = state
+            .last_world()
+            .is_some_and(|(round, world)| round.checked_add(1) == Some(state.round) && have <= world);
+        match is_reform && self.reform_last_call_timeout < self.last_call_timeout {
+            true => (self.reform_last_call_timeout, "reform_last_call_timeout"),
+            false => (self.last_call_timeout, "last_call_timeout"),
         }
     }
 
@@ -108,17 +107,10 @@ impl Settings {
                 wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
-        if self.keep_alive_limit() > Settings::LONGEST {
+        // Torch accepts zero and then takes every node for dead.
+        if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::LONGEST {
             wrong.push(format!(
-                "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is longer than a century.",
-                self.keep_alive_interval.as_secs(),
-                self.keep_alive_max_attempt
-            ));
-        }
-        // Torch accepts these and then takes everybody for dead.
-        if self.keep_alive_limit().is_zero() {
-            wrong.push(format!(
-                "keep_alive_interval ({}s) and keep_alive_max_attempt ({}) must be positive.",
+                "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is zero or longer than a century.",
                 self.keep_alive_interval.as_secs(),
                 self.keep_alive_max_attempt
             ));

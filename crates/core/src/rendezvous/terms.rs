@@ -1,10 +1,9 @@
 //! The terms of a job: what its nodes must agree on, published in the shared state by the first node of ours.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::settings::Settings;
-use super::state::{Extra, NodeDesc, State};
+use super::state::{NodeDesc, State};
 
 /// The attribute of the state that holds the terms. Torch's nodes carry it along without reading it.
 const TERMS: &str = "rallypoint_terms";
@@ -88,17 +87,13 @@ impl fmt::Display for Terms {
 impl State {
     /// Returns the published terms of the job, if a node of ours is or was in it.
     pub fn terms(&self) -> Option<Terms> {
-        match self.extra.get(TERMS) {
-            Some(Extra::Text(text)) => Terms::read(text),
-            _ => None,
-        }
+        self.text(TERMS).and_then(Terms::read)
     }
 
     /// Publishes the terms of `me`, unless those of other nodes hold. Terms hold as long as any other node is here.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
         if before.terms().is_none() || !before.has_others(me) {
-            let terms = Terms::new(me, settings).to_string();
-            self.extra.insert(Arc::from(TERMS), Extra::Text(Arc::from(terms)));
+            self.set_text(TERMS, Terms::new(me, settings).to_string());
         }
     }
 

@@ -72,6 +72,7 @@ impl State {
 #[derive(Debug, Clone)]
 pub(super) struct Fixture {
     pub(super) member: Member,
+    pub(super) dead: Vec<NodeDesc>,
     pub(super) now: MonoTime,
     pub(super) wall: WallTime,
 }
@@ -82,7 +83,8 @@ impl Fixture {
     }
 
     pub(super) fn with(settings: Settings) -> Fixture {
-        Fixture { member: Member::new(node("b"), settings), now: at(60), wall: wall(60) }
+        let member = Member::new(node("b"), settings);
+        Fixture { member, dead: Vec::new(), now: at(60), wall: wall(60) }
     }
 
     pub(super) fn heartbeat_due(self) -> Fixture {
@@ -104,11 +106,17 @@ impl Fixture {
         for second in 0..=seconds {
             self.member.observe(Some(&state), at(100 + second));
         }
+        self.dead = self.member.dead();
         self
     }
 
+    /// These nodes are dead to it.
+    pub(super) fn without<const N: usize>(self, dead: [&str; N]) -> Fixture {
+        Fixture { dead: nodes(dead), ..self }
+    }
+
     pub(super) fn view(&self) -> View<'_> {
-        let Fixture { member, now, wall } = self;
-        View { member, now: *now, wall: *wall, since: at(0), deadline: at(600), was_spare: false }
+        let Fixture { member, dead, now, wall } = self;
+        View { member, dead, now: *now, wall: *wall, since: at(0), deadline: at(600), was_spare: false }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::event::Signal;
-use super::policy::Policy;
+use super::supervisor::Policy;
 use crate::rendezvous::MonoTime;
 
 /// Where a process is on its way out.

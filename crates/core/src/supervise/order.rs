@@ -1,9 +1,9 @@
 //! What is to be done, and why. Each order prints on one line.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::event::{Exit, LocalRank, Signal};
+use crate::counted;
 
 /// Something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,11 +60,13 @@ pub enum Target {
 }
 
 /// Why the workers are (re)started or stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
     /// Nothing has happened yet.
+    #[error("the job begins")]
     FirstStart,
     /// A worker of this node failed.
+    #[error("worker {} of this node failed ({exit}); restarts left: {left}", worker.0)]
     WorkerFailed {
         /// Which one.
         worker: LocalRank,
@@ -74,35 +76,20 @@ pub enum Reason {
         left: u32,
     },
     /// One of another node failed.
+    #[error("a worker of another node failed")]
     PeerRestarts,
     /// Nodes want to come in.
+    #[error("{} to be let in", if *.0 == 1 { "1 node waits".into() } else { format!("{} nodes wait", .0) })]
     NodesWaiting(u64),
     /// Nodes have gone.
+    #[error("{} left or died", counted(*.0, "node"))]
     NodesLeft(u64),
     /// The others begin a new round.
+    #[error("the other nodes start over")]
     RoundOver,
     /// The others have dropped this node.
+    #[error("the other nodes have dropped this one because they saw no heartbeat from it")]
     Dropped,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::FirstStart => f.write_str("the job begins"),
-            Reason::WorkerFailed { worker: LocalRank(worker), exit, left } => {
-                write!(f, "worker {worker} of this node failed ({exit}); restarts left: {left}")
-            }
-            Reason::PeerRestarts => f.write_str("a worker of another node failed"),
-            Reason::NodesWaiting(1) => f.write_str("1 node waits to be let in"),
-            Reason::NodesWaiting(n) => write!(f, "{n} nodes wait to be let in"),
-            Reason::RoundOver => f.write_str("the other nodes start over"),
-            Reason::Dropped => {
-                f.write_str("the other nodes have dropped this one because they saw no heartbeat from it")
-            }
-            Reason::NodesLeft(1) => f.write_str("1 node left or died"),
-            Reason::NodesLeft(n) => write!(f, "{n} nodes left or died"),
-        }
-    }
 }
 
 /// How a run ended.

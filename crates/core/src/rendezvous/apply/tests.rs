@@ -7,7 +7,7 @@ use super::super::tests::{Fixture, complete, node, nodes, open, wall};
 use super::*;
 
 fn applied(change: Change, state: &State) -> State {
-    apply(change, state, &Fixture::new().view(), &[], &[])
+    apply(change, state, &Fixture::new().view(), &[])
 }
 
 fn ranks(state: &State) -> Vec<(String, i64)> {
@@ -24,7 +24,7 @@ fn the_last_call_starts_with_the_node_that_makes_it_enough() {
 #[test]
 fn the_last_call_is_not_extended_by_whoever_comes_later() {
     let fixture = Fixture::with(Settings::new("job", 2, 9));
-    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &fixture.view(), &[], &[]);
+    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &fixture.view(), &[]);
     assert_eq!(later.deadline, Some(wall(30)));
 }
 
@@ -33,7 +33,7 @@ fn the_last_call_ends_when_there_are_too_few() {
     let fewer = applied(Change::Withdraw, &open(&["a", "b"]).called());
     assert_eq!(fewer.deadline, None);
     let dead =
-        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Fixture::new().view(), &nodes(["a"]), &[]);
+        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Fixture::new().without(["a"]).view(), &[]);
     assert_eq!(dead.deadline, None);
 }
 
@@ -49,7 +49,7 @@ fn the_node_that_makes_it_full_completes_it_and_ranks_are_in_the_order_of_the_no
 #[test]
 fn those_who_asked_are_let_in_along_up_to_max() {
     let asked = nodes(["d", "c", "e", "f"]);
-    let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &[], &asked);
+    let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &asked);
     assert_eq!(ranks(&state), [("b".into(), 0), ("c".into(), 1), ("d".into(), 2)]);
     assert!(state.complete);
 }
@@ -58,7 +58,7 @@ fn those_who_asked_are_let_in_along_up_to_max() {
 fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_heartbeat() {
     let state = open(&["a"]).waiting("b").waiting("c");
     let fixture = Fixture::with(Settings::new("job", 2, 9));
-    let next = apply(Change::AddToParticipants, &state.spare("d"), &fixture.view(), &[], &nodes(["c", "d"]));
+    let next = apply(Change::AddToParticipants, &state.spare("d"), &fixture.view(), &nodes(["c", "d"]));
     assert_eq!(next.participants.len(), 4);
     assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
     assert_eq!(next.last_heartbeats[&node("c")], wall(60));
@@ -67,8 +67,8 @@ fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_hear
 
 #[test]
 fn the_dead_are_not_let_in_even_if_they_asked() {
-    let dead = nodes(["c"]);
-    let next = apply(Change::AddToParticipants, &open(&["a"]), &Fixture::new().view(), &dead, &dead);
+    let next =
+        apply(Change::AddToParticipants, &open(&["a"]), &Fixture::new().without(["c"]).view(), &nodes(["c"]));
     assert_eq!(ranks(&next), [("a".into(), 0), ("b".into(), 0)]);
 }
 
@@ -108,7 +108,7 @@ fn a_heartbeat_is_after_all_that_were_ever_there_and_never_the_same() {
     let gone = applied(Change::Withdraw, &beaten);
     let back = applied(Change::AddToParticipants, &gone);
     assert!(back.last_heartbeats[&node("b")] > ahead, "nobody may take it for what it was before");
-    let alone = apply(Change::KeepAlive, &back, &Fixture::new().view(), &nodes(["a"]), &[]);
+    let alone = apply(Change::KeepAlive, &back, &Fixture::new().without(["a"]).view(), &[]);
     assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
 }
 
@@ -141,7 +141,7 @@ fn a_restored_round_is_as_it_was_and_the_others_wait_for_the_next() {
     round.round = 4;
     let mut fixture = Fixture::new();
     fixture.member.round = Some(Arc::new(round.clone()));
-    let restored = apply(Change::Restore, &open(&["new", "s"]), &fixture.view(), &[], &[]);
+    let restored = apply(Change::Restore, &open(&["new", "s"]), &fixture.view(), &[]);
     assert_eq!((restored.round, restored.complete, restored.deadline), (4, true, None));
     assert_eq!(restored.participants, round.participants);
     assert_eq!(restored.wait_list, [node("new")].into());

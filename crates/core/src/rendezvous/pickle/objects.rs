@@ -3,39 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::StateError;
 use super::reader::{Item, Reader};
 use crate::error::printable;
-use crate::rendezvous::error::StateError;
 use crate::rendezvous::state::{Extra, NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
-const NODE_FIELDS: [&str; 3] = ["addr", "pid", "local_id"];
-const STATE_FIELDS: [&str; 8] = [
-    "round",
-    "complete",
-    "deadline",
-    "closed",
-    "participants",
-    "wait_list",
-    "redundancy_list",
-    "last_heartbeats",
-];
-
 pub(super) fn node(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<NodeDesc, StateError> {
-    let object = Object { name: "node", attributes, reader };
-    // Nodes are compared by all they are made of, so a part we don't know can't be passed over.
-    if let Some((name, _)) = object.others(&NODE_FIELDS).next() {
-        return Err(object.unknown(name));
-    }
+    let mut object = Object::new("node", reader, attributes)?;
     let addr = object.field("addr", text)?;
     reader.within(addr.len(), reader.limits.host_len, "bytes of an address")?;
-    Ok(NodeDesc::new(addr, object.field("pid", int)?, object.field("local_id", int)?))
+    let node = NodeDesc::new(addr, object.field("pid", int)?, object.field("local_id", int)?);
+    // Nodes are compared by all they are made of, so a part we don't know can't be passed over.
+    match object.attributes.first() {
+        Some((name, _)) => Err(object.unknown(name)),
+        None => Ok(node),
+    }
 }
 
 /// Returns the state with these attributes, and whether a torch without a redundancy list has written it.
 pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(State, bool), StateError> {
-    let object = Object { name: "state", attributes, reader };
-    let is_old = object.find("redundancy_list").is_none();
+    let mut object = Object::new("state", reader, attributes)?;
+    let is_old = object.attributes.iter().all(|(name, _)| *name != "redundancy_list");
     let state = State {
         round: object.field("round", |item| u64::try_from(int(item)?).map_err(|_| "an int from 0 on"))?,
         complete: object.field("complete", bool)?,
@@ -48,7 +37,7 @@ pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(Sta
         wait_list: object.set("wait_list")?,
         redundancy_list: if is_old { BTreeSet::new() } else { object.set("redundancy_list")? },
         last_heartbeats: object.dict("last_heartbeats", time)?,
-        extra: object.extra()?,
+        extra: object.rest()?,
     };
     Ok((state, is_old))
 }
@@ -76,38 +65,44 @@ fn time(item: Item<'_>) -> Result<WallTime, Wanted> {
 /// An object that is being put together.
 struct Object<'r, 'a> {
     name: &'static str,
-    attributes: &'r [Item<'a>],
     reader: &'r Reader<'a>,
+    /// The attributes that have not been read yet.
+    attributes: Vec<(&'a str, Item<'a>)>,
 }
 
 impl<'r, 'a> Object<'r, 'a> {
-    fn pairs(&self) -> impl DoubleEndedIterator<Item = (Item<'a>, Item<'a>)> + use<'r, 'a> {
-        self.attributes.as_chunks().0.iter().map(|[key, value]| (*key, *value))
+    /// `attributes` are names and values in turn.
+    fn new(
+        name: &'static str,
+        reader: &'r Reader<'a>,
+        attributes: &[Item<'a>],
+    ) -> Result<Object<'r, 'a>, StateError> {
+        let named = |[name, value]: &[Item<'a>; 2]| match name {
+            Item::Text(name) => Ok((*name, *value)),
+            _ => Err(reader.malformed("an attribute without a name")),
+        };
+        let attributes = attributes.as_chunks().0.iter().map(named).collect::<Result<_, _>>()?;
+        Ok(Object { name, reader, attributes })
     }
 
-    /// The attributes that are none of these.
-    fn others(&self, known: &'static [&str]) -> impl Iterator<Item = (Item<'a>, Item<'a>)> + use<'r, 'a> {
-        self.pairs().filter(|(key, _)| !matches!(key, Item::Text(name) if known.contains(name)))
-    }
-
-    /// As in Python, the later of two attributes with the same name counts.
-    fn find(&self, field: &str) -> Option<Item<'a>> {
-        self.pairs().rfind(|(key, _)| text(*key) == Ok(field)).map(|(_, value)| value)
+    /// Takes the attribute with this name. As in Python, the later of two with the same name counts.
+    fn take(&mut self, field: &str) -> Option<Item<'a>> {
+        self.attributes.extract_if(.., |(name, _)| *name == field).last().map(|(_, value)| value)
     }
 
     fn field<T>(
-        &self,
+        &mut self,
         field: &str,
         read: impl FnOnce(Item<'a>) -> Result<T, Wanted>,
     ) -> Result<T, StateError> {
-        match self.find(field) {
+        match self.take(field) {
             Some(item) => read(item).map_err(|wanted| self.wrong(field, wanted)),
             None => Err(self.reader.malformed(format!("{} without {field}", self.name))),
         }
     }
 
     fn dict<V>(
-        &self,
+        &mut self,
         field: &str,
         read: impl Fn(Item<'a>) -> Result<V, Wanted>,
     ) -> Result<BTreeMap<NodeDesc, V>, StateError> {
@@ -120,7 +115,7 @@ impl<'r, 'a> Object<'r, 'a> {
         entries.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
     }
 
-    fn set(&self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
+    fn set(&mut self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
         let index = self.field(field, |item| match item {
             Item::Set(index) => Ok(index),
             _ => Err("a set"),
@@ -144,21 +139,21 @@ impl<'r, 'a> Object<'r, 'a> {
         }
     }
 
-    fn extra(&self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
+    /// Returns the attributes that are left, which we don't know.
+    fn rest(self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
         let (mut extra, mut bytes) = (BTreeMap::new(), 0);
-        for (key, value) in self.others(&STATE_FIELDS) {
-            let Item::Text(name) = key else { return Err(self.unknown(key)) };
-            bytes += name.len() + text(value).map_or(0, str::len);
+        for (name, value) in &self.attributes {
+            bytes += name.len() + text(*value).map_or(0, str::len);
             self.reader.within(bytes, self.reader.limits.state_extra, "bytes of unknown attributes")?;
-            let value = match value {
+            let value = match *value {
                 Item::None => Extra::None,
                 Item::Bool(value) => Extra::Bool(value),
                 Item::Int(value) => Extra::Int(value),
                 Item::Text(value) => Extra::Text(value.into()),
                 Item::Time(value) => Extra::Time(value),
-                _ => return Err(self.unknown(key)),
+                _ => return Err(self.unknown(name)),
             };
-            extra.insert(name.into(), value);
+            extra.insert((*name).into(), value);
         }
         Ok(extra)
     }
@@ -167,8 +162,8 @@ impl<'r, 'a> Object<'r, 'a> {
         self.reader.malformed(format!("{field} of {} that is not {wanted}", self.name))
     }
 
-    fn unknown(&self, name: Item<'_>) -> StateError {
-        let name = text(name).map_or("without a name".into(), |name| printable(name.as_bytes()));
+    fn unknown(&self, name: &str) -> StateError {
+        let name = printable(name.as_bytes());
         self.reader.malformed(format!("unknown attribute {name} of {} that can't be kept", self.name))
     }
 }

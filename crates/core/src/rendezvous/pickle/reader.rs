@@ -3,11 +3,10 @@
 //! It carries out one opcode after the other and never calls itself, so depth costs nothing. What an object must be made
 //! of is said in `objects`.
 
-use super::{objects, opcode as op};
+use super::{StateError, objects, opcode as op};
 use crate::counted;
 use crate::error::printable;
 use crate::limits::Limits;
-use crate::rendezvous::error::StateError;
 use crate::rendezvous::state::{NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 

@@ -92,7 +92,7 @@ fn who_was_away_in_between_starts_anew() {
 }
 
 #[test]
-fn of_many_looks_in_a_row_only_the_last_is_kept_and_still_nobody_dies_late() {
+fn of_many_states_only_the_last_is_kept_and_still_no_node_dies_late() {
     let mut watch = Watch::default();
     let mut state = open(&["a", "b"]);
     let (mut died, mut seen) = (None, Vec::new());
@@ -112,7 +112,7 @@ fn of_many_looks_in_a_row_only_the_last_is_kept_and_still_nobody_dies_late() {
         }
     }
     let late = died.unwrap().since(at(15));
-    assert!(late <= LIMIT / MOST_SIGHTS, "late by {late:?}");
+    assert!(late <= LIMIT / MOST_RECORDED, "late by {late:?}");
 }
 
 #[test]

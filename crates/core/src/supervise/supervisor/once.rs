@@ -1,11 +1,10 @@
 //! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
 
-use super::{Phase, Supervisor, Then};
+use super::{Phase, Policy, Supervisor, Then};
 use crate::rendezvous::{Membership, MonoTime};
 use crate::supervise::event::{Event, LocalRank};
 use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
 use crate::supervise::peers::Reports;
-use crate::supervise::policy::Policy;
 
 impl Supervisor {
     pub(super) fn while_running_once(&mut self, event: Event) {
