@@ -38,7 +38,7 @@ pub use decide::{Goal, ROLLBACK};
 pub use member::{CALL_TIMEOUT, Member};
 pub use membership::{Joined, LossCause, Lost, Membership};
 pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
-pub use outage::{Outage, Tolerance};
+pub use outage::Outage;
 pub use pickle::StateError;
 pub use pursuit::{POLL, Pursuit};
 pub use reason::Reason;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::membership::{Joined, Membership};
+use super::membership::Joined;
 use super::outage::Outage;
 use super::settings::Settings;
 use super::state::{NodeDesc, State};
@@ -90,11 +90,6 @@ impl Member {
     pub fn current(&self, state: Option<&Arc<State>>) -> Arc<State> {
         let round = self.round.as_ref().filter(|_| self.is_ahead);
         round.or(state).cloned().unwrap_or_default()
-    }
-
-    /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
-    pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
-        Membership::new(&self.me, joined, state, &self.settings)
     }
 
     /// The other nodes that have shown no sign of life for too long.

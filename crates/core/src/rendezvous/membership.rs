@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::member::Member;
 use super::reason::names;
-use super::settings::Settings;
 use super::state::{NodeDesc, State};
 
 /// The round that a node has joined, as it was when the node joined it.
@@ -72,9 +72,9 @@ pub enum LossCause {
     Silent(Duration),
 }
 
-impl Membership {
-    /// The membership that `state` shows to node `me`, which has joined the round `joined`.
-    pub fn new(me: &NodeDesc, joined: Option<&Joined>, state: &State, settings: &Settings) -> Membership {
+impl Member {
+    /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
+    pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
         let nodes = joined.map_or(&[][..], |joined| &joined.nodes);
         let is_current = joined.is_some_and(|joined| joined.round == state.round);
         let is_in = |node: &&NodeDesc| is_current && state.participants.contains_key(*node);
@@ -87,11 +87,11 @@ impl Membership {
         Membership {
             round: joined.map(|joined| joined.round),
             is_round_over: is_over || is_wanted && !state.closed,
-            is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(me),
+            is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(&self.me),
             lost: joined.filter(|_| !lost.is_empty()).map(|joined| Lost {
                 nodes: lost,
                 cause: match state.leavers() == joined.leavers {
-                    true => LossCause::Silent(settings.keep_alive_limit()),
+                    true => LossCause::Silent(self.settings.keep_alive_limit()),
                     false => LossCause::Left,
                 },
             }),
@@ -103,7 +103,9 @@ impl Membership {
             closed_by: state.closed_by(),
         }
     }
+}
 
+impl Membership {
     /// How many nodes the round was completed with.
     pub fn world_size(&self) -> u64 {
         let lost = self.lost.as_ref().map_or(0, |lost| lost.nodes.len());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::operation::Fault;
+use super::operation::{Fault, Notice};
 use super::settings::Settings;
 use super::time::MonoTime;
 
@@ -24,27 +24,20 @@ pub struct Outage {
     next_warning: Duration,
 }
 
-/// What to do about a call that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tolerance {
-    /// Repeat the call without a warning.
-    Quiet,
-    /// Repeat the call, and warn that the outage has lasted this long.
-    Warn(Duration),
-    /// Give up: the outage has lasted this long, which is longer than allowed.
-    GiveUp(Duration),
-}
-
 impl Outage {
-    /// Records that a call begun at `began` failed at `now`. An outage may last for `store_outage_timeout`, and a state that
-    /// can't be read for 10 s.
+    /// Records that a call begun at `began` failed at `now`. Returns a warning if one is due.
+    ///
+    /// # Errors
+    ///
+    /// Fails with how long the outage has lasted, if that is longer than allowed: `store_outage_timeout`, or 10 s for a state
+    /// that can't be read. Otherwise the call is to be repeated.
     pub fn handle_failure(
         &mut self,
         fault: Fault,
         began: MonoTime,
         now: MonoTime,
         settings: &Settings,
-    ) -> Tolerance {
+    ) -> Result<Option<Notice>, Duration> {
         let (limit, first_warning) = match fault {
             Fault::Outage => (settings.store_outage_timeout, FIRST_WARNING_GRACE),
             Fault::Corrupt => (CORRUPT_TIMEOUT, Duration::ZERO),
@@ -54,13 +47,13 @@ impl Outage {
         }
         let lasted = self.failing.map_or(Duration::ZERO, |(_, since)| now.since(since));
         if lasted >= limit {
-            return Tolerance::GiveUp(lasted);
+            return Err(lasted);
         }
         if lasted < self.next_warning {
-            return Tolerance::Quiet;
+            return Ok(None);
         }
         self.next_warning = 2 * lasted.max(FIRST_WARNING_GRACE);
-        Tolerance::Warn(lasted)
+        Ok(Some(Notice::Failing { fault, lasted }))
     }
 
     /// Returns how long the store has not answered; zero while it answers.
@@ -77,10 +70,11 @@ impl Outage {
     }
 
     /// Records that a call succeeded. Returns how long the outage lasted, if it was long enough for a warning.
-    pub fn handle_answer(&mut self, now: MonoTime) -> Option<Duration> {
+    pub fn handle_answer(&mut self, now: MonoTime) -> Option<Notice> {
         let lasted = self.lasted(now);
         let (fault, _) = self.failing.take()?;
-        (fault == Fault::Outage && self.next_warning > FIRST_WARNING_GRACE).then_some(lasted)
+        let was_reported = fault == Fault::Outage && self.next_warning > FIRST_WARNING_GRACE;
+        was_reported.then_some(Notice::StoreAnswers { lasted })
     }
 }
 
@@ -89,8 +83,12 @@ mod tests {
     use super::super::tests::at;
     use super::*;
 
-    fn fail(outage: &mut Outage, fault: Fault, began: u64, now: u64) -> Tolerance {
+    fn fail(outage: &mut Outage, fault: Fault, began: u64, now: u64) -> Result<Option<Notice>, Duration> {
         outage.handle_failure(fault, at(began), at(now), &Settings::new("job", 1, 1))
+    }
+
+    fn failing(fault: Fault, lasted: u64) -> Option<Notice> {
+        Some(Notice::Failing { fault, lasted: seconds(lasted) })
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -102,33 +100,34 @@ mod tests {
         let mut outage = Outage::default();
         let warned: Vec<u64> = (1..600)
             .filter(|second| {
-                let tolerance = fail(&mut outage, Fault::Outage, second - 1, *second);
-                tolerance == Tolerance::Warn(seconds(*second))
+                let warning = fail(&mut outage, Fault::Outage, second - 1, *second).unwrap();
+                assert!(warning.is_none() || warning == failing(Fault::Outage, *second));
+                warning.is_some()
             })
             .collect();
         assert_eq!(warned, [5, 10, 20, 40, 80, 160, 320]);
-        assert_eq!(fail(&mut outage, Fault::Outage, 599, 600), Tolerance::GiveUp(seconds(600)));
-        assert_eq!(outage.handle_answer(at(700)), Some(seconds(700)));
+        assert_eq!(fail(&mut outage, Fault::Outage, 599, 600), Err(seconds(600)));
+        assert_eq!(outage.handle_answer(at(700)), Some(Notice::StoreAnswers { lasted: seconds(700) }));
     }
 
     #[test]
     fn an_answer_ends_an_outage_and_a_short_one_is_not_mentioned() {
         let mut outage = Outage::default();
         assert_eq!(outage.handle_answer(at(1)), None);
-        assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Tolerance::Quiet);
+        assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Ok(None));
         assert_eq!(outage.handle_answer(at(4)), None);
-        assert_eq!(fail(&mut outage, Fault::Outage, 500, 504), Tolerance::Quiet);
-        assert_eq!(fail(&mut outage, Fault::Outage, 504, 1100), Tolerance::GiveUp(seconds(600)));
+        assert_eq!(fail(&mut outage, Fault::Outage, 500, 504), Ok(None));
+        assert_eq!(fail(&mut outage, Fault::Outage, 504, 1100), Err(seconds(600)));
     }
 
     #[test]
     fn a_state_that_cannot_be_read_is_warned_about_at_once_and_tolerated_for_10_s() {
         let mut outage = Outage::default();
-        assert_eq!(fail(&mut outage, Fault::Outage, 0, 4), Tolerance::Quiet);
-        assert_eq!(fail(&mut outage, Fault::Corrupt, 4, 4), Tolerance::Warn(Duration::ZERO));
+        assert_eq!(fail(&mut outage, Fault::Outage, 0, 4), Ok(None));
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 4, 4), Ok(failing(Fault::Corrupt, 0)));
         assert!(outage.lasted(at(5)).is_zero(), "the store has answered");
-        assert_eq!(fail(&mut outage, Fault::Corrupt, 12, 13), Tolerance::Quiet);
-        assert_eq!(fail(&mut outage, Fault::Corrupt, 13, 14), Tolerance::GiveUp(seconds(10)));
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 12, 13), Ok(None));
+        assert_eq!(fail(&mut outage, Fault::Corrupt, 13, 14), Err(seconds(10)));
         assert_eq!(outage.handle_answer(at(15)), None);
     }
 }

@@ -11,7 +11,6 @@ use super::decide::{Change, Decision, Goal, ROLLBACK, View, decide};
 use super::member::Member;
 use super::membership::Joined;
 use super::operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
-use super::outage::Tolerance;
 use super::reason::Reason;
 use super::state::{NodeDesc, State};
 use super::time::MonoTime;
@@ -154,9 +153,7 @@ impl Pursuit {
             _ => {}
         }
         let took = now.mono.since(began);
-        if let Some(lasted) = member.outage.handle_answer(now.mono) {
-            self.notices.push_back(Notice::StoreAnswers { lasted });
-        }
+        self.notices.extend(member.outage.handle_answer(now.mono));
         match (pending, outcome) {
             (Pending::Read, Outcome::Cell(cell)) => {
                 member.observe(cell.state.as_ref(), now.mono);
@@ -376,9 +373,8 @@ impl Pursuit {
             return Operation::End(End::Error);
         }
         match member.outage.handle_failure(fault, began, now, &member.settings) {
-            Tolerance::Quiet => {}
-            Tolerance::Warn(lasted) => self.notices.push_back(Notice::Failing { fault, lasted }),
-            Tolerance::GiveUp(lasted) => return Operation::End(End::Outage(lasted)),
+            Ok(warning) => self.notices.extend(warning),
+            Err(lasted) => return Operation::End(End::Outage(lasted)),
         }
         if member.outage.is_host_gone(now) {
             self.pending = Pending::Host;

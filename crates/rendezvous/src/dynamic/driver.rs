@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
     Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
-    Outcome, Phase, Pursuit, Reason, Settings, Signal, State, StateError, Tolerance, WallTime, keys, pickle,
+    Outcome, Phase, Pursuit, Reason, Settings, Signal, State, StateError, WallTime, keys, pickle,
 };
 use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
 
@@ -178,11 +178,10 @@ impl Driver {
             return Err(self.interrupted());
         }
         let Some(fault) = fault_of(&error) else { return Err(error) };
-        let tolerance = self.member().outage.handle_failure(fault, began, self.now(), &self.settings);
-        match tolerance {
-            Tolerance::Quiet => {}
-            Tolerance::Warn(lasted) => self.log(&Notice::Failing { fault, lasted }, Some(&error)),
-            Tolerance::GiveUp(lasted) => return Err(error.after_outage(lasted)),
+        let tolerated = self.member().outage.handle_failure(fault, began, self.now(), &self.settings);
+        match tolerated {
+            Ok(warning) => warning.iter().for_each(|warning| self.log(warning, Some(&error))),
+            Err(lasted) => return Err(error.after_outage(lasted)),
         }
         Ok(())
     }
@@ -190,10 +189,8 @@ impl Driver {
     /// Records that the store has answered a call begun at `began`.
     pub(super) fn answered(&self, began: MonoTime) {
         self.measure(began);
-        let lasted = self.member().outage.handle_answer(self.now());
-        if let Some(lasted) = lasted {
-            self.log(&Notice::StoreAnswers { lasted }, None);
-        }
+        let notice = self.member().outage.handle_answer(self.now());
+        notice.iter().for_each(|notice| self.log(notice, None));
     }
 
     fn measure(&self, began: MonoTime) {

@@ -1,9 +1,10 @@
+use super::super::settings::Settings;
 use super::super::tests::{complete, node, nodes};
 use super::*;
 
 fn seen(state: &State) -> Membership {
     let joined = Joined::of(&complete(&["a", "b", "c"]));
-    Membership::new(&node("b"), Some(&joined), state, &Settings::new("job", 2, 3))
+    Member::new(node("b"), Settings::new("job", 2, 3)).membership(Some(&joined), state)
 }
 
 #[test]
