@@ -10,7 +10,7 @@ mod operand;
 mod operation;
 mod reply;
 
-pub use decoder::{Decoded, Frame, ReplyDecoder, RequestDecoder};
+pub use decoder::{Decoded, ReplyDecoder, RequestDecoder};
 pub use list::{KeyList, List, PairList};
 pub use operand::Payload;
 pub use operation::{Op, Request};

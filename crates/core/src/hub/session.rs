@@ -5,15 +5,14 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::error::WireError;
 use crate::limits::Limits;
-use crate::wire::{Decoded, Frame, MAGIC, Op, Request, RequestDecoder};
+use crate::wire::{Decoded, MAGIC, Op, Request, RequestDecoder};
 
 /// Approximate bytes of a request held back beyond its own: its slot in the queue, and its allocation.
 const DEFERRED_OVERHEAD: usize = 80;
-
-/// Capacity that the queue of deferred requests keeps when it becomes empty.
-const DEFERRED_KEPT: usize = 64;
 
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
@@ -21,7 +20,7 @@ pub(super) struct Session {
     decoder: RequestDecoder,
     validated: bool,
     /// Requests behind a blocked one.
-    deferred: VecDeque<Frame>,
+    deferred: VecDeque<Bytes>,
     deferred_bytes: usize,
     /// Bytes that follow the deferred requests. They are parsed once the peer has taken its replies.
     unparsed: Vec<u8>,
@@ -47,8 +46,13 @@ impl Session {
         limits: &Limits,
         is_blocked: bool,
     ) -> Result<Option<Decoded<'a>>, WireError> {
-        if !is_blocked && let Some(frame) = self.pop_deferred() {
-            return Ok(Some(Decoded::InPieces(frame)));
+        if !is_blocked && let Some(request) = self.deferred.pop_front() {
+            self.deferred_bytes -= request.len() + DEFERRED_OVERHEAD;
+            if self.deferred.is_empty() {
+                // Free the queue: idle connections must stay small.
+                self.deferred = VecDeque::new();
+            }
+            return Ok(Some(Decoded::Owned(request)));
         }
         loop {
             self.check_first_byte(input)?;
@@ -58,9 +62,9 @@ impl Session {
                 Request::Validate { magic } => return Err(WireError::BadMagic { found: magic }),
                 request if !is_blocked || request == Request::CancelWait => return Ok(Some(decoded)),
                 _ => {
-                    let frame = decoded.into_frame();
-                    self.deferred_bytes += frame.len() + DEFERRED_OVERHEAD;
-                    self.deferred.push_back(frame);
+                    let request = decoded.into_owned();
+                    self.deferred_bytes += request.len() + DEFERRED_OVERHEAD;
+                    self.deferred.push_back(request);
                 }
             }
         }
@@ -77,16 +81,6 @@ impl Session {
             (true, true) => Err(WireError::ValidatedTwice),
             _ => Ok(()),
         }
-    }
-
-    fn pop_deferred(&mut self) -> Option<Frame> {
-        let frame = self.deferred.pop_front()?;
-        self.deferred_bytes -= frame.len() + DEFERRED_OVERHEAD;
-        if self.deferred.is_empty() {
-            // Free the capacity of a long queue: idle connections must stay small.
-            self.deferred.shrink_to(DEFERRED_KEPT);
-        }
-        Some(frame)
     }
 
     /// Keeps bytes for which the caller has no use yet.

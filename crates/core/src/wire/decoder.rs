@@ -11,53 +11,33 @@ use super::reply::{Reply, ReplyKind};
 use crate::error::WireError;
 use crate::limits::Limits;
 
-/// A whole message in a buffer of its own.
-#[derive(Debug, Clone)]
-pub struct Frame(Bytes);
-
-impl Frame {
-    /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the request. A large value in it shares the buffer of the frame.
-    pub fn request(&self) -> Request<'_> {
-        read_checked(Walk::over_checked(&self.0, Some(&self.0)))
-    }
-}
-
-fn read_checked(mut walk: Walk<'_>) -> Request<'_> {
-    Request::read(&mut walk).expect("a decoder has checked the bytes")
-}
-
 /// A whole message taken off a stream.
 #[derive(Debug)]
 pub enum Decoded<'a> {
     /// The bytes of a message that lies in the input.
     InPlace(&'a [u8]),
-    /// A message that arrived in pieces.
-    InPieces(Frame),
+    /// A message in a buffer of its own, which a large value in it may share.
+    Owned(Bytes),
 }
 
 impl Decoded<'_> {
     fn walk(&self) -> Walk<'_> {
         match self {
             Decoded::InPlace(bytes) => Walk::over_checked(bytes, None),
-            Decoded::InPieces(Frame(bytes)) => Walk::over_checked(bytes, Some(bytes)),
+            Decoded::Owned(bytes) => Walk::over_checked(bytes, Some(bytes)),
         }
     }
 
     /// Returns the request.
     pub fn request(&self) -> Request<'_> {
-        read_checked(self.walk())
+        Request::read(&mut self.walk()).expect("a decoder has checked the bytes")
     }
 
     /// Returns the message in a buffer of its own.
-    pub(crate) fn into_frame(self) -> Frame {
+    pub(crate) fn into_owned(self) -> Bytes {
         match self {
-            Decoded::InPlace(bytes) => Frame(Bytes::copy_from_slice(bytes)),
-            Decoded::InPieces(frame) => frame,
+            Decoded::InPlace(bytes) => Bytes::copy_from_slice(bytes),
+            Decoded::Owned(bytes) => bytes,
         }
     }
 }
@@ -173,7 +153,7 @@ impl Stream {
                 return Ok(None);
             }
             let bytes = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-            return Ok(Some(Decoded::InPieces(Frame(bytes.into()))));
+            return Ok(Some(Decoded::Owned(bytes.into())));
         }
         match measure(input, bounds, Walked::Nothing, skip)? {
             Extent::Whole(len) => {

@@ -179,7 +179,7 @@ fn held_counts_the_incomplete_and_the_held_back() {
 fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS; 1000], true);
-    assert!(session.held() > 1000 * size_of::<Frame>());
+    assert!(session.held() > 1000 * size_of::<Bytes>());
 }
 
 #[test]

@@ -338,7 +338,7 @@ fn what_has_been_walked_through_is_not_walked_through_again() {
     let walked = half - 100;
     partial.bytes[9..walked].fill(0xff);
     let frame = decoder.next(&mut &bytes[half..], &Limits::default()).unwrap().unwrap();
-    assert_eq!(frame.into_frame().0[walked..], bytes[walked..]);
+    assert_eq!(frame.into_owned()[walked..], bytes[walked..]);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn a_frame_to_keep_reads_as_the_one_it_was_made_of() {
     for request in every_request() {
         let bytes = encoded(&request);
         let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
-        assert_eq!(frame.into_frame().request(), request);
+        assert_eq!(Decoded::Owned(frame.into_owned()).request(), request);
     }
 }
 
