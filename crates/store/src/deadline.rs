@@ -19,32 +19,32 @@ pub fn now() -> Duration {
 pub(crate) struct AtomicTimeout(AtomicU64);
 
 impl AtomicTimeout {
-    /// Stands for no timeout.
-    const NONE: u64 = u64::MAX;
-
     pub(crate) fn new(timeout: Option<Duration>) -> AtomicTimeout {
-        let shared = AtomicTimeout(AtomicU64::default());
-        shared.store(timeout);
-        shared
+        AtomicTimeout(micros(timeout).into())
     }
 
     pub(crate) fn load(&self) -> Option<Duration> {
-        match self.0.load(Ordering::Relaxed) {
-            AtomicTimeout::NONE => None,
-            micros => Some(Duration::from_micros(micros)),
-        }
+        let micros = self.0.load(Ordering::Relaxed);
+        (micros != u64::MAX).then(|| Duration::from_micros(micros))
     }
 
-    /// Sets the timeout, in microseconds: a longer one than 500,000 years is cut to that.
     pub(crate) fn store(&self, timeout: Option<Duration>) {
-        let longest = AtomicTimeout::NONE - 1;
-        let micros =
-            timeout.map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(longest).min(longest));
-        self.0.store(micros.unwrap_or(AtomicTimeout::NONE), Ordering::Relaxed);
+        self.0.store(micros(timeout), Ordering::Relaxed);
     }
 }
 
-/// Returns a number that peers can't guess, from the hash seeds that the standard library draws from the system.
+impl Clone for AtomicTimeout {
+    fn clone(&self) -> AtomicTimeout {
+        AtomicTimeout::new(self.load())
+    }
+}
+
+/// A timeout in microseconds, at most 500,000 years. The greatest number stands for no timeout.
+fn micros(timeout: Option<Duration>) -> u64 {
+    let micros = |timeout: Duration| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1);
+    timeout.map_or(u64::MAX, micros)
+}
+
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

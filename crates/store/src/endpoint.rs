@@ -12,9 +12,6 @@ use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline, 
 use crate::deadline::{now, pause};
 use crate::error::{Context, Result, StoreError, StoreKind};
 
-/// Interval at which a name server that has not answered is reported.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-
 /// A host name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
@@ -35,7 +32,7 @@ impl Endpoint {
     /// server has its own idea of time.
     pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
         let deadline = Deadline::after(now(), timeout.into());
-        self.resolve_until(&deadline, &mut |_| {}).map_err(|fault| self.unresolvable(fault))
+        self.resolve_until(&deadline).map_err(|fault| self.unresolvable(fault))
     }
 
     /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
@@ -51,7 +48,7 @@ impl Endpoint {
         let deadline = Deadline::after(now(), timeout.into()).or_cancelled(cancellation);
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
-            match self.resolve_until(&deadline, &mut |_| {}) {
+            match self.resolve_until(&deadline) {
                 Err(fault) if deadline.has_passed(now()) => return Err(self.unresolvable(fault)),
                 Err(_) => pause(&mut backoff, &deadline),
                 Ok(_) => return Ok(()),
@@ -59,33 +56,22 @@ impl Endpoint {
         }
     }
 
-    /// The addresses to connect to. `on_silence` is called about once per second while the name server has not answered.
-    pub(crate) fn resolve_until(
-        &self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<Vec<SocketAddr>, ConnectionFault> {
+    /// The addresses to connect to, or what went wrong before the deadline.
+    pub(crate) fn resolve_until(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>, ConnectionFault> {
         if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
             return self.look_up();
         }
         let endpoint = self.clone();
         let (answer, answered) = mpsc::channel();
         std::thread::spawn(move || answer.send(endpoint.look_up()));
-        let start = now();
-        loop {
-            let slice = deadline.slice(now()).map_or(SILENCE_INTERVAL, |slice| slice.min(SILENCE_INTERVAL));
-            if slice.is_zero() {
-                return Err(self.fault("the name server did not answer in time"));
-            }
-            match answered.recv_timeout(slice) {
+        while !deadline.has_passed(now()) {
+            match answered.recv_timeout(deadline.slice(now()).unwrap_or(Duration::MAX)) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.fault("the lookup failed")),
                 Err(RecvTimeoutError::Timeout) => deadline.on_wait(),
             }
-            if now() - start >= SILENCE_INTERVAL {
-                on_silence(self.fault("the name server has not answered yet"));
-            }
         }
+        Err(self.fault("the name server did not answer in time"))
     }
 
     fn look_up(&self) -> Result<Vec<SocketAddr>, ConnectionFault> {

@@ -370,16 +370,13 @@ fn not_listening(address: &str, error: &io::Error) -> String {
 }
 
 fn unsupported(context: &Context, since: Option<&'static str>) -> String {
-    let op = context.op();
-    let Some(since) = since else { return format!("{} does not support {op}", context.store) };
-    let libuv = match context.op {
-        Some(Op::QueuePush | Op::QueuePop | Op::QueueLen) => " (with `use_libuv`)",
-        _ => "",
-    };
-    format!(
-        "{op} is not supported by the server at {}\nhint: torch's servers support it from {since} on{libuv}, rallypoint's always",
-        context.peer
-    )
+    let (op, peer) = (context.op(), &context.peer);
+    match since {
+        None => format!("{} does not support {op}", context.store),
+        Some(since) => format!(
+            "{op} is not supported by the server at {peer}\nhint: torch's servers support it from {since}, rallypoint's always"
+        ),
+    }
 }
 
 /// All of these, with `separator` between them.

@@ -82,32 +82,12 @@ impl TcpStoreOptions {
 ///
 /// It may be used from many threads; a thread that waits doesn't hold up the others. A clone shares the connections, but has
 /// a timeout of its own. The server that a store started lives as long as the store and its clones.
+#[derive(Debug, Clone)]
 pub struct TcpStore {
     client: Arc<Client<Sockets>>,
     timeout: AtomicTimeout,
     cancellation: Option<Arc<dyn Cancellation>>,
     server: Option<Arc<TcpStoreServer>>,
-}
-
-impl Clone for TcpStore {
-    fn clone(&self) -> TcpStore {
-        TcpStore {
-            client: Arc::clone(&self.client),
-            timeout: AtomicTimeout::new(self.timeout()),
-            cancellation: self.cancellation.clone(),
-            server: self.server.clone(),
-        }
-    }
-}
-
-impl std::fmt::Debug for TcpStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TcpStore")
-            .field("endpoint", &self.endpoint().to_string())
-            .field("server", &self.client.server().identity())
-            .field("serves", &self.server.is_some())
-            .finish_non_exhaustive()
-    }
 }
 
 impl TcpStore {
@@ -127,7 +107,7 @@ impl TcpStore {
     }
 
     /// As [`TcpStore::open`]. `report` is called after each failed attempt to connect, and once per second while a server
-    /// that accepted the connection, or a name server, has not answered.
+    /// that accepted the connection has not answered.
     pub fn open_reporting(
         options: TcpStoreOptions,
         report: &mut dyn FnMut(&ConnectionFault),
@@ -164,7 +144,7 @@ impl TcpStore {
             server,
         };
         let failed = |failure| store.error(None, &[], failure, &deadline);
-        ready(store.client.connect(&deadline, &mut |fault| report(&fault))).map_err(failed)?;
+        ready(store.client.connect(&deadline, report)).map_err(failed)?;
         if let Some(world_size) = options.world_size.filter(|_| options.wait_for_workers) {
             let joined = ready(store.client.count_worker(&deadline)).map_err(failed)?;
             if store.server.is_some() {
@@ -187,7 +167,7 @@ impl TcpStore {
 
     /// A clone whose server was just reached.
     pub fn another(&self) -> Result<TcpStore> {
-        let deadline = self.deadline_after(self.timeout());
+        let deadline = self.deadline();
         let connected = ready(self.client.connect(&deadline, &mut |_| {}));
         connected.map_err(|failure| self.error(None, &[], failure, &deadline))?;
         Ok(self.clone())
@@ -227,8 +207,10 @@ impl TcpStore {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours.
+    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
+    /// if no operation has identified it yet and it does not answer.
     pub fn server_identity(&self) -> Option<String> {
+        ready(self.client.identify(&self.deadline())).ok()?;
         self.client.server().identity().map(String::from)
     }
 
@@ -248,8 +230,13 @@ impl TcpStore {
         &self.client.io().endpoint
     }
 
-    fn deadline_after(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone())
+    /// A clone with this timeout.
+    fn within(&self, timeout: Option<Duration>) -> TcpStore {
+        TcpStore { timeout: AtomicTimeout::new(timeout), ..self.clone() }
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(now(), self.timeout()).or_cancelled(self.cancellation.clone())
     }
 
     /// The error for a call that failed. `op` is `None` if the store was being opened.

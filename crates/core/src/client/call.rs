@@ -11,7 +11,7 @@ use crate::error::WireError;
 use crate::wire::{Op, Request};
 
 /// Called with the reason why there is no connection yet.
-pub(super) type Report<'a> = &'a mut dyn FnMut(ConnectionFault);
+pub(super) type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
 /// What to do when no process listens at any address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +35,11 @@ const PROBE_KEY: &[u8] = b"rallypoint/probe";
 impl<I: Io> Client<I> {
     /// Makes a first connection, waiting for the server to appear.
     ///
-    /// `report` is called after each failed attempt, and once per second while the server or the name server is silent.
+    /// `report` is called after each failed attempt, and once per second while the server is silent.
     pub async fn connect(
         &self,
         deadline: &Deadline,
-        report: &mut dyn FnMut(ConnectionFault),
+        report: &mut dyn FnMut(&ConnectionFault),
     ) -> Result<(), Failure> {
         let connection = self.checkout(deadline, OnRefused::Wait, report).await?;
         self.put_back(connection);
@@ -73,9 +73,19 @@ impl<I: Io> Client<I> {
                 }
                 (Err(failure), _) => return Err(failure),
             };
-            (connection.deadline, connection.is_repeatable) = (deadline.clone(), op.is_repeatable());
             let started = now();
-            let broken = match attempt(&mut connection).await {
+            connection.deadline = patience;
+            let recognized = match connection.is_recognized {
+                true => Ok(()),
+                false => self.recognize(&mut connection, &mut |_| {}).await,
+            };
+            self.check_reset()?;
+            (connection.deadline, connection.is_repeatable) = (deadline.clone(), op.is_repeatable());
+            let attempted = match recognized {
+                Ok(()) => attempt(&mut connection).await,
+                Err(broken) => Err(broken.with_sent(false)),
+            };
+            let broken = match attempted {
                 Ok(value) => {
                     self.put_back(connection);
                     return Ok(value);
@@ -163,7 +173,7 @@ impl<I: Io> Client<I> {
                 // The deadline cut this attempt short. The one before it says more.
                 failure = last;
             }
-            failure.connection_fault().into_iter().for_each(&mut *report);
+            failure.connection_fault().iter().for_each(&mut *report);
             self.pause(&mut backoff, deadline).await;
             if deadline.has_passed(self.io.now()) {
                 return Err(failure);
@@ -178,7 +188,7 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection<I>, Failure> {
-        let addresses = match self.io.resolve(deadline, report).await {
+        let addresses = match self.io.resolve(deadline).await {
             Ok(addresses) => addresses,
             Err(fault) => return Err(Failure::Unreachable(vec![(String::new(), fault)])),
         };
@@ -211,30 +221,48 @@ impl<I: Io> Client<I> {
     }
 
     /// Connects to one address, and compares the server there with the one that was known.
+    ///
+    /// The client's first connection sends what torch's client sends and nothing more. The first call identifies the server.
     async fn try_address(
         &self,
         address: &I::Address,
         deadline: &Deadline,
         report: Report<'_>,
     ) -> Result<Connection<I>, Broken> {
-        let open = async |ack, was_ours, report: Report<'_>| {
-            Connection::open(&self.io, &self.limits, address, ack, was_ours, deadline, report).await
+        let is_first = !self.server().is_met;
+        let open = async |ack, report: Report<'_>| {
+            let connected = Connection::connect(&self.io, &self.limits, address, ack, deadline).await;
+            let mut connection = connected?;
+            match is_first {
+                true => connection.greet(report).await?,
+                false => self.recognize(&mut connection, report).await?,
+            }
+            Ok::<_, Broken>(connection)
         };
         let ack = self.server().ack;
-        let was_ours = self.server().identity().is_some();
-        let (mut connection, identity) = match open(ack, was_ours, report).await {
+        match open(ack, report).await {
             Err(broken) if broken.is(ConnectionFault::Closed) && ack == Ack::Ping => {
-                let opened = open(Ack::Check, false, report).await?;
-                self.server().ack = Ack::Check;
-                opened
+                let connection = open(Ack::Check, report).await?;
+                // One of our servers has PING, and closed the connection for another reason.
+                if self.server().identity().is_none() {
+                    self.server().ack = Ack::Check;
+                }
+                Ok(connection)
             }
-            opened => opened?,
-        };
+            opened => opened,
+        }
+    }
+
+    /// Compares the server behind a connection with the one that was known. No other function does.
+    async fn recognize(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), Broken> {
+        let was_ours = self.server().identity().is_some();
+        let identity = connection.identify(was_ours, report).await?;
         let mut missing = self.server().keys_to_check(identity.as_deref());
         let mut present = connection.check_each(&missing).await?.into_iter();
         missing.retain(|_| present.next() == Some(false));
         self.server().meet(identity, &missing);
-        Ok(connection)
+        connection.is_recognized = true;
+        Ok(())
     }
 
     /// The release of torch whose server was the first with this operation, if the server is an older one. Such a server closes
@@ -242,11 +270,11 @@ impl<I: Io> Client<I> {
     async fn release_with(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
         const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
         let (release, requests) = match op {
-            Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8", &[QUEUE_LEN][..]),
-            Op::ListKeys => ("2.10", &[Request::ListKeys][..]),
+            Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8 on (with `use_libuv`)", &[QUEUE_LEN][..]),
+            Op::ListKeys => ("2.10 on", &[Request::ListKeys][..]),
             // A barrier of one passes immediately. Torch's server counts the arrival in a key.
             Op::Barrier => (
-                "2.12",
+                "2.12 on",
                 &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
                     [..],
             ),

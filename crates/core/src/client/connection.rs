@@ -30,6 +30,9 @@ pub(super) struct Connection<I: Io> {
     pub(super) is_repeatable: bool,
     /// When sends and receives fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
+    is_greeted: bool,
+    /// Whether the server behind this connection was compared with the one that is known.
+    pub(super) is_recognized: bool,
     ack: Ack,
     nonce: u32,
 }
@@ -81,22 +84,14 @@ const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Connects, and shakes hands as torch's client does. Also returns the server's identity; `None` if the server is not one
-    /// of ours. The question for it travels with the handshake.
-    ///
-    /// If the server was one of ours before (`was_ours`), its identity is read without waiting for the answer whether there is
-    /// one, which saves a round trip over a bad link. Torch's older servers close the connection on that.
-    ///
-    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
-    pub(super) async fn open(
+    /// Connects. The handshake, which is torch's, is sent with the first message.
+    pub(super) async fn connect(
         io: &Arc<I>,
         limits: &Arc<Limits>,
         address: &I::Address,
         ack: Ack,
-        was_ours: bool,
         deadline: &Deadline,
-        on_silence: Report<'_>,
-    ) -> Result<(Connection<I>, Option<String>), Broken> {
+    ) -> Result<Connection<I>, Broken> {
         let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
         let mut connection = Connection {
             stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
@@ -110,30 +105,59 @@ impl<I: Io> Connection<I> {
             user_timeout: None,
             is_repeatable: true,
             deadline: deadline.clone(),
+            is_greeted: false,
+            is_recognized: false,
             ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
         };
         connection.queue(&Request::Validate { magic: MAGIC });
         connection.queue_ack();
-        connection.queue_identify();
-        let get = Request::Get { key: SERVER_KEY };
-        if was_ours {
-            connection.queue(&get);
+        Ok(connection)
+    }
+
+    /// Sends what was queued, and waits until the handshake is done.
+    ///
+    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
+    pub(super) async fn greet(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+        self.send().await?;
+        if !self.is_greeted {
+            self.await_input(on_silence).await?;
+            self.receive_ack().await?;
+            self.is_greeted = true;
         }
-        connection.send().await?;
-        connection.await_input(on_silence).await?;
-        connection.receive_ack().await?;
-        let is_ours = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
-        let identity = match was_ours {
-            true => connection.receive(ReplyKind::Value).await?,
-            false if is_ours => connection.exchange(&get).await?,
-            false => return Ok((connection, None)),
+        Ok(())
+    }
+
+    /// Asks the server for its identity, in one message with the handshake if that is not done yet; `None` if the server is
+    /// not one of ours.
+    ///
+    /// If the server was one of ours before (`was_ours`), its identity is read without waiting for the answer whether there is
+    /// one, which saves a round trip over a bad link. Torch's older servers close the connection on that, and are asked again
+    /// with [`Ack::Check`].
+    pub(super) async fn identify(
+        &mut self,
+        was_ours: bool,
+        on_silence: Report<'_>,
+    ) -> Result<Option<String>, Broken> {
+        let get = Request::Get { key: SERVER_KEY };
+        let is_read_ahead = was_ours && self.ack == Ack::Ping;
+        self.queue_identify();
+        if is_read_ahead {
+            self.queue(&get);
+        }
+        self.greet(on_silence).await?;
+        let is_ours = self.receive(ReplyKind::Checked).await? == Reply::Checked(true);
+        let identity = match is_read_ahead {
+            true => self.receive(ReplyKind::Value).await?,
+            false if is_ours => self.exchange(&get).await?,
+            false => return Ok(None),
         };
-        let identity = match identity {
-            Reply::Value(value) if !value.is_empty() => Some(String::from_utf8_lossy(&value).into_owned()),
-            _ => None,
-        };
-        Ok((connection, identity))
+        match identity {
+            Reply::Value(value) if !value.is_empty() => {
+                Ok(Some(String::from_utf8_lossy(&value).into_owned()))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Queues a CHECK of the key that our own servers have and torch's have not.
@@ -149,7 +173,7 @@ impl<I: Io> Connection<I> {
                 Err(broken)
                     if broken.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
                 {
-                    on_silence(ConnectionFault::Silent);
+                    on_silence(&ConnectionFault::Silent);
                 }
                 read => return read,
             }

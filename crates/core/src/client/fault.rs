@@ -41,7 +41,7 @@ pub enum Failure {
     },
     /// The store is full, or another limit of it was reached. The text says which.
     Refused(String),
-    /// The store doesn't have the operation, and nothing was changed. The first release of torch whose server has it, if the
+    /// The store doesn't have the operation, and nothing was changed. From which release of torch on its servers have it, if the
     /// server is an older one.
     Unsupported(Option<&'static str>),
     /// ADD to a value that is not a number, or whose sum does not fit.

@@ -25,13 +25,8 @@ pub trait Io: Debug {
     /// A random number.
     fn random(&self) -> u32;
 
-    /// Looks up the server's addresses. `on_silence` is called about once per second while the name server has not
-    /// answered.
-    async fn resolve(
-        &self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<Vec<Self::Address>, ConnectionFault>;
+    /// Looks up the server's addresses.
+    async fn resolve(&self, deadline: &Deadline) -> Result<Vec<Self::Address>, ConnectionFault>;
 
     /// Opens a connection.
     async fn connect(

@@ -58,6 +58,13 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
+    /// Identifies the server if no operation has done so yet.
+    pub async fn identify(&self, deadline: &Deadline) -> Result<(), Failure> {
+        // Every call identifies the server first.
+        let is_met = self.server().is_met;
+        if is_met { Ok(()) } else { self.call(Op::Ping, deadline, async |_| Ok(())).await }
+    }
+
     /// Asks the server for a sign of life.
     pub async fn ping(&self, deadline: &Deadline) -> Result<(), Failure> {
         self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await).await

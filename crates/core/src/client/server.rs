@@ -15,7 +15,8 @@ const MAX_REMEMBERED: usize = 64;
 /// What a client knows of its server.
 #[derive(Debug, Default)]
 pub struct Server {
-    is_met: bool,
+    /// Whether the server was identified.
+    pub(super) is_met: bool,
     /// How the server acknowledges requests that have no reply.
     pub(super) ack: Ack,
     /// Whether the server has answered a request about a queue.

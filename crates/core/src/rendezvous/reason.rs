@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::state::NodeDesc;
 use super::terms::Terms;
-use crate::counted;
+use crate::{counted, first_few};
 
 /// Why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -189,15 +189,5 @@ impl Reason {
 
 /// The first few nodes, and how many more.
 pub(super) fn names(nodes: &[NodeDesc]) -> String {
-    const MOST: usize = 16;
-    let mut text = nodes
-        .iter()
-        .take(MOST)
-        .map(|node| format!("{} (pid {})", node.addr, node.pid))
-        .collect::<Vec<_>>()
-        .join(", ");
-    if nodes.len() > MOST {
-        text.push_str(&format!(" and {} more", nodes.len() - MOST));
-    }
-    text
+    first_few(nodes.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)))
 }

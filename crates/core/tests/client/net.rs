@@ -361,17 +361,12 @@ impl Io for Net {
         512
     }
 
-    async fn resolve(
-        &self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<Vec<usize>, ConnectionFault> {
+    async fn resolve(&self, deadline: &Deadline) -> Result<Vec<usize>, ConnectionFault> {
         let (count, resolves) = self.change(|world| (world.hosts.len(), world.resolves));
         if resolves {
             return Ok((0..count).collect());
         }
         let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
-        on_silence(fault.clone());
         self.sleep(&deadline.or_after(self.now(), Duration::from_millis(20))).await;
         Err(fault)
     }

@@ -8,7 +8,6 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
 use super::TcpStore;
 use super::sockets::Sockets;
-use crate::deadline::AtomicTimeout;
 use crate::error::{Result, StoreError, StoreKind};
 use crate::store::{Store, exchange_of, within};
 
@@ -40,7 +39,7 @@ impl Store for TcpStore {
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
-        self.call_within(timeout, Op::Wait, keys, &[], async |client, keys, deadline| {
+        self.within(timeout).call(Op::Wait, keys, &[], async |client, keys, deadline| {
             client.wait_then(Op::Wait, keys, None, deadline).await.map(drop)
         })
     }
@@ -136,7 +135,7 @@ impl Store for TcpStore {
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         let size = i64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
-        self.call_within(timeout, Op::Barrier, &[key], &[], async |client, keys, deadline| {
+        self.within(timeout).call(Op::Barrier, &[key], &[], async |client, keys, deadline| {
             client.barrier(keys[0], size, deadline).await
         })
     }
@@ -150,7 +149,7 @@ impl Store for TcpStore {
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(TcpStore { timeout: AtomicTimeout::new(timeout), ..self.clone() })
+        Box::new(self.within(timeout))
     }
 
     fn has_extended_api(&self) -> bool {
@@ -175,7 +174,8 @@ impl Store for TcpStore {
 }
 
 impl TcpStore {
-    /// One call with the store's timeout; see [`TcpStore::call_within`].
+    /// One call: refuses keys and values that are too large before anything is sent, runs the call with the keys as they
+    /// travel, and says which call it was if it fails. `values` are those of the keys, or of the only key.
     pub(super) fn call<T>(
         &self,
         op: Op,
@@ -183,20 +183,7 @@ impl TcpStore {
         values: &[&[u8]],
         run: impl AsyncFnOnce(&Client<Sockets>, &[&[u8]], &Deadline) -> Result<T, Failure>,
     ) -> Result<T> {
-        self.call_within(self.timeout(), op, keys, values, run)
-    }
-
-    /// One call: refuses keys and values that are too large before anything is sent, runs the call with the keys as they
-    /// travel, and says which call it was if it fails. `values` are those of the keys, or of the only key.
-    fn call_within<T>(
-        &self,
-        timeout: Option<Duration>,
-        op: Op,
-        keys: &[&str],
-        values: &[&[u8]],
-        run: impl AsyncFnOnce(&Client<Sockets>, &[&[u8]], &Deadline) -> Result<T, Failure>,
-    ) -> Result<T> {
-        let deadline = self.deadline_after(timeout);
+        let deadline = self.deadline();
         let failed = |keys: &[&[u8]], failure| self.error(Some(op), keys, failure, &deadline);
         // Torch's clients put a slash before every key of their users.
         let wire: Vec<_> = keys.iter().map(|key| [b"/", key.as_bytes()].concat()).collect();
@@ -208,6 +195,8 @@ impl TcpStore {
             within(Oversized::Key, key.len(), limits.key_len).map_err(|failure| failed(&[key], failure))?;
         }
         if !values.is_empty() {
+            let identified = ready(self.client.identify(&deadline));
+            identified.map_err(|failure| failed(&wire, failure))?;
             let limit = self.client.server().value_len().unwrap_or(limits.value_len);
             for (key, value) in wire.iter().cycle().zip(values) {
                 within(Oversized::Value, value.len(), limit).map_err(|failure| failed(&[key], failure))?;

@@ -48,12 +48,8 @@ impl Io for Sockets {
         random() as u32
     }
 
-    async fn resolve(
-        &self,
-        deadline: &Deadline,
-        on_silence: &mut dyn FnMut(ConnectionFault),
-    ) -> Result<Vec<SocketAddr>, ConnectionFault> {
-        self.endpoint.resolve_until(deadline, &mut |fault| on_silence(fault))
+    async fn resolve(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>, ConnectionFault> {
+        self.endpoint.resolve_until(deadline)
     }
 
     async fn connect(&self, address: &SocketAddr, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
