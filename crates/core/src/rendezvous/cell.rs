@@ -39,17 +39,13 @@ pub fn read(value: &[u8], limits: &Limits) -> Result<Option<State>, StateError> 
 
 /// Returns the base64 of these bytes, padded, in one line.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
-    let digits = |[a, b, c]: [u8; 3]| {
-        let bits = u32::from_be_bytes([0, a, b, c]);
-        [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift) as usize & 63])
-    };
-    let (groups, rest) = bytes.as_chunks();
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    groups.iter().for_each(|group| text.extend_from_slice(&digits(*group)));
-    match *rest {
-        [a] => text.extend_from_slice(&[&digits([a, 0, 0])[..2], b"=="].concat()),
-        [a, b] => text.extend_from_slice(&[&digits([a, b, 0])[..3], b"="].concat()),
-        _ => {}
+    for group in bytes.chunks(3) {
+        let mut bits = [0; 4];
+        bits[1..=group.len()].copy_from_slice(group);
+        let digits = [18, 12, 6, 0].map(|shift| DIGITS[(u32::from_be_bytes(bits) >> shift) as usize & 63]);
+        text.extend_from_slice(&digits[..=group.len()]);
+        text.extend_from_slice(&b"=="[group.len() - 1..]);
     }
     text
 }

@@ -172,31 +172,25 @@ impl Pursuit {
                     return self.handle_lost(member, change, took, now);
                 }
                 member.write_took = took.min(member.settings.keep_alive_interval / 2);
-                self.handle_won(member, change, before.and_then(|cell| cell.state), now)
+                self.handle_won(member, change, &before.and_then(|cell| cell.state).unwrap_or_default());
+                self.next(member, None, None, now)
             }
             (pending, outcome) => unreachable!("{pending:?} ended with {outcome:?}"),
         }
     }
 
     /// Handles a write that replaced the state `before`.
-    fn handle_won(
-        &mut self,
-        member: &mut Member,
-        change: Change,
-        before: Option<Arc<State>>,
-        now: Moment,
-    ) -> Operation {
+    fn handle_won(&mut self, member: &mut Member, change: Change, before: &State) {
         self.losses = 0;
         if change == Change::Withdraw {
             // Not earlier: until this write was won, a node that read the announcement may have let this node in.
             member.announcement = None;
         }
-        let (before, after) = (before.unwrap_or_default(), self.state().cloned().unwrap_or_default());
+        let after = self.state().cloned().unwrap_or_default();
         if after.complete && !before.complete {
             member.stale = after.round.checked_sub(2).or(member.stale);
         }
-        self.notices.extend(removed(&member.me, &before, &after));
-        self.next(member, None, None, now)
+        self.notices.extend(removed(&member.me, before, &after));
     }
 
     /// Handles a write that another node was quicker than. What that node wrote may be all that was wanted.
