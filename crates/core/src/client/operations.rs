@@ -39,7 +39,8 @@ impl<I: Io> Client<I> {
         self.exchange(request, deadline).await.map(number)
     }
 
-    /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key.
+    /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key; `None` if that is a
+    /// queue, which comes and goes.
     pub async fn acknowledged(
         &self,
         key: Option<&[u8]>,
@@ -51,10 +52,7 @@ impl<I: Io> Client<I> {
             connection.acknowledge().await
         });
         acknowledged.await?;
-        // A queue comes and goes.
-        if let (false, Some(key)) = (matches!(request, Request::QueuePush { .. }), key) {
-            self.server().remember(key);
-        }
+        key.into_iter().for_each(|key| self.server().remember(key));
         Ok(())
     }
 
