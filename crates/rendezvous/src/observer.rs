@@ -112,7 +112,7 @@ pub trait Observer: Send + Sync {
     fn waiting(&self, waiting: &Waiting<'_>);
 
     /// The node has not reached its store yet. Called after each failed attempt to connect, and once per second while a
-    /// server that accepted the connection, or a name server, has not answered.
+    /// server that accepted the connection has not answered.
     fn connecting(&self, connecting: &Connecting<'_>) {
         let _ = connecting;
     }

@@ -13,13 +13,6 @@ use crate::wire::{Op, Request};
 /// Called with the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
-/// What to do when no process listens at any address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnRefused {
-    Wait,
-    Fail,
-}
-
 /// Pauses between attempts.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
@@ -41,7 +34,7 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
         report: &mut dyn FnMut(&ConnectionFault),
     ) -> Result<(), Failure> {
-        let connection = self.checkout(deadline, OnRefused::Wait, report).await?;
+        let connection = self.checkout(deadline, false, report).await?;
         self.put_back(connection);
         Ok(())
     }
@@ -61,10 +54,10 @@ impl<I: Io> Client<I> {
         let mut lost: Option<ConnectionFault> = None;
         loop {
             // A wait whose server is gone has lost what it waited for, and fails as soon as the connection is refused.
-            let on_refused = if waits && lost.is_some() { OnRefused::Fail } else { OnRefused::Wait };
+            let fail_if_refused = waits && lost.is_some();
             // A wait whose time is up before there is a connection has its grace to ask a server that answers.
             let patience = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
-            let checked_out = self.checkout(&patience, on_refused, &mut |_| {}).await;
+            let checked_out = self.checkout(&patience, fail_if_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
                 (Ok(connection), _) => connection,
                 (Err(Failure::Unreachable(tried)), Some(lost)) => {
@@ -143,11 +136,12 @@ impl<I: Io> Client<I> {
         self.io.sleep(&deadline.or_after(self.io.now(), pause)).await;
     }
 
-    /// An idle connection that can be used, or a new one, tried for until the deadline.
+    /// An idle connection that can be used, or a new one, tried for until the deadline, or until no process listens at any
+    /// address if `fail_if_refused`.
     async fn checkout(
         &self,
         deadline: &Deadline,
-        on_refused: OnRefused,
+        fail_if_refused: bool,
         report: Report<'_>,
     ) -> Result<Connection<I>, Failure> {
         self.check_reset()?;
@@ -163,7 +157,7 @@ impl<I: Io> Client<I> {
             };
             let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
             let mut failure = Failure::Unreachable(tried);
-            if is_refused && on_refused == OnRefused::Fail {
+            if is_refused && fail_if_refused {
                 return Err(failure);
             }
             if let Some(last) = last
