@@ -26,7 +26,7 @@ pub struct Watch {
     before: BTreeMap<NodeDesc, Sight>,
     recorded: Duration,
     /// The round and deadline of the last call that is under way, and when it was first seen.
-    last_call: Option<(u64, WallTime, Duration)>,
+    last_call: Option<((u64, WallTime), Duration)>,
     observed: Option<MonoTime>,
 }
 
@@ -53,15 +53,11 @@ impl Watch {
             }
             self.newest = Some((self.looked, Arc::clone(state)));
         }
-        self.last_call = match (state.complete, state.deadline, self.last_call) {
-            (false, Some(deadline), Some((round, seen, since)))
-                if (round, seen) == (state.round, deadline) =>
-            {
-                Some((round, seen, since))
-            }
-            (false, Some(deadline), _) => Some((state.round, deadline, self.looked)),
-            _ => None,
-        };
+        let call = state.deadline.filter(|_| !state.complete).map(|deadline| (state.round, deadline));
+        self.last_call = call.map(|call| match self.last_call {
+            Some((seen, since)) if seen == call => (seen, since),
+            _ => (call, self.looked),
+        });
     }
 
     /// The nodes of the state seen last. A node that is in more than one list without a heartbeat comes more than once.
@@ -116,7 +112,7 @@ impl Watch {
 
     /// For how long the last call of the round seen last has been running.
     pub(super) fn last_call(&self) -> Option<Duration> {
-        self.last_call.map(|(_, _, since)| self.looked - since)
+        self.last_call.map(|(_, since)| self.looked - since)
     }
 }
 

@@ -106,26 +106,24 @@ impl<'r, 'a> Object<'r, 'a> {
         field: &str,
         read: impl Fn(Item<'a>) -> Result<V, Wanted>,
     ) -> Result<BTreeMap<NodeDesc, V>, StateError> {
-        let index = self.field(field, |item| match item {
-            Item::Dict(index) => Ok(index),
-            _ => Err("a dict"),
-        })?;
+        let items = self.items(field, true)?;
         let entry = |[key, value]: &[Item<'a>; 2]| Ok((self.node(*key)?, read(*value)?));
-        let entries = self.items(field, index, 2)?.as_chunks().0.iter().map(entry);
+        let entries = items.as_chunks().0.iter().map(entry);
         entries.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
     }
 
     fn set(&mut self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
-        let index = self.field(field, |item| match item {
-            Item::Set(index) => Ok(index),
-            _ => Err("a set"),
-        })?;
-        let nodes = self.items(field, index, 1)?.iter().map(|item| self.node(*item));
+        let nodes = self.items(field, false)?.iter().map(|item| self.node(*item));
         nodes.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
     }
 
-    /// Returns the items of a container, `step` for each node.
-    fn items(&self, field: &str, index: usize, step: usize) -> Result<&'r [Item<'a>], StateError> {
+    /// Returns the keys and values of a dict of nodes, or the members of a set of nodes.
+    fn items(&mut self, field: &str, is_dict: bool) -> Result<&'r [Item<'a>], StateError> {
+        let (index, step) = self.field(field, |item| match item {
+            Item::Dict(index) if is_dict => Ok((index, 2)),
+            Item::Set(index) if !is_dict => Ok((index, 1)),
+            _ => Err(if is_dict { "a dict" } else { "a set" }),
+        })?;
         let items = self.reader.containers[index].as_deref();
         let items = items.ok_or_else(|| self.wrong(field, "a container of its own"))?;
         self.reader.within(items.len() / step, self.reader.limits.state_nodes, "nodes in a list")?;

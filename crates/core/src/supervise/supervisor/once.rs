@@ -25,12 +25,13 @@ impl Supervisor {
     }
 
     pub(super) fn while_finishing_once(&mut self, event: Event) {
-        match event {
-            Event::Finished { all: true } => self.end_finished(Parting::Close),
-            Event::Finished { all: false } | Event::Signalled(_) => self.end_finished(Parting::Leave),
-            Event::StoreLost => self.end_finished(Parting::Nothing),
-            _ => {}
-        }
+        let parting = match event {
+            Event::Finished { all: true } => Parting::Close,
+            Event::Finished { all: false } | Event::Signalled(_) => Parting::Leave,
+            Event::StoreLost => Parting::Nothing,
+            _ => return,
+        };
+        self.stop(Then::End(Verdict::Succeeded, parting));
     }
 
     pub(super) fn handle_membership_once(
@@ -54,7 +55,7 @@ impl Supervisor {
                 // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
-                    self.end_finished(Parting::Leave);
+                    self.stop(Then::End(Verdict::Succeeded, Parting::Leave));
                 }
             }
             _ => {}
@@ -92,10 +93,6 @@ impl Supervisor {
     fn fail_once(&mut self, verdict: Verdict) {
         self.orders.push_back(Order::ReportFailed);
         self.stop(Then::End(verdict, Parting::Leave));
-    }
-
-    fn end_finished(&mut self, parting: Parting) {
-        self.stop(Then::End(Verdict::Succeeded, parting));
     }
 }
 
