@@ -126,22 +126,14 @@ pub enum Refusal {
         /// What was asked.
         world_size: i64,
     },
-    /// A write to a name the server keeps for itself.
-    #[error("{op} of {key}: a reserved name, read-only")]
-    Reserved {
-        /// What was asked.
-        op: Op,
-        /// The key, printable.
-        key: String,
-    },
-    /// A write of a value that the server does not accept under this key.
+    /// A write to a reserved name, or of a value that the server does not accept under this key.
     #[error("{op} of {key}: {why}")]
     Guarded {
         /// The operation.
         op: Op,
         /// The key, printable.
         key: String,
-        /// What is wrong with the value.
+        /// What is wrong.
         why: String,
     },
     /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this

@@ -9,7 +9,6 @@ mod writing;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 
 use ahash::RandomState;
 
@@ -46,12 +45,6 @@ impl ClientId {
     /// Returns the number.
     pub fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-impl fmt::Display for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
     }
 }
 

@@ -74,9 +74,9 @@ impl Store {
     fn outputs(&mut self) -> Vec<Output> {
         self.0.check_invariants();
         let woken: Vec<ClientId> = std::iter::from_fn(|| self.0.poll_woken()).collect();
-        woken
-            .iter()
-            .for_each(|client| assert!(self.1.remove(&(client.index() as u32)), "{client} was not blocked"));
+        woken.iter().for_each(|client| {
+            assert!(self.1.remove(&(client.index() as u32)), "{client:?} was not blocked")
+        });
         assert_eq!(self.1.len(), self.0.snapshot().blocked);
         woken.into_iter().map(|client| Output::Reply { client, reply: Reply::Stop }).collect()
     }

@@ -123,7 +123,7 @@ impl<L: EffectLog> Engine<L> {
     #[inline(always)]
     fn permit_name(&self, op: Op, key: &[u8]) -> Result<()> {
         match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
-            true => Err(Refusal::Reserved { op, key: printable(key) }.into()),
+            true => Err(Refusal::Guarded { op, key: printable(key), why: "a reserved name".into() }.into()),
             false => Ok(()),
         }
     }

@@ -262,7 +262,8 @@ fn reserved_names_are_read_only() {
         ] {
             let mut store = Store::new();
             let before = store.reply(0, get(key));
-            let reason = Refusal::Reserved { op: request.op(), key: printable(key) };
+            let reason =
+                Refusal::Guarded { op: request.op(), key: printable(key), why: "a reserved name".into() };
             assert_eq!(store.refusal(0, request), reason);
             assert_eq!(store.reply(1, get(key)), before);
             assert_eq!(store.figures(), [0; 5]);
