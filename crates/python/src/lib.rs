@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _rallypoint(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    process::watch_forks(module.py())?;
+    process::add_fork_hooks(module)?;
     stores::register(module)?;
     rendezvous::register(module)?;
     // Made on the way; what is offered is for the package to say.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use rallypoint_store::{
     Endpoint, FileStore, Result, SharedServers, Store, StoreError, TcpStore, TcpStoreOptions,
 };
@@ -30,16 +29,14 @@ thread_local! {
     static HELD: RefCell<Option<(SharedServers, Kept)>> = const { RefCell::new(None) };
 }
 
-/// Makes the interpreter call these functions when it forks.
-pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
-    let hooks = PyDict::new(py);
-    hooks.set_item("before", wrap_pyfunction!(before_fork, py)?)?;
-    hooks.set_item("after_in_parent", wrap_pyfunction!(after_in_parent, py)?)?;
-    hooks.set_item("after_in_child", wrap_pyfunction!(after_in_child, py)?)?;
-    py.import("os")?.call_method("register_at_fork", (), Some(&hooks)).map(drop)
+/// Adds the functions that the package calls when the interpreter forks.
+pub(crate) fn add_fork_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(before_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(after_in_parent, module)?)?;
+    module.add_function(wrap_pyfunction!(after_in_child, module)?)
 }
 
-#[pyfunction]
+#[pyfunction(name = "_before_fork")]
 fn before_fork(py: Python<'_>) {
     let servers = loop {
         match SharedServers::try_lock() {
@@ -51,12 +48,12 @@ fn before_fork(py: Python<'_>) {
     HELD.set(Some((servers, logging::kept())));
 }
 
-#[pyfunction]
+#[pyfunction(name = "_after_in_parent")]
 fn after_in_parent() {
     HELD.take();
 }
 
-#[pyfunction]
+#[pyfunction(name = "_after_in_child")]
 fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     if let Some((mut servers, _)) = HELD.take() {

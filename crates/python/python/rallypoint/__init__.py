@@ -47,7 +47,30 @@ def _modules():
 # A child that is forked while another thread imports a module would wait for that thread, which it doesn't have. So a fork
 # waits until the import is done.
 _importing = _RLock()
-_os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+
+def _before_fork():
+    _importing.acquire()
+    _call_extension("_before_fork")
+
+
+def _after_in_parent():
+    _call_extension("_after_in_parent")
+    _importing.release()
+
+
+def _after_in_child():
+    _call_extension("_after_in_child")
+    _importing.release()
+
+
+def _call_extension(hook):
+    # An extension that registered its own hooks while a fork waits for its import would be called only after the fork.
+    extension = _sys.modules.get(f"{__name__}._rallypoint")
+    getattr(extension, hook, lambda: None)()
+
+
+_os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
 def _module(name):

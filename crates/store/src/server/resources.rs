@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,8 +26,13 @@ const MALLOC_ARENA: u64 = 64 << 20;
 /// The budget is determined once per process. Stores of one process share a server only if their limits are equal, so the
 /// limits must not change as the process grows.
 pub(super) fn budget() -> usize {
-    static BUDGET: OnceLock<usize> = OnceLock::new();
-    *BUDGET.get_or_init(|| usize::try_from(share(left())).unwrap_or(usize::MAX))
+    static BUDGET: AtomicUsize = AtomicUsize::new(0);
+    if BUDGET.load(Ordering::Relaxed) == 0 {
+        let budget = usize::try_from(share(left())).unwrap_or(usize::MAX);
+        // The first result counts. A lock would hang in a child that is forked while another thread holds it.
+        let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    BUDGET.load(Ordering::Relaxed)
 }
 
 /// Returns the budget if the tightest memory limit of this process leaves this much: 7/10 of it. The other 3/10 keep the process
