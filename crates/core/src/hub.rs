@@ -37,8 +37,8 @@ use uploads::{Upload, Uploads};
 
 /// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
 const READ_BYTES: usize = 32 * 1024;
-/// The size of a read in the middle of a large request.
-const UPLOAD_READ_BYTES: usize = 256 * 1024;
+/// The size of a read in the middle of a large request. With smaller reads more large requests are in progress at a time.
+const UPLOAD_READ_BYTES: usize = 1024 * 1024;
 /// The number of reads, and of bytes read, after which replies are sent before more is read.
 const BATCH_READS: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -163,8 +163,9 @@ impl<L: EffectLog> Hub<L> {
             pass: None,
             batch: (0, 0),
             watched: BTreeSet::new(),
-            // The rest of `input_total` is for small incomplete requests and those held back.
-            uploads: Uploads::new(limits.input_total / 4 * 3),
+            // The rest of `input_total` is for small incomplete requests and those held back. With more large requests at a time,
+            // each of their buffers is cold when it is written to.
+            uploads: Uploads::new(limits.input_total / 4),
             input_held: 0,
             output_held: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
@@ -447,8 +448,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles bytes of one connection.
-    fn feed(&mut self, index: usize, bytes: &[u8]) {
-        let mut input = bytes;
+    fn feed(&mut self, index: usize, mut input: &[u8]) {
         loop {
             let connection = &mut self.connections[index];
             if connection.closing {
@@ -464,25 +464,26 @@ impl<L: EffectLog> Hub<L> {
                     continue;
                 }
             }
-            if !self.handle_next(index, &mut input) {
-                break;
+            match self.handle_next(index, input) {
+                Some(rest) => input = rest,
+                None => break,
             }
         }
         self.count_input(index);
     }
 
-    /// Handles the next request of a connection, which may be incomplete, held back or invalid. Returns whether there was one.
+    /// Handles the next request of a connection, which may be incomplete, held back or invalid. Returns the bytes behind it, or
+    /// `None` if there is no whole request.
     ///
     /// Never inline, so that the loop over the usual requests stays small.
     #[inline(never)]
-    fn handle_next(&mut self, index: usize, input: &mut &[u8]) -> bool {
+    fn handle_next<'a>(&mut self, index: usize, mut input: &'a [u8]) -> Option<&'a [u8]> {
         let connection = &mut self.connections[index];
-        match connection.session.next(input, &self.limits, connection.blocked) {
-            Ok(Some(decoded)) => self.handle_request(index, decoded.request()),
-            Ok(None) => return false,
+        match connection.session.next(&mut input, &self.limits, connection.blocked) {
+            Ok(decoded) => self.handle_request(index, decoded?.request()),
             Err(error) => self.punish(index, error.into()),
         }
-        true
+        Some(input)
     }
 
     /// Always inline, so that a request is handled where it is parsed and does not go through memory.
@@ -491,13 +492,15 @@ impl<L: EffectLog> Hub<L> {
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_request(index, request, self.now);
         }
-        let answer = self.engine.handle_request(ClientId::new(index as u32), request);
-        let connection = &mut self.connections[index];
-        connection.blocked = false;
-        match answer {
+        match self.engine.handle_request(ClientId::new(index as u32), request) {
             Ok(Answer::Nothing) => {}
-            Ok(Answer::Reply(reply)) => connection.outbox.push(reply),
-            Ok(Answer::Blocked) => connection.blocked = true,
+            Ok(Answer::Reply(reply)) => {
+                let connection = &mut self.connections[index];
+                // A CANCEL_WAIT ends the wait before it.
+                connection.blocked = false;
+                connection.outbox.push(reply);
+            }
+            Ok(Answer::Blocked) => self.connections[index].blocked = true,
             Err(refusal) => self.punish(index, (*refusal).into()),
         }
         self.wake_clients();

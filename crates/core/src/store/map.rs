@@ -86,7 +86,7 @@ impl Map {
     }
 
     /// Stores a value. The bytes are copied over the old value where that needs no allocation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, key: &[u8], value: Payload<'_>) {
         let Some(held) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
         let before = held.len();
