@@ -163,9 +163,8 @@ impl<L: EffectLog> Hub<L> {
             pass: None,
             batch: (0, 0),
             watched: BTreeSet::new(),
-            // The rest of `input_total` is for small incomplete requests and those held back. With more large requests at a time,
-            // each of their buffers is cold when it is written to.
-            uploads: Uploads::new(limits.input_total / 4),
+            // The rest of `input_total` is for small incomplete requests and those held back.
+            uploads: Uploads::new(limits.input_total / 4 * 3),
             input_held: 0,
             output_held: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
