@@ -331,7 +331,7 @@ fn key_states(context: &Context, present: Option<&[bool]>) -> String {
             let (count, all) = (there.len(), context.keys.len());
             format!("missing {} ({count} of {all} keys there: {})", first_few(&missing), first_few(&there))
         }
-        (true, _) => format!("all of {} came just after the time-out", first_few(&there)),
+        (true, _) => format!("all of {} came just after the timeout", first_few(&there)),
     }
 }
 
@@ -418,7 +418,7 @@ mod tests {
         for (present, said) in [
             (Some(vec![false, false, false]), "missing a, b, c"),
             (Some(vec![false, true, true]), "missing a (2 of 3 keys there: b, c)"),
-            (Some(vec![true, true, true]), "all of a, b, c came just after the time-out"),
+            (Some(vec![true, true, true]), "all of a, b, c came just after the timeout"),
             (None, "waited for a, b, c (the server did not say which are there)"),
         ] {
             let error = waiting_for(&["a", "b", "c"]).failed(Failure::Timeout(Awaited::Keys(present)));

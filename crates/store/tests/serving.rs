@@ -163,12 +163,11 @@ fn tenant(port: u16, timeout: Duration) -> TcpStore {
 }
 
 fn try_tenant(port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
-    TcpStore::open(
-        TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-            .is_master(true)
-            .multi_tenant(true)
-            .timeout(timeout),
-    )
+    TcpStore::open(tenant_options(port).timeout(timeout))
+}
+
+fn tenant_options(port: u16) -> TcpStoreOptions {
+    TcpStoreOptions::new(Endpoint::new("127.0.0.1", port)).is_master(true).multi_tenant(true)
 }
 
 #[test]
@@ -287,12 +286,7 @@ fn a_server_with_other_limits_is_not_shared_silently() {
 }
 
 fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
-    TcpStore::open(
-        TcpStoreOptions::new(Endpoint::new("127.0.0.1", port))
-            .is_master(true)
-            .multi_tenant(true)
-            .limits(limits),
-    )
+    TcpStore::open(tenant_options(port).limits(limits))
 }
 
 fn server_refuses(port: u16, len: usize) -> StoreError {

@@ -10,9 +10,9 @@ use super::time::WallTime;
 
 /// The state after `change` by `view.me`.
 ///
-/// The dead are dropped with every write. `announced` are nodes that asked to be let into the next round to be open: whoever
-/// writes next lets them in along with itself, or, as long as they are in the round before that, takes them out of it, so
-/// that many who come or go at once don't have to do so one by one.
+/// Every write drops the dead nodes. `announced` are nodes that asked to be let into the next open round. The node that writes
+/// next lets them in along with itself, or takes them out of the round before that if they are still in it. So nodes that come
+/// or go together need one write, not one each.
 pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &[NodeDesc]) -> State {
     let (Member { me, settings, round, .. }, dead) = (view.member, view.dead);
     let newest = round.as_ref().and_then(|round| round.newest());

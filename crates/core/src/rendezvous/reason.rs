@@ -70,7 +70,7 @@ pub enum Reason {
         /// Its nodes.
         have: u64,
     },
-    /// Somebody left a round before this node had returned from it; it is void.
+    /// A node left a round before this node had returned from it, so the round is void.
     #[error(
         "round {round} was completed with {} but {} left before this one started",
         counted(*of, "node"),

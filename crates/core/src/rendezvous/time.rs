@@ -111,17 +111,17 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 pub struct MonoTime(Duration);
 
 impl MonoTime {
-    /// So long after the clock's beginning, whenever that was.
+    /// Returns the moment this long after the start of the clock.
     pub fn from_start(passed: Duration) -> MonoTime {
         MonoTime(passed)
     }
 
-    /// How long since `earlier`; nothing if that is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: MonoTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So much later.
+    /// Returns the moment this much later.
     pub fn after(self, later: Duration) -> MonoTime {
         MonoTime(self.0.saturating_add(later))
     }

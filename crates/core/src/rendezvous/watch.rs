@@ -12,7 +12,7 @@ use super::settings::Settings;
 use super::state::{NodeDesc, State};
 use super::time::{MonoTime, WallTime};
 
-/// In the time after which a node is dead, states are recorded at most so often.
+/// How many states are recorded at most in the time after which a node counts as dead.
 const MOST_RECORDED: u32 = 64;
 
 /// One node's observations.

@@ -6,7 +6,7 @@ use rallypoint_rendezvous::{Barrier, barrier, get_all, synchronize};
 use rallypoint_store::{
     Awaited, Endpoint, Failure, Result, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-use rallypoint_testkit::{SOON, fails_in_time, fails_within};
+use rallypoint_testkit::{SOON, fails_in_time, fails_within, was_heard};
 
 const SHORT: Duration = Duration::from_millis(250);
 /// Long enough for several to come, on a busy machine too.
@@ -41,20 +41,6 @@ fn ranks_at<T: Send>(
         let threads: Vec<_> = ranks.iter().map(rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-/// Whether the server answered what it was asked after the timeout. On a busy machine that may come too late, and then there
-/// may be no new connection in time either.
-fn was_heard(error: &StoreError) -> bool {
-    !matches!(
-        error.failure(),
-        Some(
-            Failure::Timeout(Awaited::Keys(None))
-                | Failure::NoAnswer
-                | Failure::Indeterminate(_)
-                | Failure::Unreachable(_)
-        )
-    )
 }
 
 fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
@@ -96,13 +82,13 @@ fn rank_0_leaves_last_and_the_keys_are_torchs() {
 #[test]
 fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
     let results = ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", TOGETHER));
-    for error in results.into_iter().map(Result::unwrap_err).filter(was_heard) {
+    for error in results.into_iter().map(Result::unwrap_err).filter(|error| was_heard(error.failure())) {
         assert_eq!(missing::<()>(Err(error)), [0, 2, 4]);
     }
     ranks(&[0], |store, rank| {
         let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
         let text = error.to_string();
-        assert!(!was_heard(&error) || text.contains("1 of 3 ranks came, missing: 1, 2"), "{text}");
+        assert!(!was_heard(error.failure()) || text.contains("1 of 3 ranks came, missing: 1, 2"), "{text}");
     });
 }
 
@@ -121,7 +107,7 @@ fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
         let error = fails_within(SHORT, TOGETHER, || synchronize(store, b"x", rank, MANY, "k", SHORT));
-        if was_heard(&error) {
+        if was_heard(error.failure()) {
             assert!(
                 error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"),
                 "{error}"
@@ -144,7 +130,7 @@ fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
             barrier(store, &at)
         });
         let absent: Vec<_> = (0..MANY).filter(|rank| !has_come(rank)).collect();
-        assert!(!was_heard(&error) || missing::<()>(Err(error)) == absent);
+        assert!(!was_heard(error.failure()) || missing::<()>(Err(error)) == absent);
     });
 }
 
@@ -194,7 +180,7 @@ fn who_is_missing_is_known_at_once() {
         let at = Barrier { timeout: Some(SHORT), rank: Some(rank), ..Barrier::new("b", 3) };
         let error = fails_in_time(SHORT, || barrier(store, &at));
         assert!(
-            !was_heard(&error) || error.to_string().contains("1 of 3 ranks came, missing: 0, 2"),
+            !was_heard(error.failure()) || error.to_string().contains("1 of 3 ranks came, missing: 0, 2"),
             "{error}"
         );
     });

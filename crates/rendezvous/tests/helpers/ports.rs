@@ -8,7 +8,7 @@ use rallypoint_store::TcpStoreServer;
 
 #[test]
 fn a_free_port_can_be_had() {
-    // Somebody else may be faster, but not each time.
+    // Another process may take the port first, but not each time.
     let had = (0..20).filter(|_| {
         let port = free_port().unwrap();
         assert_ne!(port, 0);
@@ -18,7 +18,7 @@ fn a_free_port_can_be_had() {
 }
 
 #[test]
-fn reserved_ports_are_all_different_and_nobody_can_take_them() {
+fn reserved_ports_are_all_different_and_no_process_can_take_them() {
     let held: Vec<_> = (0..50).map(|_| reserve_port().unwrap()).collect();
     assert_eq!(held.iter().map(|held| held.port()).collect::<BTreeSet<_>>().len(), 50);
     for held in &held {
@@ -29,14 +29,14 @@ fn reserved_ports_are_all_different_and_nobody_can_take_them() {
             let error = TcpStoreServer::bind(host, held.port()).unwrap_err();
             assert!(error.is_address_in_use(), "{error:?}");
         }
-        // Held, not listening: whoever comes now is refused and comes again.
+        // The port is held and does not listen: a client that connects now is refused, and tries again.
         assert!(TcpStream::connect(("127.0.0.1", held.port())).is_err());
     }
 }
 
 #[test]
 fn a_reserved_port_that_is_let_go_is_free_again() {
-    // Somebody else may be faster, but not each time.
+    // Another process may take the port first, but not each time.
     let had = (0..20).filter(|_| {
         let held = reserve_port().unwrap();
         let port = held.port();

@@ -11,22 +11,6 @@ mod threads;
 mod values;
 mod waiting;
 
-use rallypoint_store::{Awaited, Failure, StoreError};
-
-/// Whether the server answered what it was asked after the timeout. On a busy machine that may come too late, and then there
-/// may be no new connection in time either.
-fn was_heard(error: &StoreError) -> bool {
-    !matches!(
-        error.failure(),
-        Some(
-            Failure::Timeout(Awaited::Keys(None))
-                | Failure::NoAnswer
-                | Failure::Indeterminate(_)
-                | Failure::Unreachable(_)
-        )
-    )
-}
-
 /// Makes each behaviour a test of one kind of store, named `kind::group::behaviour`.
 macro_rules! over {
     ($kind:ident, $($group:ident { $($behaviour:ident,)* })*) => {

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store};
-use rallypoint_testkit::{fails_in_time, fails_within, goes_on_for};
+use rallypoint_testkit::{fails_in_time, fails_within, goes_on_for, was_heard};
 
 use crate::stores::World;
-use crate::was_heard;
 
 const SHORT: Duration = Duration::from_millis(120);
 
@@ -74,7 +73,7 @@ pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
     let error = fails_in_time(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
     let context = error.context().unwrap();
     assert_eq!(context.op.unwrap().name(), "wait");
-    if !was_heard(&error) {
+    if !was_heard(error.failure()) {
         return;
     }
     assert_eq!(error.awaited(), Some(&Awaited::Keys(Some(vec![true, false, true, false]))));
@@ -99,7 +98,7 @@ pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
         let error = fails_within(time, time, || wait(&*store, &keys));
-        if !was_heard(&error) {
+        if !was_heard(error.failure()) {
             continue;
         }
         let expected: Vec<_> = (0..names.len()).map(|n| !is_missing(n)).collect();
@@ -126,7 +125,7 @@ pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
         // FileStore and the generic fall-backs may say which of their steps it was.
         assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
         let expected = Awaited::Keys(Some(present));
-        assert!(!was_heard(&error) || error.awaited() == Some(&expected), "{name}: {error}");
+        assert!(!was_heard(error.failure()) || error.awaited() == Some(&expected), "{name}: {error}");
     }
 }
 
@@ -147,11 +146,11 @@ pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &Wo
     store.set("k", b"v").unwrap();
     let heard = (0..20).filter(|_| {
         let error = store.wait_for(&["k", "never"], Some(Duration::from_nanos(1))).unwrap_err();
-        assert!(error.awaited().is_some() || !was_heard(&error), "{error:?}");
+        assert!(error.awaited().is_some() || !was_heard(error.failure()), "{error:?}");
         match store.wait_for(&["k"], Some(Duration::from_nanos(1))) {
             Ok(()) => true,
             Err(error) => {
-                assert!(!was_heard(&error), "{error:?}");
+                assert!(!was_heard(error.failure()), "{error:?}");
                 false
             }
         }
