@@ -37,8 +37,8 @@ use uploads::{Upload, Uploads};
 
 /// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
 const READ_BYTES: usize = 32 * 1024;
-/// The size of a read in the middle of a large request. With smaller reads more large requests are in progress at a time.
-const UPLOAD_READ_BYTES: usize = 1024 * 1024;
+/// The size of a read in the middle of a large request.
+const UPLOAD_READ_BYTES: usize = 256 * 1024;
 /// The number of reads, and of bytes read, after which replies are sent before more is read.
 const BATCH_READS: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -121,6 +121,8 @@ pub struct Hub<L = ()> {
     connections: Slab<Connection>,
     generation: u32,
     read_queue: VecDeque<usize>,
+    /// The same for connections in the middle of a large request, by the number of its admission. A pass takes the oldest.
+    upload_queue: BTreeSet<(u64, usize)>,
     /// Connections with something to send, or to close.
     send_queue: VecDeque<usize>,
     /// Entries of the read queue that are left of the current pass, if one is under way.
@@ -159,6 +161,7 @@ impl<L: EffectLog> Hub<L> {
             connections: Slab::new(),
             generation: 0,
             read_queue: VecDeque::new(),
+            upload_queue: BTreeSet::new(),
             send_queue: VecDeque::new(),
             pass: None,
             batch: (0, 0),
@@ -304,7 +307,10 @@ impl<L: EffectLog> Hub<L> {
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.now = now;
-        let mut left = self.pass.unwrap_or(self.read_queue.len());
+        let mut left = self.pass.unwrap_or_else(|| {
+            self.read_queue.extend(self.upload_queue.pop_first().map(|(_, index)| index));
+            self.read_queue.len()
+        });
         loop {
             let is_batch_full = self.batch.0 >= BATCH_READS || self.batch.1 >= BATCH_BYTES;
             if left > 0 && !is_batch_full {
@@ -349,7 +355,7 @@ impl<L: EffectLog> Hub<L> {
     /// Returns after which time the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even if nothing happens.
     pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
         let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
-        match self.read_queue.is_empty() {
+        match self.read_queue.is_empty() && self.upload_queue.is_empty() {
             false => Some(Duration::ZERO),
             true if is_idle => None,
             true => Some((self.swept + SWEEP_INTERVAL).saturating_sub(now)),
@@ -390,11 +396,8 @@ impl<L: EffectLog> Hub<L> {
             let session = &connection.session;
             // That a request is too long may be known only from the last byte of a length in it.
             let most = self.limits.frame_len + size_of::<u64>() - 1;
-            assert!(
-                session.held() - session.backlog_bytes() <= most,
-                "{} bytes of one request",
-                session.held()
-            );
+            let len = session.held() - session.backlog_bytes();
+            assert!(len <= most, "{len} bytes of one request");
         }
     }
 
@@ -410,8 +413,10 @@ impl<L: EffectLog> Hub<L> {
 
     fn queue_read(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        if !std::mem::replace(&mut connection.in_read_queue, true) {
-            self.read_queue.push_back(index);
+        match connection.upload {
+            _ if std::mem::replace(&mut connection.in_read_queue, true) => {}
+            Upload::Admitted { number, .. } => _ = self.upload_queue.insert((number, index)),
+            _ => self.read_queue.push_back(index),
         }
     }
 

@@ -4,20 +4,10 @@
 /// then digits up to the first other byte. Returns `None` if there are no digits, or if the number does not fit 64 bits.
 pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
-    let (negative, digits) = match &text[start..] {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
-    let len = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
-    if len == 0 {
-        return None;
-    }
-    // Summed up as a negative number, because `i64::MIN` has no positive counterpart.
-    let below = digits[..len]
-        .iter()
-        .try_fold(0i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;
-    if negative { Some(below) } else { below.checked_neg() }
+    let text = &text[start..];
+    let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
+    let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..sign + digits]).ok()?.parse().ok()
 }
 
 /// C's `isspace` in the "C" locale. Rust's `is_ascii_whitespace` leaves out the vertical tab.

@@ -5,7 +5,7 @@ mod loopback;
 
 use std::time::Duration;
 
-use rallypoint_core::hub::{CloseReason, ConnectionId, Event, HubOptions};
+use rallypoint_core::hub::{Action, CloseReason, ConnectionId, Event, HubOptions};
 use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Request};
 use rallypoint_core::{Limits, Refusal};
 
@@ -238,6 +238,30 @@ fn uploads_share_one_budget_first_come_first_served() {
     for id in ids {
         assert_eq!(ask(&mut net, id, &[Request::NumKeys]), 1i64.to_le_bytes());
     }
+}
+
+#[test]
+fn a_pass_reads_all_small_requests_and_the_oldest_upload() {
+    let mut net = server(Limits::default());
+    let [first, second, small] = std::array::from_fn(|_| client(&mut net));
+    let upload = encoded(&[set(b"/k", &[b'v'; 4 << 20])]);
+    for id in [first, second] {
+        net.send(id, &upload[..64 * 1024]);
+    }
+    for id in [second, first] {
+        net.hub.handle_readable(id, false);
+    }
+    let mut reads = Vec::new();
+    for _ in 0..2 {
+        net.hub.handle_readable(small, false);
+        while let Some(action) = net.hub.poll_action(net.now) {
+            let Action::Read { id, len } = action else { continue };
+            reads.push(id);
+            let bytes = if id == small { vec![] } else { vec![b'v'; len] };
+            net.hub.handle_bytes(id, &bytes, bytes.is_empty(), net.now);
+        }
+    }
+    assert_eq!(reads, [small, first, small, first]);
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(super) enum Upload {
     Admitted {
         /// The share in bytes.
         len: usize,
+        /// Its number among the admitted ones.
+        number: u64,
     },
 }
 
@@ -22,13 +24,14 @@ pub(super) enum Upload {
 pub(super) struct Uploads {
     budget: usize,
     used: usize,
+    admitted: u64,
     /// Each with its length, or the most it may be.
     waiting: VecDeque<(usize, usize)>,
 }
 
 impl Uploads {
     pub(super) fn new(budget: usize) -> Uploads {
-        Uploads { budget, used: 0, waiting: VecDeque::new() }
+        Uploads { budget, used: 0, admitted: 0, waiting: VecDeque::new() }
     }
 
     /// Returns how many uploads wait.
@@ -47,7 +50,7 @@ impl Uploads {
         match upload {
             Upload::None => {}
             Upload::Waiting => self.waiting.retain(|(waiting, _)| *waiting != connection),
-            Upload::Admitted { len } => self.used -= len,
+            Upload::Admitted { len, .. } => self.used -= len,
         }
     }
 
@@ -60,7 +63,8 @@ impl Uploads {
         }
         self.waiting.pop_front();
         self.used += len;
-        Some((connection, Upload::Admitted { len }))
+        self.admitted += 1;
+        Some((connection, Upload::Admitted { len, number: self.admitted }))
     }
 }
 
@@ -82,7 +86,7 @@ mod tests {
     fn uploads_are_admitted_while_the_budget_lasts_and_then_in_their_order() {
         let mut uploads = Uploads::new(100);
         assert_eq!([0, 1, 2, 3].map(|n| start(&mut uploads, n, 40)), [vec![0], vec![1], vec![], vec![]]);
-        uploads.end(1, Upload::Admitted { len: 40 });
+        uploads.end(1, Upload::Admitted { len: 40, number: 2 });
         assert_eq!((admitted(&mut uploads), uploads.waiting()), (vec![2], 1));
     }
 
@@ -101,7 +105,7 @@ mod tests {
         start(&mut uploads, 1, 40);
         start(&mut uploads, 2, 40);
         uploads.end(1, Upload::Waiting);
-        uploads.end(0, Upload::Admitted { len: 100 });
+        uploads.end(0, Upload::Admitted { len: 100, number: 1 });
         assert_eq!((admitted(&mut uploads), uploads.waiting()), (vec![2], 0));
     }
 

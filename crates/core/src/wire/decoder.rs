@@ -116,15 +116,15 @@ impl Partial {
     }
 }
 
-/// Reserves room for `more` bytes of a message. The capacity doubles, so that each byte is moved about once. Once a mebibyte
-/// has arrived, a message of known length gets all of its room: moving a large buffer costs more than unused capacity.
+/// Reserves room for `more` bytes of a message. The capacity doubles, so that each byte is moved about once. Once 128 KiB
+/// have arrived, a message of known length gets all of its room: moving a large buffer costs more than unused capacity.
 fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, most: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return Ok(());
     }
     let grown = match end {
-        Some(end) if needed >= 1 << 20 => end,
+        Some(end) if needed >= 1 << 17 => end,
         _ => (bytes.capacity() * 2).min(end.unwrap_or(most)),
     };
     let capacity = grown.max(needed);

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 /// half, which is never zero.
 const WAKE: Token = Token(0);
 /// The size of the buffer that all connections are read into.
-const READ_BUFFER_BYTES: usize = 1024 * 1024;
+const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Connections accepted before the open ones are served.
 const ACCEPT_BATCH: usize = 128;
 /// The interval after which accepting is tried again when files or memory were short.
