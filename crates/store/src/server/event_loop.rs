@@ -211,7 +211,7 @@ impl EventLoop {
         }
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].is_ready {
+                if !self.listeners[index].is_ready || self.starved.is_some() {
                     break;
                 }
                 self.accept_one(index, now);
@@ -230,18 +230,17 @@ impl EventLoop {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => {
                     self.out_of_files = true;
-                    let refused = self.spare_file.take().and_then(|spare| {
-                        drop(spare);
-                        listener.socket.accept().ok()
-                    });
-                    match refused {
-                        Some((socket, peer)) => {
+                    // Accepted in the place of the spare file, to be refused. Files can be short while nobody waits.
+                    self.spare_file = None;
+                    match listener.socket.accept() {
+                        Ok((socket, peer)) => {
                             drop(socket);
-                            self.spare_file = File::open("/dev/null").ok();
                             self.hub.handle_out_of_files(peer, &error.to_string(), now);
                         }
-                        None => self.starved = Some(now),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => listener.is_ready = false,
+                        Err(_) => self.starved = Some(now),
                     }
+                    self.spare_file = File::open("/dev/null").ok();
                 }
                 Some(Errno::NOBUFS | Errno::NOMEM) => self.starved = Some(now),
                 // The peer has given up the connection already.
