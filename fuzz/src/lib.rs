@@ -173,6 +173,10 @@ fn replies(
                 Ok(Some(_)) if kind == ReplyKind::Values(0) => return (read, None),
                 Ok(Some(reply)) => reply.encode(&mut read),
                 Ok(None) => break,
+                // How much too long it is depends on how much of it is known.
+                Err(WireError::TooLong { what, key, limit, .. }) => {
+                    return (read, Some(WireError::TooLong { what, key, len: 0, limit }));
+                }
                 Err(error) => return (read, Some(error)),
             }
         }

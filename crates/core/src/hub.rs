@@ -35,10 +35,11 @@ use jobs::Jobs;
 use offences::Offences;
 use uploads::{Upload, Uploads};
 
-/// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn.
+/// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn. A request
+/// from this size on is large.
 const READ_BYTES: usize = 32 * 1024;
-/// The size of a read in the middle of a large request.
-const UPLOAD_READ_BYTES: usize = 256 * 1024;
+/// The size of a read in the middle of a large request, and of the driver's buffer.
+pub const UPLOAD_READ_BYTES: usize = 256 * 1024;
 /// The number of reads, and of bytes read, after which replies are sent before more is read.
 const BATCH_READS: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -120,8 +121,9 @@ pub struct Hub<L = ()> {
     engine: Engine<L>,
     connections: Slab<Connection>,
     generation: u32,
+    /// Connections to read, or with requests that were held back.
     read_queue: VecDeque<usize>,
-    /// The same for connections in the middle of a large request, by the number of its admission. A pass takes the oldest.
+    /// Connections to read in the middle of a large request, by the number of its admission. A pass takes the oldest.
     upload_queue: BTreeSet<(u64, usize)>,
     /// Connections with something to send, or to close.
     send_queue: VecDeque<usize>,
@@ -196,7 +198,7 @@ impl<L: EffectLog> Hub<L> {
             self.stats.refused += 1;
             return None;
         }
-        self.generation = self.generation.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1).max(1);
         let slot = self.connections.vacant_entry();
         let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
         slot.insert(Connection::new(id, peer, now));
@@ -302,8 +304,8 @@ impl<L: EffectLog> Hub<L> {
 
     // ---- what to do ----
 
-    /// Returns what to do next. Returns `None` at the end of a pass, after each connection with something to read has had one
-    /// turn; then the driver looks for new events before it asks again.
+    /// Returns what to do next. Returns `None` at the end of a pass; then the driver looks for new events before it asks again.
+    /// In a pass each connection with something to read has one turn, but of those with a large request only the oldest.
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.now = now;
@@ -547,7 +549,8 @@ impl<L: EffectLog> Hub<L> {
         }
         if let Some(receiving) = connection.receiving {
             self.watched.insert(index);
-            if connection.upload == Upload::None && receiving.len >= READ_BYTES {
+            let is_large = receiving.len >= READ_BYTES && connection.wants_input(&self.limits);
+            if is_large && connection.upload == Upload::None {
                 let len = connection.session.decoder().expected().unwrap_or(self.limits.frame_len);
                 connection.upload = self.uploads.start(index, len);
             }

@@ -146,7 +146,7 @@ server {
     pub socket_bytes: usize = 4 * MIB, amount;
     /// A connection that takes nothing of its replies for this long is closed. Torch: none.
     pub output_stall: Duration = Duration::from_secs(30), amount;
-    /// Protocol offences of one address in a second before its new connections are refused. Loopback is exempt: there,
+    /// Connections of one address closed for an offence in a second before its new connections are refused. Loopback is exempt: there,
     /// one address is every program of the machine.
     pub offences_per_second: u32 = 20, count;
     /// How long such an address is refused.
@@ -157,9 +157,9 @@ server {
     pub keepalive_idle: Duration = Duration::from_secs(60), amount;
     /// TCP keep-alive: time between probes.
     pub keepalive_interval: Duration = Duration::from_secs(10), amount;
-    /// TCP keep-alive: unanswered probes before the connection is dead.
+    /// TCP keep-alive: unanswered probes before the connection is dead, where there is no `TCP_USER_TIMEOUT`.
     pub keepalive_probes: u32 = 6, count;
-    /// Unacknowledged data older than this kills the connection (`TCP_USER_TIMEOUT`).
+    /// Data or probes that are not acknowledged for this long kill the connection (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration = Duration::from_secs(120), amount;
 }
 

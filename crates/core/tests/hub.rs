@@ -282,6 +282,31 @@ fn a_stalled_upload_is_closed_while_others_wait_and_not_before() {
 }
 
 #[test]
+fn an_upload_that_the_hub_has_not_read_is_not_stalled() {
+    let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
+    let upload = encoded(&[set(b"/large", &vec![7; 8 * MIB])]);
+    let [unread, waiting] = [(); 2].map(|()| client(&mut net));
+    net.send(unread, &upload[..100_000]);
+    net.send(waiting, &upload[..100_000]);
+    net.hub.handle_readable(unread, false);
+    net.now += 4 * SECOND;
+    net.run();
+    assert_eq!(closed(&mut net), []);
+}
+
+#[test]
+fn a_connection_that_is_not_read_gets_no_share_of_the_budget() {
+    let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
+    let [blocked, other] = [(); 2].map(|()| client(&mut net));
+    let [small, large] = [2 * MIB, 8 * MIB].map(|len| encoded(&[set(b"/k", &vec![7; len])]));
+    // Behind a WAIT: a whole request, longer than what may be held back, and the start of another.
+    let behind = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
+    net.send(blocked, &behind.concat());
+    net.send(other, &large);
+    assert_eq!(net.hub.snapshot().keys, 1);
+}
+
+#[test]
 fn past_the_limit_on_all_input_the_largest_request_is_cut_off() {
     let mut net = server(limits(|limits| limits.input_total = 100_000));
     let value = vec![7; 60_000];

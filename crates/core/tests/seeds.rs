@@ -163,6 +163,7 @@ fn reply_seeds() -> Seeds {
         ("value", replies(4, &[Reply::Value(value(b"v")), Reply::Value(value(b""))])),
         ("values_none", replies(5, &[])),
         ("values_two", replies(5 + 8 * 2, &[Reply::Values(vec![value(b"a"), value(b"")])])),
+        ("values_too_long", replies(5 + 8 * 2, &[Reply::Values(vec![value(&[b'v'; 1020]), value(b"")])])),
         (
             "popped",
             replies(6, &[Reply::Popped { before: 2, item: item() }, Reply::Popped { before: 0, item: None }]),

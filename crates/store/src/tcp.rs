@@ -165,7 +165,7 @@ impl TcpStore {
         self.call(Op::Get, &[], &[], async |client, _, deadline| client.workers(deadline).await)
     }
 
-    /// A clone whose server was just reached.
+    /// A clone, if the server can be reached or a connection to it is idle.
     pub fn another(&self) -> Result<TcpStore> {
         let deadline = self.deadline();
         let connected = ready(self.client.connect(&deadline, &mut |_| {}));

@@ -45,13 +45,13 @@ fn upload_of(len: usize, who: u8) -> Vec<u8> {
     bytes
 }
 
-/// Lets the server read what it was sent: each answer is to a question that came after, and everybody has a turn between
-/// two of them.
+/// Lets the server read what it was sent: each answer is to a question that came after, and one large request has a turn
+/// between two of them.
 fn let_it_read(server: &TcpStoreServer) {
     let mut stream = connect(server);
     let mut ping = Vec::new();
     Request::Ping { nonce: 7 }.encode(&mut ping);
-    for _ in 0..100 {
+    for _ in 0..200 {
         stream.write_all(&ping).unwrap();
         assert!(is_answered(&mut stream));
     }

@@ -66,7 +66,7 @@ pub enum CloseReason {
         limit: usize,
         /// Bytes held for this connection.
         held: usize,
-        /// How long the connection has had unsent replies.
+        /// How long the connection has taken none of its replies.
         age: Duration,
     },
     /// Too many connections are open.

@@ -151,13 +151,10 @@ impl Connection {
             }
         }
         let is_admitted = matches!(self.upload, Upload::Admitted { .. });
-        let has_stopped = now.saturating_sub(receiving.grown) >= limits.input_stall;
-        let (stall, held) = (limits.input_stall, self.held);
-        (waiting > 0 && is_admitted && has_stopped).then_some(CloseReason::StalledUpload {
-            stall,
-            held,
-            waiting,
-        })
+        // What waits to be read has not stopped.
+        let has_stopped = !self.in_read_queue && now.saturating_sub(receiving.grown) >= limits.input_stall;
+        let stalled = CloseReason::StalledUpload { stall: limits.input_stall, held: self.held, waiting };
+        (waiting > 0 && is_admitted && has_stopped).then_some(stalled)
     }
 
     fn check_replies(&self, now: Duration, limits: &Limits) -> Option<CloseReason> {

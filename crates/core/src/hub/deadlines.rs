@@ -1,5 +1,5 @@
 //! Deadlines: connections that take too long for a handshake, a request, or their replies, and jobs that are idle. They are
-//! checked a few times per second, and only for connections with a running deadline.
+//! checked every 50 ms, and only for connections with a running deadline.
 
 use std::collections::BTreeMap;
 

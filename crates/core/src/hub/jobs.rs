@@ -2,6 +2,7 @@
 //! [`run_id_of`] maps a key to its job.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
@@ -38,9 +39,9 @@ struct Job {
 pub(super) struct Jobs {
     /// The time without a request or connection after which a job is idle.
     idle_after: Duration,
-    jobs: BTreeMap<Vec<u8>, Job>,
+    jobs: BTreeMap<Arc<[u8]>, Job>,
     /// The job of each connection.
-    by_connection: BTreeMap<usize, Vec<u8>>,
+    by_connection: BTreeMap<usize, Arc<[u8]>>,
     bytes: usize,
 }
 
@@ -64,17 +65,19 @@ impl Jobs {
 
     fn use_job(&mut self, connection: usize, run_id: &[u8], now: Duration) {
         let current = self.by_connection.get(&connection);
-        if current.is_none_or(|current| current != run_id) {
+        if current.is_none_or(|current| **current != *run_id) {
             self.handle_disconnect(connection, now);
-            if !self.jobs.contains_key(run_id) {
+            let known = self.jobs.get_key_value(run_id).map(|(run_id, _)| run_id.clone());
+            if known.is_none() {
                 let bytes = run_id.len() + JOB_OVERHEAD;
                 if self.bytes + bytes > MAX_TABLE_BYTES {
                     return;
                 }
                 self.bytes += bytes;
             }
-            self.jobs.entry(run_id.to_vec()).or_default().connections += 1;
-            self.by_connection.insert(connection, run_id.to_vec());
+            let run_id = known.unwrap_or_else(|| run_id.into());
+            self.jobs.entry(run_id.clone()).or_default().connections += 1;
+            self.by_connection.insert(connection, run_id);
         }
         if let Some(job) = self.jobs.get_mut(run_id) {
             job.used = now;
@@ -101,7 +104,7 @@ impl Jobs {
             let is_used = job.connections > 0 || idle < self.idle_after;
             if !is_used {
                 self.bytes -= run_id.len() + JOB_OVERHEAD;
-                expired.insert(run_id.clone(), ExpiredJob { run_id: run_id.clone(), keys: 0, idle });
+                expired.insert(run_id.clone(), ExpiredJob { run_id: run_id.to_vec(), keys: 0, idle });
             }
             is_used
         });

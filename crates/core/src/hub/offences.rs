@@ -1,4 +1,4 @@
-//! Refuses new connections from addresses that broke the protocol often.
+//! Refuses new connections from addresses whose connections were often closed for an offence.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

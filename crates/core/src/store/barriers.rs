@@ -41,6 +41,11 @@ impl Barriers {
         self.bytes
     }
 
+    /// Returns whether clients wait at a barrier.
+    pub(super) fn has_round(&self, key: &[u8], world_size: u64) -> bool {
+        self.rounds.contains_key(&(Key::from(key), world_size))
+    }
+
     /// Adds a client. Returns its position in an incomplete round, or, as `Err`, the other clients of a round that is complete
     /// and over, in the order of their arrival.
     pub(super) fn arrive(

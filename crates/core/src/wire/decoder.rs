@@ -1,7 +1,7 @@
 //! The two decoders: requests on the server's side, replies on the client's.
 //!
 //! Bytes are copied only when a message arrives in pieces. The buffer for it grows as bytes arrive; an announced length counts
-//! only once a mebibyte of the message is there.
+//! only once 128 KiB of the message are there.
 
 use bytes::Bytes;
 

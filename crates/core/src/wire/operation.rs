@@ -22,11 +22,6 @@ macro_rules! operations {
             /// All operations, in the order of their codes.
             pub const ALL: &'static [Op] = &[$(Op::$name,)*];
 
-            /// Returns the operation with this code.
-            pub fn from_code(code: u8) -> Option<Op> {
-                match code { $($code => Some(Op::$name),)* _ => None }
-            }
-
             /// Returns the name that users know: the method of the store that sends it.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => $text,)* }

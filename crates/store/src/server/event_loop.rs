@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use rallypoint_core::hub::{Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats};
+use rallypoint_core::hub::{
+    Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats, UPLOAD_READ_BYTES,
+};
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
 /// The token of the waker. Listeners have the tokens above it; the tokens of connections have a generation in their upper
 /// half, which is never zero.
 const WAKE: Token = Token(0);
-/// The size of the buffer that all connections are read into.
-const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Connections accepted before the open ones are served.
 const ACCEPT_BATCH: usize = 128;
 /// The interval after which accepting is tried again when files or memory were short.
@@ -38,6 +38,8 @@ pub(super) struct EventLoop {
     hub: Hub,
     /// By the index of the connection.
     sockets: Vec<Option<TcpStream>>,
+    /// All connections are read into this.
+    /// What all connections are read into.
     buffer: Box<[u8]>,
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
@@ -73,7 +75,7 @@ impl EventLoop {
             listeners: ready,
             hub: Hub::new(options, ()),
             sockets: Vec::new(),
-            buffer: vec![0; READ_BUFFER_BYTES].into(),
+            buffer: vec![0; UPLOAD_READ_BYTES].into(),
             spare_file: File::open("/dev/null").ok(),
             starved: None,
             out_of_files: false,
@@ -242,9 +244,7 @@ impl EventLoop {
                     }
                     self.spare_file = File::open("/dev/null").ok();
                 }
-                Some(Errno::NOBUFS | Errno::NOMEM) => self.starved = Some(now),
-                // The peer has given up the connection already.
-                _ => {}
+                _ => self.starved = Some(now),
             },
         }
     }

@@ -60,7 +60,9 @@ impl<L: EffectLog> Engine<L> {
     pub(super) fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Answer> {
         let size = u64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| Refusal::BadWorldSize { key: printable(key), world_size })?;
-        self.permit_bytes(Op::Barrier, key, barrier_cost(key))?;
+        if !self.barriers.has_round(key, size) {
+            self.permit_bytes(Op::Barrier, key, barrier_cost(key))?;
+        }
         match self.barriers.arrive(client, key, size) {
             Ok(arrival) => {
                 self.clients[client.index()].state = State::AtBarrier(Box::new(arrival));

@@ -5,12 +5,9 @@ use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};
 use crate::{Limits, Value};
 
 #[test]
-fn codes_round_trip_and_end_at_eighteen() {
-    for (code, op) in Op::ALL.iter().enumerate() {
-        assert_eq!(Op::from_code(code as u8), Some(*op));
-    }
-    assert_eq!(Op::ALL.len(), 19);
-    assert!((19..=255).all(|code| Op::from_code(code).is_none()));
+fn codes_go_from_zero_to_eighteen() {
+    let codes: Vec<u8> = Op::ALL.iter().map(|op| *op as u8).collect();
+    assert_eq!(codes, Vec::from_iter(0..19));
 }
 
 /// Bytes written as the protocol's description writes them: hexadecimal, `02..` for a 64-bit 2.

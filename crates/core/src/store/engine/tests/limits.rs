@@ -241,3 +241,17 @@ fn the_names_of_awaited_keys_take_room_too() {
     store.tell(0, wait(&[&mine]));
     assert!(store.is_blocked(0));
 }
+
+#[test]
+fn barriers_count_until_their_clients_have_left() {
+    let mut store = Store::with(Limits { store_bytes: 3 * 1256, ..Limits::default() });
+    let name = |n: u8| [n; 1000];
+    for n in 0..3 {
+        store.tell(n.into(), barrier(&name(n), 2));
+    }
+    let reason = store.refusal(3, barrier(&name(3), 2));
+    assert!(matches!(reason, Refusal::Limit { op: Op::Barrier, needed: 5024, limit: 3768, .. }), "{reason}");
+    // The last arrival at a barrier needs no room.
+    assert_eq!(store.ask(4, barrier(&name(0), 2)), [stop(4), stop(0)]);
+    store.tell(3, barrier(&name(3), 2));
+}
