@@ -27,7 +27,8 @@ pub(crate) enum Observation {
     Announced(Announcement),
 }
 
-/// The two threads. They end within a second after it is dropped.
+/// The two threads. After it is dropped they end within a second or, while the store does not answer, when their call to the
+/// store times out, which takes up to 10 s.
 pub(crate) struct RoundWatch {
     wanted: Arc<AtomicBool>,
     /// Whether the membership is still polled.

@@ -153,7 +153,7 @@ impl DynamicRendezvousHandler {
 
     /// Ends the heartbeats of this node, until it is in a round again. The others take it for dead after a while.
     pub fn stop_heartbeats(&self) {
-        self.stop_keep_alive();
+        drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     fn run_id_owned(&self) -> String {
@@ -168,10 +168,6 @@ impl DynamicRendezvousHandler {
     fn forget(&self) {
         *self.seen() = Seen::default();
         *self.driver.published.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn stop_keep_alive(&self) {
-        drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     fn join(&self) -> Result<Arc<State>> {
@@ -201,8 +197,11 @@ impl DynamicRendezvousHandler {
     /// the workers meet.
     fn enter(&self, state: &State) -> Result<Option<RendezvousInfo>> {
         let (me, run_id) = (self.node(), self.run_id());
-        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(KeepAlive::start(Arc::clone(&self.driver)));
+        let keep_alive = KeepAlive::start(Arc::clone(&self.driver)).map_err(|error| {
+            let source = format!("cannot start a thread for the heartbeats: {error}").into();
+            RendezvousError::Backend { backend: self.backend().into(), source }
+        })?;
+        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep_alive);
         let participants: Vec<_> = state.participants.keys().cloned().collect();
         let rank =
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
@@ -319,7 +318,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let (me, run_id) = (self.node(), self.run_id());
         tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
         loop {
-            self.stop_keep_alive();
+            self.stop_heartbeats();
             self.forget();
             match self.join().and_then(|state| self.enter(&state)) {
                 Ok(Some(info)) => return Ok(info),
@@ -362,7 +361,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 
     fn leave(&self) -> Result<()> {
-        self.stop_keep_alive();
+        self.stop_heartbeats();
         self.forget();
         match self.driver.pursue(Goal::Leave)? {
             End::Failed(_) => Err(RendezvousError::TooLong {
@@ -400,6 +399,6 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
 impl Drop for DynamicRendezvousHandler {
     fn drop(&mut self) {
-        self.stop_keep_alive();
+        self.stop_heartbeats();
     }
 }

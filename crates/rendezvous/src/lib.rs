@@ -103,7 +103,8 @@ pub use hosts::MissingHosts;
 pub use machine::{is_address_of_another, is_loopback, is_this_machine};
 pub use observer::{Connecting, Gathering, Observer, Waiting};
 pub use parameters::{
-    Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, unknown_c10d_options,
+    Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
+    unknown_c10d_options,
 };
 pub use patience::PatientWait;
 pub use port::{ReservedPort, free_port, reserve_port};

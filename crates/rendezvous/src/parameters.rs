@@ -218,9 +218,15 @@ pub(crate) fn python_int(text: &str) -> Option<i64> {
 /// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
 /// two equal keys wins.
 pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
+    let (config, wrong) = read_rendezvous_config(text);
+    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
+}
+
+/// The same, but returns the options that are well-formed, and a message for each of the others.
+pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
     let (mut config, mut wrong) = (Config::new(), Vec::new());
     if text.trim().is_empty() {
-        return Ok(config);
+        return (config, wrong);
     }
     for piece in text.trim().split(',') {
         let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
@@ -239,7 +245,7 @@ pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
                 .push(format!("The rendezvous configuration option '{key}' must have a value specified.")),
         }
     }
-    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
+    (config, wrong)
 }
 
 /// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.

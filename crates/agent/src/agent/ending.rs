@@ -15,7 +15,8 @@ use crate::events::OfWorker;
 use crate::outcome::Outcome;
 use crate::report::{self, Exit, Failure};
 
-/// How long closing or leaving the rendezvous may take.
+/// How long closing or leaving the rendezvous may take, however long `close_timeout` is: the workers are done, and a store that
+/// is gone must not keep the agent.
 const PART_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the host of the store stays after the rendezvous was closed while other nodes wait, which poll once a second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);

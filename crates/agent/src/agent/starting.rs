@@ -1,5 +1,6 @@
 //! Beginning a round: joining it, starting its workers, and taking down how they end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,8 @@ use crate::worker::{WorkerPlan, command_line, plan};
 
 /// How long the next join waits for a reader that reads nothing of the last start's output.
 const SHOW_TIMEOUT: Duration = Duration::from_millis(500);
+
+const JOIN_PANICKED: &str = "joining the rendezvous failed with a panic; please report this";
 
 pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
@@ -49,7 +52,10 @@ impl Agent {
         std::thread::spawn(move || {
             // The other nodes read the announcement before they see that this node waits for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
-            sender.send(Message::Joined(joiner.join(restarts).map(Arc::new)));
+            // The agent waits for this message, so a panic has to send one, too. The agent then ends and drops the joiner.
+            let joined = catch_unwind(AssertUnwindSafe(|| joiner.join(restarts)));
+            let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANICKED.into())));
+            sender.send(Message::Joined(joined.map(Arc::new)));
         });
     }
 

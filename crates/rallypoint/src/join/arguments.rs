@@ -1,10 +1,11 @@
-//! The command line of `rallypoint join`, and the parameters of a rendezvous that follow from it.
+//! The command line of `rallypoint join`, and the parameters of a rendezvous that follow from it. All wrong arguments are
+//! reported together.
 
 use std::ffi::OsString;
 
 use clap::Args;
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, parse_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
 };
 
 /// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
@@ -63,29 +64,50 @@ pub(crate) struct JoinArgs {
 
 impl JoinArgs {
     pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let wrong = |text: String| RendezvousError::Parameters(vec![text]);
-        let mut config = parse_rendezvous_config(&self.rdzv_conf)?;
+        let (mut config, mut wrong) = read_rendezvous_config(&self.rdzv_conf);
         match (self.rdzv_backend.as_str(), self.node_rank) {
             ("static", Some(rank)) => {
                 drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
             }
             (_, None) => {}
             (backend, Some(_)) => {
-                let text = format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself");
-                return Err(wrong(text));
+                wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
             }
         }
         if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
-            return Err(wrong(format!("--local-addr {address}: this machine does not have that address")));
+            wrong.push(format!("--local-addr {address}: this machine does not have that address"));
         }
-        let (min, max) = nodes(&self.nnodes).map_err(wrong)?;
-        let parameters =
-            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)?
-                .with_config(config)?
-                .with_local_addr(self.local_addr.clone());
-        match parameters.check() {
-            wrong if wrong.is_empty() => Ok(parameters),
-            wrong => Err(RendezvousError::Parameters(wrong)),
+        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|text| {
+            wrong.push(text);
+            (1, 1)
+        });
+        let new = |min, max| {
+            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
+        };
+        // If the numbers of nodes are wrong, the rest is checked without them.
+        let parameters = new(min, max).or_else(|error| {
+            add_messages(&mut wrong, &error);
+            new(1, 1)
+        });
+        match parameters.and_then(|parameters| parameters.with_config(config)) {
+            Ok(parameters) => {
+                let parameters = parameters.with_local_addr(self.local_addr.clone());
+                wrong.extend(parameters.check());
+                if wrong.is_empty() {
+                    return Ok(parameters);
+                }
+            }
+            Err(error) => add_messages(&mut wrong, &error),
+        }
+        Err(RendezvousError::Parameters(wrong))
+    }
+}
+
+/// Adds what the error says, except what is there already.
+fn add_messages(wrong: &mut Vec<String>, error: &RendezvousError) {
+    for line in error.to_string().lines() {
+        if !wrong.iter().any(|said| said == line) {
+            wrong.push(line.into());
         }
     }
 }

@@ -2,7 +2,6 @@
 //! effect are refused.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -295,11 +294,11 @@ fn watch(
     let seconds = seconds.and_then(|text| python::float(&text).ok());
     let health_check = match (&args.health_check, defaults.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
         (Some(text), _) => {
-            let address = health_address(text);
+            let address = parse_address(text);
             Some(address.map_err(|why| Refused::usage(format!("--health-check {why}")))?)
         }
         (None, Some(text)) => {
-            let address = health_address(&text);
+            let address = parse_address(&text);
             if let Err(why) = &address {
                 warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; there is no health check"));
             }
@@ -313,12 +312,6 @@ fn watch(
         uninterruptible: seconds.filter(|s| *s > 0.0 && *s <= LONGEST).map(Duration::from_secs_f64),
         health_check,
     })
-}
-
-/// Parses where health checks are answered. A port may be written as Python's `int` takes it, because torch parses the variable so.
-fn health_address(text: &str) -> Result<SocketAddr, String> {
-    let port = python::int(text).map(|port| port.to_string());
-    parse_address(port.as_deref().unwrap_or(text))
 }
 
 fn numa(text: &str) -> Option<NumaBinding> {

@@ -21,8 +21,7 @@ use crate::store_info::RendezvousStoreInfo;
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long rank 0 may take before the nodes look at the state for what has become of it: of 1,000 nodes each would.
 const USUAL: Duration = Duration::from_secs(1);
-
-/// How long a node waits for rank 0 before it looks at the state.
+/// How long a node waits for rank 0 before it checks whether it was interrupted and, after `USUAL`, looks at the state.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// What a node remembers from round to round.

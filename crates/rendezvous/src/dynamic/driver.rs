@@ -138,17 +138,17 @@ impl Driver {
     /// Publishes again what this node published as rank 0, if the store has lost it.
     pub(super) fn publish_again(&self) {
         let generation = self.store.generation();
-        let (round, info) = match &mut *self.published.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some((round, info, published)) if *published != generation => {
-                *published = generation;
-                (*round, info.clone())
-            }
-            _ => return,
-        };
-        let prefix = keys::round_prefix(&self.settings.run_id, round);
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((round, info, published_in)) = &mut *published else { return };
+        if *published_in == generation {
+            return;
+        }
+        let prefix = keys::round_prefix(&self.settings.run_id, *round);
         let store = Arc::from(self.store.with_timeout(Some(UPKEEP_TIMEOUT)));
-        if let Err(error) = info.publish(&PrefixStore::new(prefix, store)) {
-            tracing::debug!("could not publish again where the workers meet: {error}");
+        match info.publish(&PrefixStore::new(prefix, store)) {
+            Ok(()) => *published_in = generation,
+            // The next call tries again.
+            Err(error) => tracing::debug!("could not publish again where the workers meet: {error}"),
         }
     }
 
@@ -530,4 +530,33 @@ fn system_clock() -> WallTime {
 
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use rallypoint_store::{TcpStore, TcpStoreServer};
+
+    use super::*;
+    use crate::c10d::C10dBackend;
+
+    #[test]
+    fn what_could_not_be_published_again_is_still_to_be_published() {
+        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
+        // The store refuses keys as long as those with the long run id.
+        for (run_id, is_refused) in [("job".into(), false), ("x".repeat(1 << 20), true)] {
+            let settings = Settings::new(run_id, 1, 1);
+            let member = Member::new(NodeDesc::new("host", 1, 0), settings);
+            let backend = C10dBackend::new(Arc::new(store.clone()), "job").unwrap();
+            let driver = Driver::new(Arc::new(backend), Arc::new(store.clone()), member);
+            let info = RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 };
+            let lost = store.generation() + 1;
+            *driver.published.lock().unwrap() = Some((0, info, lost));
+            driver.publish_again();
+            let published_in = driver.published.lock().unwrap().as_ref().map(|published| published.2);
+            assert_eq!(published_in == Some(lost), is_refused);
+        }
+        let published = format!("{}/MASTER_PORT", keys::round_prefix("job", 0));
+        assert_eq!(store.get(&published).unwrap(), b"1");
+    }
 }

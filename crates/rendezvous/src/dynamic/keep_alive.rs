@@ -1,6 +1,7 @@
 //! The thread that does what a node has to do for the rendezvous while its workers work: it sends heartbeats, removes nodes that
 //! are dead, and restores what the store has lost. It ends when it is dropped.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -19,26 +20,23 @@ pub(super) struct KeepAlive {
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
-/// The pause after a heartbeat that failed.
+/// The shortest pause between two heartbeats, whether or not the first of them succeeded.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 impl KeepAlive {
-    pub(super) fn start(driver: Arc<Driver>) -> KeepAlive {
+    /// Starts the thread. Fails if the system starts no more threads.
+    pub(super) fn start(driver: Arc<Driver>) -> io::Result<KeepAlive> {
         let (running, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
-        let thread = std::thread::Builder::new()
-            .name("rdzv-keep-alive".into())
-            .spawn(move || {
-                // Not at once again, whatever came of the last one.
-                let pause = || driver.until_duty().max(MIN_INTERVAL);
-                while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
-                    beat(&driver);
-                    driver.publish_again();
-                    driver.remove_stale_keys();
-                }
-            })
-            .expect("a thread can be started");
-        KeepAlive { running: Some(running), thread: Some(thread), cancellation }
+        let thread = std::thread::Builder::new().name("rdzv-keep-alive".into()).spawn(move || {
+            let pause = || driver.until_duty().max(MIN_INTERVAL);
+            while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
+                beat(&driver);
+                driver.publish_again();
+                driver.remove_stale_keys();
+            }
+        })?;
+        Ok(KeepAlive { running: Some(running), thread: Some(thread), cancellation })
     }
 }
 
