@@ -6,46 +6,56 @@ use std::time::Duration;
 use rallypoint_core::client::{Backoff, Deadline};
 use rallypoint_store::{
     Awaited, Cancellation, Context, Endpoint, Failure, Result, Store, StoreError, StoreKind, TcpStore,
-    TcpStoreOptions, arrive, now, pause,
+    TcpStoreOptions, arrive, now, pause, setters,
 };
 
 use crate::gather::LAST;
 use crate::machine::is_loopback;
 
-/// How to make a job's store: torch's `create_c10d_store(...)` arguments, with torch's defaults.
+/// How to make a job's store: torch's `create_c10d_store(...)` arguments.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct C10dStoreOptions {
-    /// Whether this process serves. The server listens on all addresses of its machine, as torch's does, or on a loopback
-    /// address alone if `server_addr` is one.
-    pub is_server: bool,
-    /// The host of the server.
-    pub server_addr: String,
-    /// The port of the server. Without it, the server takes any free port, which only a world of one can find.
-    pub server_port: Option<u16>,
-    /// How many processes use the store.
-    pub world_size: u64,
-    /// How long everything together may take; `None` for without end.
-    pub timeout: Option<Duration>,
-    /// Whether to wait until all processes have arrived.
-    pub wait_for_workers: bool,
-    /// How often to try a port that is taken.
-    pub retries: u32,
-    /// What ends calls early, from opening the store on.
-    pub cancellation: Option<Arc<dyn Cancellation>>,
+    server_addr: String,
+    server_port: Option<u16>,
+    is_server: bool,
+    world_size: u64,
+    timeout: Option<Duration>,
+    wait_for_workers: bool,
+    retries: u32,
+    cancellation: Option<Arc<dyn Cancellation>>,
 }
 
-impl Default for C10dStoreOptions {
-    fn default() -> Self {
+impl C10dStoreOptions {
+    /// A client of the server at this host and port, with torch's defaults. Without a port, the server takes any free port, which
+    /// only a world of one can find.
+    pub fn new(server_addr: impl Into<String>, server_port: impl Into<Option<u16>>) -> C10dStoreOptions {
         C10dStoreOptions {
+            server_addr: server_addr.into(),
+            server_port: server_port.into(),
             is_server: false,
-            server_addr: String::new(),
-            server_port: None,
             world_size: 1,
             timeout: Some(Duration::from_secs(600)),
             wait_for_workers: true,
             retries: 3,
             cancellation: None,
         }
+    }
+
+    setters! {
+        /// Sets whether this process serves. The server listens on all addresses of its machine, as torch's does, or on a
+        /// loopback address alone if the host is one.
+        is_server: bool;
+        /// Sets how many processes use the store.
+        world_size: u64;
+        /// Sets how long everything together may take; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets whether to wait until all processes have arrived.
+        wait_for_workers: bool;
+        /// Sets how often to try a port that is taken.
+        retries: u32;
+        /// Sets what ends calls early, from opening the store on.
+        cancellation: Option<Arc<dyn Cancellation>>;
     }
 }
 

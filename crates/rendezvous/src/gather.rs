@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use rallypoint_core::client::{Backoff, Deadline};
-use rallypoint_store::{Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive, now, pause};
+use rallypoint_store::{
+    Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive, now, pause, setters,
+};
 
 /// What the last member writes, as torch's helpers do.
 pub(crate) const LAST: &[u8] = b"<val_ignored>";
@@ -63,18 +65,13 @@ fn collect(
 
 /// A meeting of `world_size` callers at a key prefix, which serves one meeting.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Barrier<'a> {
-    /// The prefix of the keys.
-    pub prefix: &'a str,
-    /// How many callers meet.
-    pub world_size: u64,
-    /// How long to wait; `None` for without end.
-    pub timeout: Option<Duration>,
-    /// The rank of this caller. With it, a timeout says which ranks are missing.
-    pub rank: Option<u64>,
-    /// How long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours say so
-    /// when they arrive.
-    pub trace_timeout: Duration,
+    prefix: &'a str,
+    world_size: u64,
+    timeout: Option<Duration>,
+    rank: Option<u64>,
+    trace_timeout: Duration,
 }
 
 impl<'a> Barrier<'a> {
@@ -82,6 +79,16 @@ impl<'a> Barrier<'a> {
     pub fn new(prefix: &'a str, world_size: u64) -> Barrier<'a> {
         let (timeout, trace_timeout) = (Some(Duration::from_secs(300)), Duration::from_secs(10));
         Barrier { prefix, world_size, timeout, rank: None, trace_timeout }
+    }
+
+    setters! {
+        /// Sets how long to wait; `None` for without end.
+        timeout: Option<Duration>;
+        /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
+        rank: Option<u64>;
+        /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours
+        /// say so when they arrive.
+        trace_timeout: Duration;
     }
 }
 
@@ -227,8 +234,7 @@ mod tests {
                 let store = &store;
                 scope.spawn(move || {
                     // Long enough for all three to have come, on a busy machine too.
-                    let timeout = Some(Duration::from_secs(1));
-                    let at = Barrier { rank: Some(rank), timeout, ..Barrier::new("b", 5) };
+                    let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
                         matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[1, 3]),
@@ -246,7 +252,7 @@ mod tests {
         std::thread::scope(|scope| {
             for rank in 0..5 {
                 let store = &store;
-                let at = Barrier { rank: Some(rank), ..Barrier::new("b", 5) };
+                let at = Barrier::new("b", 5).rank(rank);
                 scope.spawn(move || barrier(store, &at).unwrap());
             }
         });

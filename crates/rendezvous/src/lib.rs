@@ -42,13 +42,8 @@
 //!
 //! fn join(rank: u64, port: u16) -> Result<()> {
 //!     let timeout = Duration::from_secs(60);
-//!     let store = create_c10d_store(&C10dStoreOptions {
-//!         is_server: rank == 0,
-//!         server_addr: "127.0.0.1".into(),
-//!         server_port: Some(port),
-//!         world_size: WORLD_SIZE,
-//!         ..C10dStoreOptions::default()
-//!     })?;
+//!     let options = C10dStoreOptions::new("127.0.0.1", port).is_server(rank == 0).world_size(WORLD_SIZE);
+//!     let store = create_c10d_store(&options)?;
 //!     let own = format!("node{rank}:{}", 5000 + rank);
 //!     // Rank 0 returns last, so the server outlives every read. A timeout would name the missing ranks.
 //!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;

@@ -20,7 +20,7 @@ use self::place::{Access, Locked, Place};
 use self::view::View;
 use crate::deadline::{AtomicTimeout, now, pause};
 use crate::error::{Context, FileFault, Result, StoreError, StoreKind};
-use crate::options::setters;
+use crate::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store, sum, within};
 
 /// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's timeout instead.

@@ -1,6 +1,7 @@
 //! Builders of options.
 
 /// Methods that set a field and return the options.
+#[macro_export]
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
         $($(#[$doc])*
@@ -10,5 +11,3 @@ macro_rules! setters {
         })*
     };
 }
-
-pub(crate) use setters;

@@ -24,7 +24,7 @@ pub use sharing::SharedServers;
 
 use crate::deadline::random;
 use crate::error::{Result, StoreError};
-use crate::options::setters;
+use crate::setters;
 use event_loop::{Call, EventLoop};
 
 /// How to start a [`TcpStoreServer`].

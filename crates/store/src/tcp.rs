@@ -18,8 +18,8 @@ use rallypoint_core::wire::Op;
 use crate::deadline::{AtomicTimeout, now};
 use crate::endpoint::Endpoint;
 use crate::error::{Context, Result, StoreError, StoreKind};
-use crate::options::setters;
 use crate::server::{Listen, ServerOptions, TcpStoreServer};
+use crate::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store};
 use sockets::Sockets;
 

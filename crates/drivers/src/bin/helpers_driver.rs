@@ -35,13 +35,10 @@ fn main() {
 fn run(words: &[&str]) -> Result<String> {
     match *words {
         ["barrier", endpoint, prefix, world_size, rank, timeout, trace] => {
-            let at = Barrier {
-                prefix,
-                world_size: number(world_size),
-                timeout: Some(millis(timeout)),
-                rank: rank.parse().ok(),
-                trace_timeout: millis(trace),
-            };
+            let at = Barrier::new(prefix, number(world_size))
+                .timeout(millis(timeout))
+                .rank(rank.parse().ok())
+                .trace_timeout(millis(trace));
             barrier(&connect(endpoint)?, &at).map(|()| String::new())
         }
         ["synchronize", endpoint, prefix, world_size, rank, timeout, data] => {
@@ -54,14 +51,11 @@ fn run(words: &[&str]) -> Result<String> {
         }
         ["create", endpoint, role, world_size, timeout] => {
             let Endpoint { host, port } = endpoint.parse()?;
-            let store = create_c10d_store(&C10dStoreOptions {
-                is_server: role == "serve",
-                server_addr: host,
-                server_port: Some(port),
-                world_size: number(world_size),
-                timeout: Some(millis(timeout)),
-                ..C10dStoreOptions::default()
-            })?;
+            let options = C10dStoreOptions::new(host, port)
+                .is_server(role == "serve")
+                .world_size(number(world_size))
+                .timeout(millis(timeout));
+            let store = create_c10d_store(&options)?;
             println!("ok {}", store.port());
             std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
             Ok("closed".into())

@@ -126,8 +126,8 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
         ["meet", prefix, rank, size, timeout] => {
-            let (rank, timeout) = (Some(number(rank)), millis(timeout));
-            done(barrier(store, &Barrier { rank, timeout, ..Barrier::new(prefix, number(size)) })?)
+            let at = Barrier::new(prefix, number(size)).rank(number::<u64>(rank)).timeout(millis(timeout));
+            done(barrier(store, &at)?)
         }
         _ => panic!("no such command: {words:?}"),
     })

@@ -86,7 +86,7 @@ pub(super) fn barrier(
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
         let meeting =
-            Barrier { prefix: &key_prefix, world_size, timeout: Some(timeout), rank, trace_timeout };
+            Barrier::new(&key_prefix, world_size).timeout(timeout).rank(rank).trace_timeout(trace_timeout);
         match rallypoint_rendezvous::barrier(store, &meeting) {
             Ok(()) => Ok(Vec::new()),
             Err(StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), .. }) => {

@@ -68,16 +68,13 @@ pub(super) fn create_c10d_store<'py>(
     let server_port = server_port
         .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
         .transpose()?;
-    let options = C10dStoreOptions {
-        is_server,
-        server_addr: server_addr.clone(),
-        server_port,
-        world_size: u64::try_from(world_size).unwrap_or(0),
-        timeout: Some(timeout),
-        wait_for_workers,
-        retries: retries.clamp(1, i64::from(u32::MAX)) as u32,
-        cancellation: signals(),
-    };
+    let options = C10dStoreOptions::new(&server_addr, server_port)
+        .is_server(is_server)
+        .world_size(u64::try_from(world_size).unwrap_or(0))
+        .timeout(timeout)
+        .wait_for_workers(wait_for_workers)
+        .retries(retries.clamp(1, i64::from(u32::MAX)) as u32)
+        .cancellation(signals());
     match detached(py, || rallypoint_rendezvous::create_c10d_store(&options))? {
         Ok(store) => stores::adopt(py, store, server_addr, use_libuv),
         Err(error) if error.is_address_in_use() => {

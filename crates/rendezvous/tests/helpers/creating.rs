@@ -8,13 +8,12 @@ use rallypoint_store::{Awaited, Failure, Result, Store, StoreError, TcpStore};
 use rallypoint_testkit::{Port, SOON, fails_in_time, goes_on_for};
 
 fn options(server_port: Option<u16>, world_size: u64) -> C10dStoreOptions {
-    let (server_addr, timeout) = ("127.0.0.1".into(), Some(SOON));
-    C10dStoreOptions { server_addr, server_port, world_size, timeout, ..C10dStoreOptions::default() }
+    C10dStoreOptions::new("127.0.0.1", server_port).world_size(world_size).timeout(SOON)
 }
 
 /// Rank 0 serves.
 fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
-    create_c10d_store(&C10dStoreOptions { is_server: rank == 0, ..options.clone() })
+    create_c10d_store(&options.clone().is_server(rank == 0))
 }
 
 #[test]
@@ -85,7 +84,7 @@ fn a_port_that_is_taken_is_tried_again_and_then_named() {
 fn a_port_that_becomes_free_in_time_is_had() {
     let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let options = C10dStoreOptions { retries: 1000, ..options(Some(port), 1) };
+    let options = options(Some(port), 1).retries(1000_u32);
     std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(0, &options).unwrap());
         goes_on_for(Duration::from_millis(100), &creating);
@@ -99,7 +98,7 @@ fn a_server_whose_workers_do_not_come_says_how_many_did() {
     let timeout = Duration::from_millis(700);
     let error = fails_in_time(timeout, || {
         let place = Port::held();
-        let options = C10dStoreOptions { timeout: Some(timeout), ..options(Some(place.number), 4) };
+        let options = options(Some(place.number), 4).timeout(timeout);
         std::thread::scope(|scope| {
             let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
             worker.join().unwrap().expect_err("two of four are not enough");
@@ -118,7 +117,7 @@ fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
         // Each try at a store of its own: whoever came before is counted.
         let error = fails_in_time(timeout, || {
             let server = TcpStore::serve("127.0.0.1", 0).unwrap();
-            let options = C10dStoreOptions { timeout: Some(timeout), ..options(Some(server.port()), 4) };
+            let options = options(Some(server.port()), 4).timeout(timeout);
             std::thread::scope(|scope| {
                 let workers: Vec<_> = (0..joined).map(|_| scope.spawn(|| create(1, &options))).collect();
                 workers.into_iter().map(|worker| worker.join().unwrap()).next_back().unwrap()
@@ -136,7 +135,7 @@ fn a_worker_whose_fellows_do_not_come_says_how_many_did() {
 fn a_worker_without_a_server_gives_up_in_time() {
     let held = reserve_port().unwrap();
     let timeout = Duration::from_millis(400);
-    let options = C10dStoreOptions { timeout: Some(timeout), ..options(Some(held.port()), 2) };
+    let options = options(Some(held.port()), 2).timeout(timeout);
     let error = fails_in_time(timeout, || create(1, &options));
     assert!(matches!(error.failure(), Some(Failure::Unreachable(_))), "{error:?}");
 }
@@ -144,7 +143,7 @@ fn a_worker_without_a_server_gives_up_in_time() {
 #[test]
 fn nobody_is_waited_for_where_that_is_not_asked() {
     let place = Port::held();
-    let options = C10dStoreOptions { wait_for_workers: false, ..options(Some(place.number), 4) };
+    let options = options(Some(place.number), 4).wait_for_workers(false);
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();
     assert_eq!(server.num_keys().unwrap(), 0, "nobody was counted");
@@ -159,7 +158,7 @@ fn a_server_at_a_loopback_address_is_for_this_machine_only() {
         ("localhost", "127.0.0.1", "127.0.0.2"),
         ("127.0.0.2", "127.0.0.2", "127.0.0.1"),
     ] {
-        let options = C10dStoreOptions { server_addr: host.into(), ..options(None, 1) };
+        let options = C10dStoreOptions::new(host, None);
         let store = create(0, &options).unwrap();
         assert!(std::net::TcpStream::connect((there, store.port())).is_ok(), "{host}");
         assert!(std::net::TcpStream::connect((not_there, store.port())).is_err(), "{host}");

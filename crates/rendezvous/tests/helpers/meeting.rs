@@ -124,7 +124,7 @@ fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
     ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
         let timeout = Duration::from_secs(2);
-        let at = Barrier { timeout: Some(timeout), rank: Some(rank), ..Barrier::new("b", MANY) };
+        let at = Barrier::new("b", MANY).timeout(timeout).rank(rank);
         let error = fails_within(timeout, TOGETHER, || {
             store.set("b/num_members", b"199").unwrap();
             barrier(store, &at)
@@ -154,7 +154,7 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
         come.fetch_add(1, SeqCst);
         // With and without a rank; torch knows both.
         let rank = (rank % 2 == 0).then_some(rank);
-        barrier(store, &Barrier { timeout: Some(SOON), rank, ..Barrier::new("b", 5) }).unwrap();
+        barrier(store, &Barrier::new("b", 5).timeout(SOON).rank(rank)).unwrap();
         assert_eq!(come.load(SeqCst), 5);
     });
 }
@@ -162,10 +162,8 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
 #[test]
 fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
     for came in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let errors = ranks(came, |store, rank| {
-            let (timeout, rank) = (Some(TOGETHER), Some(rank));
-            barrier(store, &Barrier { timeout, rank, ..Barrier::new("b", 6) })
-        });
+        let errors =
+            ranks(came, |store, rank| barrier(store, &Barrier::new("b", 6).timeout(TOGETHER).rank(rank)));
         let absent: Vec<u64> = (0..6).filter(|rank| !came.contains(rank)).collect();
         for error in errors {
             assert_eq!(missing(error), absent, "{came:?}");
@@ -177,7 +175,7 @@ fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
 #[test]
 fn who_is_missing_is_known_at_once() {
     ranks(&[1], |store, rank| {
-        let at = Barrier { timeout: Some(SHORT), rank: Some(rank), ..Barrier::new("b", 3) };
+        let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
         let error = fails_in_time(SHORT, || barrier(store, &at));
         assert!(
             !was_heard(error.failure()) || error.to_string().contains("1 of 3 ranks came, missing: 0, 2"),
@@ -192,7 +190,7 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
     for rank in [0, 1] {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         ranks_at(&server, &[rank], |store, rank| {
-            let at = Barrier { timeout: Some(SHORT), rank: Some(rank), ..Barrier::new("b", 3) };
+            let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
             barrier(store, &at).unwrap_err();
         });
         assert_eq!(client(&server).check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
@@ -202,11 +200,11 @@ fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
 /// One who came without a rank can't be named, and is waited for only as long as that may take.
 #[test]
 fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
-    let at = Barrier { timeout: Some(TOGETHER), trace_timeout: SHORT, ..Barrier::new("b", 3) };
+    let at = Barrier::new("b", 3).timeout(TOGETHER).trace_timeout(SHORT);
     let errors = ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
-            let error = barrier(store, &Barrier { rank: Some(0), ..at.clone() }).unwrap_err();
+            let error = barrier(store, &at.clone().rank(0)).unwrap_err();
             assert!(started.elapsed() >= TOGETHER + SHORT);
             error
         }
@@ -224,7 +222,7 @@ fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(&server);
     for (rank, world_size) in [(3, 3), (7, 3), (0, 0)] {
-        let meeting = Barrier { rank: Some(rank), ..Barrier::new("b", world_size) };
+        let meeting = Barrier::new("b", world_size).rank(rank);
         for error in [
             synchronize(&store, b"x", rank, world_size, "k", SHORT).unwrap_err(),
             get_all(&store, rank, "k", world_size, SHORT).unwrap_err(),
