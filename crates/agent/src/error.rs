@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rallypoint_rendezvous::RendezvousError;
-use rallypoint_store::StoreError;
+use rallypoint_store::{Retry, StoreError};
 
 /// Why an agent could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +72,20 @@ pub enum AgentError {
 }
 
 impl AgentError {
+    /// Whether running the agent again can succeed without a change: if the rendezvous or the store failed, they say so.
+    pub fn retry(&self) -> Retry {
+        match self {
+            AgentError::Rendezvous(error) => error.retry(),
+            AgentError::Store { source, .. } => source.retry(),
+            AgentError::NoRanks { .. }
+            | AgentError::Unfinished
+            | AgentError::Start { .. }
+            | AgentError::File { .. }
+            | AgentError::Config(_)
+            | AgentError::System { .. } => Retry::Never,
+        }
+    }
+
     /// Returns what turns the error of a system call into this one.
     pub(crate) fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> AgentError {
         let doing = doing.into();
@@ -87,3 +101,33 @@ impl AgentError {
 
 /// What an agent's steps return.
 pub type Result<T> = std::result::Result<T, AgentError>;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rallypoint_store::{Context, Failure, StoreKind};
+
+    use super::*;
+
+    #[test]
+    fn the_store_and_the_rendezvous_say_whether_to_try_again_and_no_other_failure_allows_it() {
+        let store = || Context::new(StoreKind::Tcp, "node0:29400").failed(Failure::NoAnswer);
+        let connection = RendezvousError::Connection { run_id: "job".into(), source: store() };
+        let interrupted = RendezvousError::Interrupted { run_id: "job".into() };
+        let source = || io::Error::from(io::ErrorKind::NotFound);
+        for (error, retry) in [
+            (AgentError::Rendezvous(connection), Retry::WhenReachable),
+            (AgentError::Rendezvous(interrupted), Retry::Never),
+            (AgentError::Store { doing: "reading".into(), source: store() }, Retry::WhenReachable),
+            (AgentError::NoRanks { waited: Duration::from_secs(1) }, Retry::Never),
+            (AgentError::Unfinished, Retry::Never),
+            (AgentError::Start { local_rank: 0, program: "tool".into(), source: source() }, Retry::Never),
+            (AgentError::File { doing: "open", path: "log".into(), source: source() }, Retry::Never),
+            (AgentError::Config("wrong".into()), Retry::Never),
+            (AgentError::System { doing: "fork".into(), source: source() }, Retry::Never),
+        ] {
+            assert_eq!(error.retry(), retry, "{error}");
+        }
+    }
+}

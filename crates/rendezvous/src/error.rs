@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{Reason, StateError, keys};
-use rallypoint_store::StoreError;
+use rallypoint_store::{Retry, StoreError};
 
 use crate::hosts::MissingHosts;
 
@@ -167,6 +167,29 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
+    /// Whether the call may be repeated. After most failures the caller has to decide that: the job is closed, nodes are missing,
+    /// or settings have to be changed first.
+    pub fn retry(&self) -> Retry {
+        match self {
+            RendezvousError::Connection { source, .. } => source.retry(),
+            RendezvousError::Outage { source, .. } => source.retry(),
+            // Closing and leaving are idempotent.
+            RendezvousError::TooLong { .. } => Retry::WhenReachable,
+            RendezvousError::Closed { .. }
+            | RendezvousError::Timeout { .. }
+            | RendezvousError::Refused { .. }
+            | RendezvousError::State { .. }
+            | RendezvousError::GracefulExit { .. }
+            | RendezvousError::Interrupted { .. }
+            | RendezvousError::NoMaster { .. }
+            | RendezvousError::StaticTimeout { .. }
+            | RendezvousError::Conflict { .. }
+            | RendezvousError::Parameters(_)
+            | RendezvousError::BackendMismatch { .. }
+            | RendezvousError::Backend { .. } => Retry::Never,
+        }
+    }
+
     /// Returns the error of the store, if the store could not be created, reached or used.
     pub fn store_error(&self) -> Option<&StoreError> {
         match self {
@@ -226,5 +249,90 @@ fn remedy(reason: &Reason) -> &'static str {
              join_timeout=SECONDS, or fewer nodes with --nnodes MIN:MAX"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rallypoint_store::{Context, Failure, StoreKind};
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_store_or_an_idempotent_call_failed_at_may_be_repeated() {
+        let run_id = || String::from("job");
+        let store = |failure| Context::new(StoreKind::Tcp, "node0:29400").failed(failure);
+        let reason = || Reason::TooLong;
+        let waited = Duration::from_secs(1);
+        for (error, retry) in [
+            (
+                RendezvousError::Connection { run_id: run_id(), source: store(Failure::NoAnswer) },
+                Retry::WhenReachable,
+            ),
+            (
+                RendezvousError::Connection {
+                    run_id: run_id(),
+                    source: store(Failure::Indeterminate("lost".into())),
+                },
+                Retry::Indeterminate,
+            ),
+            (
+                RendezvousError::Connection {
+                    run_id: run_id(),
+                    source: StoreError::InvalidArgument("key".into()),
+                },
+                Retry::Never,
+            ),
+            (
+                RendezvousError::Outage {
+                    run_id: run_id(),
+                    lasted: waited,
+                    source: store(Failure::NoAnswer).into(),
+                },
+                Retry::WhenReachable,
+            ),
+            (
+                RendezvousError::TooLong {
+                    run_id: run_id(),
+                    what: "closing",
+                    limit: waited,
+                    setting: "close_timeout",
+                },
+                Retry::WhenReachable,
+            ),
+            (RendezvousError::Closed { run_id: run_id(), reason: reason() }, Retry::Never),
+            (
+                RendezvousError::Timeout {
+                    run_id: run_id(),
+                    reason: reason(),
+                    missing: MissingHosts::default(),
+                },
+                Retry::Never,
+            ),
+            (RendezvousError::Refused { run_id: run_id(), reason: reason() }, Retry::Never),
+            (RendezvousError::State { run_id: run_id(), source: StateError::OldAgent }, Retry::Never),
+            (RendezvousError::GracefulExit { run_id: run_id() }, Retry::Never),
+            (RendezvousError::Interrupted { run_id: run_id() }, Retry::Never),
+            (RendezvousError::NoMaster { run_id: run_id(), rank_0: "node0".into(), waited }, Retry::Never),
+            (
+                RendezvousError::StaticTimeout {
+                    run_id: run_id(),
+                    joined: 1,
+                    world_size: 2,
+                    missing: vec![1],
+                    waited,
+                },
+                Retry::Never,
+            ),
+            (
+                RendezvousError::Conflict { run_id: run_id(), conflict: "two nodes have rank 1".into() },
+                Retry::Never,
+            ),
+            (RendezvousError::parameter("wrong"), Retry::Never),
+            (RendezvousError::BackendMismatch { found: "a".into(), wanted: "b".into() }, Retry::Never),
+            (RendezvousError::Backend { backend: "a".into(), source: "failed".into() }, Retry::Never),
+        ] {
+            assert_eq!(error.retry(), retry, "{error}");
+        }
     }
 }
