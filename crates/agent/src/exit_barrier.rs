@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, say_that_it_ended};
+use rallypoint_store::Store;
 
 /// How long a node that has finished waits for the others, as torch's agents do.
 pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);

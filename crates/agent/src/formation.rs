@@ -73,7 +73,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use rallypoint_rendezvous::{NodeDesc, RendezvousStoreInfo};
-    use rallypoint_store::HashStore;
+    use rallypoint_store::{HashStore, PrefixStore};
 
     use super::*;
     use crate::config::CommandMode;
@@ -82,7 +82,7 @@ pub(crate) mod tests {
     /// Node 1 of 3, whose workers have ranks from 4 on.
     pub(crate) fn formation() -> Formation {
         let round = RendezvousInfo {
-            store: Arc::new(HashStore::new()),
+            store: Arc::new(PrefixStore::new("round", Arc::new(HashStore::new()))),
             rank: 1,
             world_size: 3,
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "node0".into(), master_port: 29500 },

@@ -11,6 +11,7 @@ use rallypoint_rendezvous::{
     RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
     rendezvous_handler_registry, role_infos, say_that_it_ended,
 };
+use rallypoint_store::Store;
 
 use crate::agent::LaunchObserver;
 use crate::config::LaunchConfig;

@@ -6,7 +6,7 @@ use rallypoint_core::supervise::Reports;
 use rallypoint_rendezvous::{
     ExitBarrier, Membership, RendezvousInfo, has_said_that_it_ended, ours_that_ended,
 };
-use rallypoint_store::Result;
+use rallypoint_store::{Result, Store};
 
 /// How long the store may take to answer each question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,16 +33,16 @@ mod tests {
     use std::sync::Arc;
 
     use rallypoint_rendezvous::{LossCause, Lost, NodeDesc, RendezvousStoreInfo, say_that_it_ended};
-    use rallypoint_store::{HashStore, Store};
+    use rallypoint_store::{HashStore, PrefixStore};
 
     use super::*;
 
     #[test]
     fn lost_nodes_of_ours_report_by_name_and_torchs_are_only_counted() {
-        let store = Arc::new(HashStore::new());
+        let store = Arc::new(PrefixStore::new("round", Arc::new(HashStore::new())));
         let nodes: Vec<_> = (0..3).map(|number| NodeDesc::new("host", number, 0)).collect();
         let round = RendezvousInfo {
-            store: Arc::clone(&store) as _,
+            store: Arc::clone(&store),
             rank: 0,
             world_size: 3,
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 },

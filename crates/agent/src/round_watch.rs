@@ -49,10 +49,8 @@ impl RoundWatch {
     ) -> RoundWatch {
         let wanted = Arc::new(AtomicBool::new(true));
         let board: Arc<dyn Store> = match epoch {
-            0 => Arc::clone(&round.store),
-            epoch => {
-                Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), Arc::clone(&round.store)))
-            }
+            0 => round.store.clone(),
+            epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), round.store.clone())),
         };
         let (tell, is_wanted, announcements) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
         spawn("announcements", move || {

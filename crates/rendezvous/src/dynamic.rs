@@ -207,7 +207,7 @@ impl DynamicRendezvousHandler {
             participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
         let world_size = participants.len() as u64;
         let prefix = keys::round_prefix(run_id, state.round);
-        let store: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
+        let store = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
         tracing::info!(
             "The node '{me}' has joined round {} of the rendezvous '{run_id}' as rank {rank} in a world of size \
              {world_size}.",

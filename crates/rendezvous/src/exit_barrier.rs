@@ -277,7 +277,7 @@ pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
 mod tests {
     use std::sync::Mutex;
 
-    use rallypoint_store::{HashStore, StoreKind};
+    use rallypoint_store::{HashStore, PrefixStore, StoreKind};
 
     use super::*;
     use crate::error::Result as RendezvousResult;
@@ -301,7 +301,7 @@ mod tests {
         }
         fn add(&self, key: &str, delta: i64) -> Result<i64> {
             let mut inner = self.0.lock().unwrap();
-            if key == FINISHED && inner.1 == 0 {
+            if key.ends_with(FINISHED) && inner.1 == 0 {
                 *inner = (HashStore::new(), 1);
             }
             inner.0.add(key, delta)
@@ -365,7 +365,7 @@ mod tests {
     fn a_node_that_is_counted_by_a_new_store_has_reported_to_it_too() {
         let store = Arc::new(Replaced(Mutex::new((HashStore::new(), 0))));
         let round = RendezvousInfo {
-            store: Arc::clone(&store) as _,
+            store: Arc::new(PrefixStore::new("round", store.clone())),
             rank: 1,
             world_size: 2,
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 },
@@ -375,7 +375,7 @@ mod tests {
         };
         let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
         assert_eq!(end, RoundEnd::Incomplete);
-        let store = store.store();
+        let store = PrefixStore::new("round", Arc::new(store.store()));
         assert_eq!((store.add(FINISHED, 0).unwrap(), ours_that_ended(&store).unwrap()), (1, 1));
         assert!(has_said_that_it_ended(&store, 1).unwrap());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{Membership, NodeDesc};
-use rallypoint_store::Store;
+use rallypoint_store::PrefixStore;
 
 use crate::error::Result;
 use crate::store_info::RendezvousStoreInfo;
@@ -58,8 +58,8 @@ pub trait RendezvousHandler: Send + Sync {
 /// What a node gets from a round.
 #[derive(Clone)]
 pub struct RendezvousInfo {
-    /// The store of this round, shared by its nodes.
-    pub store: Arc<dyn Store>,
+    /// The store of this round, shared by its nodes: a part of the store of the rendezvous.
+    pub store: Arc<PrefixStore>,
     /// This node's rank.
     pub rank: u64,
     /// How many nodes are in the round.

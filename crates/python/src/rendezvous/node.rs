@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rallypoint_core::rendezvous::keys;
 use rallypoint_rendezvous::{
     DynamicRendezvousHandler, RendezvousBackend, RendezvousError, RendezvousHandler, Settings,
 };
@@ -109,8 +108,8 @@ impl RendezvousNode {
                 return Err(interrupt);
             }
         };
-        let prefix = keys::round_prefix(handler.run_id(), round.round);
-        let store = stores::part_of(self.store.bind(py), prefix)?;
+        // The same part of the store that Python gave: that object connects anew in a forked child, and may be one of torch's.
+        let store = stores::part_of(self.store.bind(py), round.store.prefix().to_owned())?;
         Ok(to_round(round, store))
     }
 

@@ -65,8 +65,8 @@ impl StaticNode {
         let round = round.map_err(|error| raised_by_static(py, error))?;
         let store = self.handler.store().expect("the nodes have met in it");
         let store = stores::adopt(py, store, self.master_addr.clone(), true)?;
-        // A prefix over the object, not over what is below it: a forked child must be able to connect anew.
-        let part = stores::part_of(&store, self.handler.run_id().to_owned())?;
+        // The same part of a store object of Python: that object connects anew in a forked child.
+        let part = stores::part_of(&store, round.store.prefix().to_owned())?;
         Ok(to_round(round, part))
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rallypoint_rendezvous::{
     ExitBarrier, Membership, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
 };
+use rallypoint_store::PrefixStore;
 
 use crate::nodes::{Job, join_all};
 
@@ -112,7 +113,8 @@ impl RendezvousHandler for HostThatLeaves {
 fn the_last_node_ends_soon_although_the_stores_host_is_gone() {
     let job = Job::new(1, 1);
     let mut round = join_all(&job.nodes(1)).remove(0);
-    round.store = Arc::from(round.store.with_timeout(Some(5 * MOST)));
+    let slow = round.store.underlying_store().with_timeout(Some(5 * MOST));
+    round.store = Arc::new(PrefixStore::new(round.store.prefix(), Arc::from(slow)));
     let started = Instant::now();
     let end =
         ExitBarrier::of(&round).finish(&HostThatLeaves(Mutex::new(Some(job))), MOST, false, || Ok(None));
