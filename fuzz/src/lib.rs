@@ -50,6 +50,14 @@ pub fn request_decoder(data: &[u8]) {
     }
 }
 
+/// Which part of a message is found to be too long, and by how much, depends on how much of it has arrived.
+fn without_detail(error: WireError) -> WireError {
+    match error {
+        WireError::TooLong { .. } => WireError::TooLong { what: "message", key: None, len: 0, limit: 0 },
+        error => error,
+    }
+}
+
 /// All whole requests, as bytes, and what ended them.
 fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Vec<u8>>, Option<WireError>) {
     let mut decoder = RequestDecoder::default();
@@ -66,7 +74,7 @@ fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Ve
                     frames.push(again);
                 }
                 Ok(None) => break,
-                Err(error) => return (frames, Some(error)),
+                Err(error) => return (frames, Some(without_detail(error))),
             }
         }
         assert_eq!(decoder.received().unwrap_or(0), fed - taken, "every byte is in a request or held");
@@ -173,11 +181,7 @@ fn replies(
                 Ok(Some(_)) if kind == ReplyKind::Values(0) => return (read, None),
                 Ok(Some(reply)) => reply.encode(&mut read),
                 Ok(None) => break,
-                // How much too long it is depends on how much of it is known.
-                Err(WireError::TooLong { what, key, limit, .. }) => {
-                    return (read, Some(WireError::TooLong { what, key, len: 0, limit }));
-                }
-                Err(error) => return (read, Some(error)),
+                Err(error) => return (read, Some(without_detail(error))),
             }
         }
         assert!(input.is_empty(), "`None` means that the input is used up");
