@@ -7,8 +7,9 @@ use std::time::Duration;
 use rallypoint_core::rendezvous::cell;
 use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
 use rallypoint_store::{Failure, HashStore, Limits, Store};
+use rallypoint_testkit::eventually;
 
-use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+use crate::nodes::{Job, assert_agree, join, join_all};
 
 /// What a node says to these bytes.
 fn met_with(value: &[u8]) -> String {
@@ -115,7 +116,7 @@ fn a_signal_that_is_not_so_wakes_a_node_once() {
     }
     let joining = join(&node);
     let reads = || job.counts.reads.load(Ordering::Relaxed);
-    eventually("it waits", Duration::from_secs(60), || reads() > 2);
+    eventually("it waits", || reads() > 2);
     let before = reads();
     // Not to wait for something, but to see what happens meanwhile.
     std::thread::sleep(Duration::from_secs(3));
@@ -142,7 +143,7 @@ fn what_nodes_have_left_of_a_job_whose_state_was_deleted_is_gone_when_it_begins_
     let first = join(&nodes[0]);
     let state = || cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap();
     let has_begun = || state().is_some_and(|state| state.participants.contains_key(nodes[0].node()));
-    eventually("it has begun", Duration::from_secs(60), has_begun);
+    eventually("it has begun", has_begun);
     assert_eq!(state().unwrap().participants.len(), 1, "{:?} are no more", before[0].participants);
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
     assert_agree(&rounds);

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::RendezvousHandler;
+use rallypoint_testkit::eventually_within;
 
-use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+use crate::nodes::{Job, assert_agree, join, join_all};
 
 const HOUR: i64 = 3600;
 
@@ -39,11 +40,11 @@ fn clocks_that_jump_while_a_round_is_under_way_drop_nobody() {
         clocks[1].store(-jump, Ordering::Relaxed);
         // Two heartbeats of each with the new time.
         let writes = job.writes();
-        eventually("both show that they live", Duration::from_secs(20), || job.writes() >= writes + 4);
+        eventually_within(Duration::from_secs(20), "both show that they live", || job.writes() >= writes + 4);
         assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 0));
     }
     let first = join(&nodes[0]);
-    eventually("it is heard", Duration::from_secs(5), || {
+    eventually_within(Duration::from_secs(5), "it is heard", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let after = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
@@ -70,7 +71,9 @@ fn who_comes_during_a_last_call_is_in_whosever_clock_is_wrong() {
             let job = with_a_last_call(2);
             let [first, second] = clocks.map(|seconds| job.node_off_by(off_by(seconds)));
             let joining = join(&first);
-            eventually("the last call has begun", Duration::from_secs(10), || job.state().deadline.is_some());
+            eventually_within(Duration::from_secs(10), "the last call has begun", || {
+                job.state().deadline.is_some()
+            });
             let joined = [second.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
             assert_agree(&joined);
             assert_eq!((joined[0].round, joined[0].world_size), (0, 2), "{clocks:?}");

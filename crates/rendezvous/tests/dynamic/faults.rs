@@ -9,10 +9,9 @@ use rallypoint_rendezvous::{
     C10dBackend, DynamicRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler,
 };
 use rallypoint_store::{Endpoint, HashStore, Store, TcpStore, TcpStoreOptions};
-use rallypoint_testkit::Relay;
+use rallypoint_testkit::{Relay, eventually, eventually_within};
 
-use crate::nodes::{Job, assert_agree, eventually, join, join_all};
-use crate::outages::SOON;
+use crate::nodes::{Job, assert_agree, join, join_all};
 
 pub(crate) fn quick(min_nodes: u64, max_nodes: u64) -> Job {
     let mut job = Job::new(min_nodes, max_nodes);
@@ -31,7 +30,7 @@ fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
     let waiting = join(&spare);
     // It is gone without a word: only its heartbeats end.
     drop(nodes.remove(0));
-    eventually("the spare waits", Duration::from_secs(10), || {
+    eventually_within(Duration::from_secs(10), "the spare waits", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
     let left = nodes[0].next_rendezvous().unwrap();
@@ -50,11 +49,11 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     state.participants.remove(nodes[0].node());
     state.last_heartbeats.remove(nodes[0].node());
     put_state(&store, &state);
-    eventually("it finds out", Duration::from_secs(5), || {
+    eventually_within(Duration::from_secs(5), "it finds out", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
     let first = join(&nodes[0]);
-    eventually("the other hears of it", Duration::from_secs(5), || {
+    eventually_within(Duration::from_secs(5), "the other hears of it", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let second = nodes[1].next_rendezvous().unwrap();
@@ -70,12 +69,12 @@ fn a_node_that_waits_for_others_goes_on_when_the_state_was_deleted() {
         let job = quick(2, 2);
         let (node, store) = (job.node(), job.store());
         let joining = join(&node);
-        eventually("it waits", Duration::from_secs(10), || {
+        eventually_within(Duration::from_secs(10), "it waits", || {
             job.state().participants.contains_key(node.node())
         });
         assert!(store.delete_key("torch.rendezvous.job").unwrap());
         if first_is_back {
-            eventually("it is there again", Duration::from_secs(10), || {
+            eventually_within(Duration::from_secs(10), "it is there again", || {
                 store.check(&["torch.rendezvous.job"]).unwrap()
                     && job.state().participants.contains_key(node.node())
             });
@@ -95,7 +94,7 @@ fn a_state_that_was_deleted_is_put_back() {
     assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     assert!(!nodes[1].membership().unwrap().is_closed);
     let first = join(&nodes[0]);
-    eventually("it is heard", Duration::from_secs(5), || {
+    eventually_within(Duration::from_secs(5), "it is heard", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let second = nodes[1].next_rendezvous().unwrap();
@@ -115,7 +114,7 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
     let port = job.server.port();
     drop(job);
     assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0, "an outage changes nothing at first");
-    eventually("it is noticed", SOON, || node.membership().is_err());
+    eventually("it is noticed", || node.membership().is_err());
     let error = node.membership().unwrap_err();
     assert!(matches!(error, RendezvousError::Outage { .. }), "{error}");
     assert!(error.to_string().contains("store_outage_timeout"), "{error}");
@@ -131,7 +130,7 @@ fn the_state_comes_back_and_a_node_goes_on() {
     let nodes = [0, 1].map(|_| job.node_over(&store));
     store.set("torch.rendezvous.job", b"!!!").unwrap();
     let waiting = join(&nodes[0]);
-    eventually("it has seen that and looked again", Duration::from_secs(9), || {
+    eventually_within(Duration::from_secs(9), "it has seen that and looked again", || {
         job.counts.reads.load(Ordering::Relaxed) >= 2
     });
     // Somebody puts it right.
@@ -153,7 +152,7 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
     proxy.block();
-    eventually("the outage has lasted too long", Duration::from_secs(20), || {
+    eventually_within(Duration::from_secs(20), "the outage has lasted too long", || {
         let start = Instant::now();
         let failed = node.membership().is_err();
         assert!(start.elapsed() < with_room, "{:?}", start.elapsed());
@@ -173,7 +172,7 @@ fn let_a_silent_one_be_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
 
 fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
     let store = job.store();
-    eventually("it is there", Duration::from_secs(60), || state(&store).has(node.node()));
+    eventually("it is there", || state(&store).has(node.node()));
     let mut with = state(&store);
     let silent = NodeDesc::new("0", 1, 0);
     with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
@@ -184,7 +183,7 @@ fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvous
     put_state(&store, &with);
     // It keeps itself alive, so it has joined.
     let before = with.last_heartbeats[node.node()];
-    eventually("it has joined", Duration::from_secs(60), || {
+    eventually("it has joined", || {
         state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
     });
 }
@@ -263,9 +262,7 @@ fn who_knows_where_a_silent_rank_0_is_tells_those_who_come_later() {
     let_a_silent_one_be_rank_0_of(0, &job, &node);
     let before = joining.join().unwrap().unwrap();
     let joining = join(&node);
-    eventually("it waits for the next", Duration::from_secs(60), || {
-        state(&store).wait_list.contains(node.node())
-    });
+    eventually("it waits for the next", || state(&store).wait_list.contains(node.node()));
     let_a_silent_one_be_rank_0_of(1, &job, &node);
     let after = joining.join().unwrap().unwrap();
     assert_eq!((after.round, &after.bootstrap_store_info), (1, &before.bootstrap_store_info));
@@ -285,7 +282,7 @@ fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     let start = Instant::now();
     let joining = join(&node);
-    eventually("it waits", Duration::from_secs(60), || state(&job.store()).has(node.node()));
+    eventually("it waits", || state(&job.store()).has(node.node()));
     proxy.block();
     let error = joining.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");

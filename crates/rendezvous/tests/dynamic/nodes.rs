@@ -19,7 +19,12 @@ pub(crate) struct Job {
     pub(crate) counts: Arc<Counts>,
     /// How long it takes its nodes to get to the store.
     pub(crate) distance: Duration,
+    /// Whether a wait for a signal ends with the signal only, and not once a second to poll the state.
+    pub(crate) never_polls: bool,
 }
+
+/// How long a node that never polls waits for a signal. Only a failure takes this long.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the backends of a job were asked.
 #[derive(Debug, Default)]
@@ -33,6 +38,7 @@ struct Counted {
     inner: C10dBackend,
     counts: Arc<Counts>,
     distance: Duration,
+    never_polls: bool,
 }
 
 impl RendezvousBackend for Counted {
@@ -64,14 +70,18 @@ impl RendezvousBackend for Counted {
         self.inner.signal(signal);
     }
     fn wait(&self, signal: Signal, most: Duration) -> bool {
-        self.inner.wait(signal, most)
+        if !self.never_polls {
+            return self.inner.wait(signal, most);
+        }
+        assert!(self.inner.wait(signal, SIGNAL_TIMEOUT), "no {signal:?} within {SIGNAL_TIMEOUT:?}");
+        true
     }
     fn forget(&self, round: u64, most: Duration) -> bool {
         self.inner.forget(round, most)
     }
     fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
-        let inner = self.inner.with_timeout(most);
-        Some(Box::new(Counted { inner, counts: Arc::clone(&self.counts), distance: self.distance }))
+        let (inner, counts) = (self.inner.with_timeout(most), Arc::clone(&self.counts));
+        Some(Box::new(Counted { inner, counts, ..*self }))
     }
 }
 
@@ -80,7 +90,7 @@ impl Job {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let mut settings = Settings::new("job", min_nodes, max_nodes);
         settings.join_timeout = Duration::from_secs(60);
-        Job { server, settings, counts: Arc::default(), distance: Duration::ZERO }
+        Job { server, settings, counts: Arc::default(), distance: Duration::ZERO, never_polls: false }
     }
 
     /// How many compare-and-sets there were so far.
@@ -147,8 +157,12 @@ impl Job {
         addr: &str,
         settings: Settings,
     ) -> DynamicRendezvousHandler {
-        let inner = C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap();
-        let backend = Counted { inner, counts: Arc::clone(&self.counts), distance: self.distance };
+        let backend = Counted {
+            inner: C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap(),
+            counts: Arc::clone(&self.counts),
+            distance: self.distance,
+            never_polls: self.never_polls,
+        };
         DynamicRendezvousHandler::new(Arc::new(backend), store, addr, settings).unwrap()
     }
 
@@ -181,10 +195,4 @@ pub(crate) fn assert_agree(rounds: &[RendezvousInfo]) {
         assert_eq!(info.participants, first.participants);
         assert_eq!(info.bootstrap_store_info, first.bootstrap_store_info);
     }
-}
-
-/// Waits until a condition holds, at most `within`. Returns how long that took.
-#[track_caller]
-pub(crate) fn eventually(what: &str, within: Duration, holds: impl FnMut() -> bool) -> Duration {
-    rallypoint_testkit::eventually_within(within, what, holds)
 }

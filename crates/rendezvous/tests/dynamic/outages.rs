@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{DynamicRendezvousHandler, ExitBarrier, RendezvousHandler, RoundEnd};
 use rallypoint_store::{Endpoint, OnReset, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rallypoint_testkit::eventually;
 
 use crate::faults::quick;
-use crate::nodes::{Job, assert_agree, eventually, join};
+use crate::nodes::{Job, assert_agree, join};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -37,7 +38,7 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
     assert_agree(&rounds);
     restart(&mut job);
-    eventually("the round is restored", SOON, || {
+    eventually("the round is restored", || {
         nodes.iter().for_each(|node| assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0));
         job.store().check(&["torch.rendezvous.job"]).unwrap() && {
             let state = job.state();
@@ -45,7 +46,7 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
         }
     });
     // Rank 0 has published again where the workers meet.
-    eventually("the master is published", SOON, || {
+    eventually("the master is published", || {
         nodes.iter().for_each(|node| drop(node.membership()));
         job.store().check(&["torch.rendezvous.job.0/MASTER_PORT"]).unwrap()
     });
@@ -98,7 +99,7 @@ fn a_node_that_waits_joins_again_when_the_store_comes_back_empty() {
     let mut job = quick(2, 2);
     let (early, late) = (node(&job), node(&job));
     let waiting = join(&early);
-    eventually("it waits", SOON, || job.state().has(early.node()));
+    eventually("it waits", || job.state().has(early.node()));
     restart(&mut job);
     let round = late.next_rendezvous().unwrap();
     assert_agree(&[round, waiting.join().unwrap().unwrap()]);
@@ -114,7 +115,7 @@ fn a_newcomer_at_the_empty_store_waits_for_the_round_that_is_restored() {
     assert_eq!((before.round, before.world_size), (0, 1));
     restart(&mut job);
     let joining = join(&newcomer);
-    eventually("the newcomer waits", SOON, || member.membership().unwrap().num_nodes_waiting() == 1);
+    eventually("the newcomer waits", || member.membership().unwrap().num_nodes_waiting() == 1);
     assert!(!member.membership().unwrap().is_dropped, "the member is still in its round");
     let after = [member.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
     assert_agree(&after);

@@ -1,38 +1,29 @@
 //! Rounds form and re-form.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::{DynamicRendezvousHandler, RendezvousError, RendezvousHandler};
+use rallypoint_rendezvous::{RendezvousError, RendezvousHandler};
 use rallypoint_store::{Store, TcpStore};
+use rallypoint_testkit::eventually;
 
-use crate::nodes::{Job, assert_agree, eventually, join, join_all};
+use crate::nodes::{Job, assert_agree, join, join_all};
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// For rounds that are not full: long enough for nodes that are started at once to be in it on a busy machine.
 const LAST_CALL: Duration = Duration::from_secs(3);
 
-/// Torch needs a second each time: its nodes look once a second. On a busy machine one try may take longer, so the best of
-/// a few counts.
-fn assert_at_once(try_it: impl Fn() -> Duration) {
-    let mut took = Vec::new();
-    while took.iter().all(|took| *took >= Duration::from_millis(500)) {
-        assert!(took.len() < 5, "{took:?}");
-        took.push(try_it());
-    }
-}
-
+/// Nodes of torch poll once a second. Those of ours are woken by the node that changes the round.
 #[test]
-fn two_nodes_meet_at_once() {
-    assert_at_once(|| {
-        let job = Job::new(2, 2);
-        let nodes = job.nodes(2);
-        let start = Instant::now();
-        assert_agree(&join_all(&nodes));
-        start.elapsed()
-    });
+fn nodes_that_meet_are_woken_by_a_signal() {
+    let mut job = Job::new(2, 2);
+    job.never_polls = true;
+    let nodes = job.nodes(2);
+    let first = join(&nodes[0]);
+    eventually("the first node waits for the second", || job.state().participants.len() == 1);
+    let second = nodes[1].next_rendezvous().unwrap();
+    assert_agree(&[first.join().unwrap().unwrap(), second]);
 }
 
 #[test]
@@ -141,54 +132,21 @@ fn a_node_that_comes_later_and_is_rank_0_is_the_master_of_all() {
     assert_eq!(third[1].bootstrap_store_info, first[0].bootstrap_store_info);
 }
 
+/// The node of the round hears that another node waits, and that node hears that the next round is complete.
 #[test]
-fn nodes_start_over_within_milliseconds() {
-    let job = Job::new(2, 2);
+fn nodes_that_start_over_are_woken_by_signals() {
+    let mut job = Job::new(2, 2);
+    job.never_polls = true;
     let nodes = job.nodes(2);
     join_all(&nodes);
-    assert_at_once(|| {
-        let start = Instant::now();
+    for _ in 0..9 {
         let first = join(&nodes[0]);
         nodes[1].wait_for_change(SOON);
-        assert_eq!(nodes[1].membership().unwrap().num_nodes_waiting(), 1);
+        let membership = nodes[1].membership().unwrap();
+        assert!(membership.is_round_over && membership.num_nodes_waiting() == 1);
         let second = nodes[1].next_rendezvous().unwrap();
         assert_agree(&[first.join().unwrap().unwrap(), second]);
-        start.elapsed()
-    });
-}
-
-/// Those who wait are woken by who changes the round; they would else look once a second. On a busy machine one try may
-/// take longer, so it is the median that counts, and of several measurements the best, with ever longer pauses between.
-#[test]
-fn who_changes_the_round_wakes_the_others_within_fifty_milliseconds() {
-    let job = Job::new(2, 2);
-    let nodes = job.nodes(2);
-    join_all(&nodes);
-    let mut medians = Vec::new();
-    for pause in [0, 1, 2, 4, 8] {
-        std::thread::sleep(Duration::from_secs(pause));
-        let (mut heard, mut joined): (Vec<_>, Vec<_>) = (0..9).map(|_| start_over(&nodes)).unzip();
-        heard.sort();
-        joined.sort();
-        medians.push((heard[4], joined[4]));
-        if heard[4].max(joined[4]) <= Duration::from_millis(50) {
-            return;
-        }
     }
-    panic!("{medians:?}");
-}
-
-/// One starts over, and the other hears of it and does the same: how long until the second has heard that somebody waits, and
-/// from there until the first, who waits for it, is in the next round.
-fn start_over(nodes: &[Arc<DynamicRendezvousHandler>]) -> (Duration, Duration) {
-    let start = Instant::now();
-    let first = join(&nodes[0]);
-    nodes[1].wait_for_change(SOON);
-    let heard = start.elapsed();
-    assert!(nodes[1].membership().unwrap().is_round_over);
-    let second = nodes[1].next_rendezvous().unwrap();
-    assert_agree(&[first.join().unwrap().unwrap(), second]);
-    (heard, start.elapsed() - heard)
 }
 
 #[test]
@@ -213,16 +171,14 @@ fn who_has_gone_from_a_round_is_known_and_that_it_is_over_once_one_of_them_waits
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && !seen().is_round_over);
     nodes[1].leave().unwrap();
-    eventually("it is seen", SOON, || {
-        seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()])
-    });
+    eventually("it is seen", || seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()]));
     // Somebody who was not in it waits: that ends nothing.
     let late = job.node();
     let joining = join(&late);
-    eventually("it waits", SOON, || seen().num_nodes_waiting() == 1);
+    eventually("it waits", || seen().num_nodes_waiting() == 1);
     assert!(!seen().is_round_over);
     let starting = join(&nodes[2]);
-    eventually("it is over", SOON, || seen().is_round_over);
+    eventually("it is over", || seen().is_round_over);
     nodes[0].leave().unwrap();
     assert_agree(&[joining.join().unwrap().unwrap(), starting.join().unwrap().unwrap()]);
 }
@@ -234,7 +190,7 @@ fn a_node_too_many_stands_by_and_ends_well_when_the_job_does() {
     join_all(&nodes);
     let spare = job.node();
     let waiting = join(&spare);
-    eventually("the spare is on the list", SOON, || job.spares() == 1);
+    eventually("the spare is on the list", || job.spares() == 1);
     nodes[0].set_closed().unwrap();
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::GracefulExit { .. }), "{error}");
@@ -248,10 +204,10 @@ fn a_spare_takes_the_place_of_one_that_leaves() {
     join_all(&nodes);
     let spare = job.node();
     let waiting = join(&spare);
-    eventually("the spare is on the list", SOON, || job.spares() == 1);
+    eventually("the spare is on the list", || job.spares() == 1);
     nodes[0].leave().unwrap();
     // The one that is left hears that somebody waits, and starts over.
-    eventually("somebody waits", SOON, || {
+    eventually("somebody waits", || {
         nodes[1].wait_for_change(Duration::from_millis(100));
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
@@ -291,7 +247,7 @@ fn a_time_out_says_who_came_how_many_must_and_which_setting_it_is() {
     job.settings.join_timeout = Duration::from_secs(3);
     let hasty = job.node();
     let waiting = join(&patient);
-    eventually("the patient node is in", SOON, || job.state().participants.contains_key(patient.node()));
+    eventually("the patient node is in", || job.state().participants.contains_key(patient.node()));
     let text = hasty.next_rendezvous().unwrap_err().to_string();
     assert!(text.contains("2 of at least 3 nodes joined within 3 s (join_timeout)"), "{text}");
     assert!(text.contains(&format!("127.0.0.1 (pid {})", std::process::id())), "{text}");
@@ -318,7 +274,7 @@ fn who_is_told_to_stop_waiting_is_out_at_once() {
         let value = store.get("torch.rendezvous.job").unwrap();
         String::from_utf8_lossy(&value).len() > 300
     };
-    eventually("it waits", SOON, is_in);
+    eventually("it waits", is_in);
     let start = Instant::now();
     node.interrupt();
     let error = waiting.join().unwrap().unwrap_err();
@@ -336,18 +292,18 @@ fn those_who_wait_read_the_state_at_most_twice_a_second() {
     let nodes = open.nodes(2);
     let came = Instant::now();
     let waiting: Vec<_> = nodes.iter().map(join).collect();
-    eventually("both wait for a third", SOON, || open.state().participants.len() == 2);
+    eventually("both wait for a third", || open.state().participants.len() == 2);
     let full = Job::new(1, 1);
     let (in_full, spare) = (full.node(), full.node());
     in_full.next_rendezvous().unwrap();
     let standing_by = join(&spare);
-    eventually("the spare is on its list", SOON, || full.state().redundancy_list.contains(spare.node()));
+    eventually("the spare is on its list", || full.state().redundancy_list.contains(spare.node()));
     let mut under_way = Job::new(1, 2);
     under_way.settings.last_call_timeout = Duration::from_millis(100);
     let (in_round, late) = (under_way.node(), under_way.node());
     in_round.next_rendezvous().unwrap();
     let coming = join(&late);
-    eventually("the late one is on its list", SOON, || under_way.state().wait_list.contains(late.node()));
+    eventually("the late one is on its list", || under_way.state().wait_list.contains(late.node()));
 
     let jobs =
         [("below the least", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
@@ -381,9 +337,9 @@ fn a_node_that_left_is_gone_and_one_that_starts_over_has_returned() {
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("it is seen to wait", SOON, || seen().returned == [nodes[1].node().clone()]);
+    eventually("it is seen to wait", || seen().returned == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
-    eventually("it is seen to be gone", SOON, || seen().lost.is_some());
+    eventually("it is seen to be gone", || seen().lost.is_some());
     let seen = seen();
     assert_eq!(seen.lost.unwrap().nodes, [nodes[2].node().clone()]);
     assert_eq!((seen.waiting, seen.returned), (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()]));
@@ -410,7 +366,7 @@ fn a_node_that_was_told_other_numbers_is_refused_and_the_others_go_on() {
     (more.min_nodes, more.max_nodes) = (2, 3);
     let (first, stranger, second) = (job.node(), job.node_with(more), job.node());
     let waiting = join(&first);
-    eventually("it waits", SOON, || job.state().has(first.node()));
+    eventually("it waits", || job.state().has(first.node()));
     let error = stranger.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::Refused { .. }), "{error}");
     for part in ["--nnodes 2:3", "--nnodes 2:2", &stranger.node().addr, &first.node().pid.to_string()] {
@@ -456,6 +412,6 @@ fn keys_of_old_rounds_are_removed() {
         let keys = store.list_keys().unwrap();
         keys.iter().filter_map(|key| rallypoint_core::rendezvous::keys::round_of("job", key)).collect()
     };
-    eventually("they are removed", SOON, || rounds().iter().all(|round| *round >= 6));
+    eventually("they are removed", || rounds().iter().all(|round| *round >= 6));
     assert!(rounds().contains(&7) && rounds().contains(&6));
 }
