@@ -14,7 +14,7 @@ pub use peer::serve_connections;
 pub use port::{Port, held_port};
 pub use process::{Guarded, Lines, ServeProcess};
 pub use relay::Relay;
-pub use timing::{SOON, fails_in_time, fails_within, goes_on_for, was_heard};
+pub use timing::{SOON, fails_in_time, fails_within, goes_on_for};
 pub use wait::{WAIT_TIMEOUT, eventually, eventually_or, eventually_within};
 
 /// Returns whether the tests run with their full numbers (`RALLYPOINT_SOAK=1`).

@@ -6,8 +6,6 @@ use std::fmt::{Debug, Display};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::client::{Awaited, Failure};
-
 /// Long enough for anything that should happen at once.
 pub const SOON: Duration = Duration::from_secs(30);
 
@@ -42,20 +40,6 @@ pub fn fails_within<T: Debug, E: Display>(
         "took {took:?}, {delay:?} not running, with {timeout:?}: {error}"
     );
     error
-}
-
-/// Returns whether a server answered what a client asked it after a timeout, judged by the failure of the call. On a busy machine
-/// the answer may come too late, and then there may be no new connection in time either.
-pub fn was_heard(failure: Option<&Failure>) -> bool {
-    !matches!(
-        failure,
-        Some(
-            Failure::Timeout(Awaited::Keys(None))
-                | Failure::NoAnswer
-                | Failure::Indeterminate(_)
-                | Failure::Unreachable(_)
-        )
-    )
 }
 
 /// How long each thread of this process has waited for a processor so far.

@@ -84,6 +84,26 @@ fn a_wait_that_times_out_says_which_keys_are_there_and_its_connection_is_used_ag
 }
 
 #[test]
+fn a_wait_for_many_keys_that_times_out_says_which_are_there() {
+    let names: Vec<_> = (0..20_000).map(|n| format!("/{n}")).collect();
+    let present: Vec<_> = (0..names.len()).map(|n| ![0, 300, 8_191, 16_384, 19_999].contains(&n)).collect();
+    let there = names.iter().zip(&present).filter(|(_, is_there)| **is_there);
+    let (net, client) = connected(there.fold(Model::ours("a"), |model, (name, _)| model.with(name, "v")));
+    let keys: Vec<_> = names.iter().map(String::as_bytes).collect();
+    let failure = ready(client.wait_then(Op::Wait, &keys, None, &net.deadline(TIMEOUT))).unwrap_err();
+    assert!(failure == Failure::Timeout(Awaited::Keys(Some(present))));
+}
+
+#[test]
+fn the_shortest_timeout_is_enough_for_a_key_that_is_there() {
+    let (net, client) = connected(Model::ours("a"));
+    let soon = net.deadline(Duration::from_nanos(1));
+    ready(client.wait_then(Op::Wait, &[b"/there"], None, &soon)).unwrap();
+    let failure = ready(client.wait_then(Op::Wait, &[b"/there", b"/missing"], None, &soon)).unwrap_err();
+    assert_eq!(failure, Failure::Timeout(Awaited::Keys(Some(vec![true, false]))));
+}
+
+#[test]
 fn a_server_that_falls_silent_while_it_says_which_keys_are_there_has_not_said_it() {
     let (net, client) = connected(Model::ours("a"));
     let names: Vec<_> = (0..10_000).map(|n| format!("/{n}").into_bytes()).collect();

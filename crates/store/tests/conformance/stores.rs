@@ -11,6 +11,8 @@ use rallypoint_testkit::SOON;
 pub(crate) struct World {
     make: Box<dyn Fn() -> Box<dyn Store> + Send + Sync>,
     pub(crate) kind: &'static str,
+    /// Whether its clients ask a server, which may answer late on a busy machine.
+    pub(crate) has_server: bool,
     /// Whether it has queues.
     pub(crate) queues: bool,
     /// Whether its barrier is its own, with rounds, rather than the generic one that serves once.
@@ -40,6 +42,7 @@ pub(crate) fn hash() -> World {
     World {
         make: Box::new(move || Box::new(store.clone())),
         kind: "HashStore",
+        has_server: false,
         queues: true,
         own_barrier: true,
         tells_deleted: true,
@@ -60,6 +63,7 @@ pub(crate) fn tcp() -> World {
             Box::new(TcpStore::open(options).unwrap())
         }),
         kind: "TcpStore",
+        has_server: true,
         queues: true,
         own_barrier: true,
         tells_deleted: true,
@@ -77,6 +81,7 @@ pub(crate) fn file() -> World {
             Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(SOON).open().unwrap())
         }),
         kind: "FileStore",
+        has_server: false,
         queues: false,
         own_barrier: false,
         tells_deleted: false,

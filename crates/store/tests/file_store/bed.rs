@@ -1,10 +1,12 @@
 //! What the tests stand on: a folder that goes away, files made of raw records, locks held, time and processor time.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rallypoint_store::{FileStore, FileStoreOptions, StoreError};
+use rallypoint_store::{FileStore, FileStoreOptions, Result, StoreError};
+use rallypoint_testkit::fails_in_time;
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -99,44 +101,27 @@ impl Drop for Held {
     }
 }
 
-/// What came of a call, how long it took, for how much of that time this thread was ready to run but other threads had the
-/// processors, and what share of the time it was computing.
-pub(crate) struct Timed<T> {
-    pub(crate) result: T,
-    pub(crate) took: Duration,
-    pub(crate) run_delay: Duration,
-    pub(crate) busy: f64,
+/// The error of a call that takes its timeout, and sleeps meanwhile.
+#[track_caller]
+pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
+    times_out_within(timeout, 0.25, call)
 }
 
-pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> Timed<T> {
-    let (started, delay, before) = (Instant::now(), thread_run_delay(), thread_time());
-    let result = call();
-    let (took, run_delay) = (started.elapsed(), thread_run_delay() - delay);
-    Timed { result, took, run_delay, busy: (thread_time() - before).as_secs_f64() / took.as_secs_f64() }
-}
-
-/// How long this thread has waited for a processor so far.
-fn thread_run_delay() -> Duration {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(schedstat.split_whitespace().nth(1).unwrap().parse().unwrap())
+/// Like [`times_out_after`], where the call computes for at most this share of its timeout.
+#[track_caller]
+pub(crate) fn times_out_within<T: Debug>(
+    timeout: Duration,
+    most_busy: f64,
+    call: impl FnOnce() -> Result<T>,
+) -> StoreError {
+    let before = thread_time();
+    let error = fails_in_time(timeout, call);
+    let busy = (thread_time() - before).as_secs_f64() / timeout.as_secs_f64();
+    assert!(busy < most_busy, "busy for {:.1} % of {timeout:?}: {error}", busy * 100.0);
+    error
 }
 
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// The error of a call that takes its timeout, at most 5 % or 100 ms more while it could run, and sleeps meanwhile.
-#[track_caller]
-pub(crate) fn times_out_after<T>(
-    timeout: Duration,
-    attempt: impl FnOnce() -> Timed<Result<T, StoreError>>,
-) -> StoreError {
-    let Timed { result, took, run_delay, busy } = attempt();
-    let Err(error) = result else { panic!("it did not fail") };
-    let most = timeout + (timeout / 20).max(Duration::from_millis(100));
-    assert!(took >= timeout, "took {took:?} with {timeout:?}: {error}");
-    assert!(took - run_delay <= most, "took {took:?}, {run_delay:?} not running, with {timeout:?}: {error}");
-    assert!(busy < 0.25, "busy for {:.1} % of {took:?}: {error}", busy * 100.0);
-    error
 }

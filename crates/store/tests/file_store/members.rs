@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rallypoint_store::{Failure, FileStore, Store, StoreError};
 
-use super::bed::{Bed, Held, push, record, timed, times_out_after};
+use super::bed::{Bed, Held, push, record, times_out_after};
 
 fn open(bed: &Bed, num_workers: impl Into<Option<u64>>) -> FileStore {
     bed.options().num_workers(num_workers).open().unwrap()
@@ -118,12 +118,9 @@ fn closing_cuts_off_a_torn_tail_first() {
 fn closing_keeps_its_time_out_and_says_what_held_it_up() {
     let bed = Bed::new();
     let timeout = Duration::from_millis(300);
-    let mut held = None;
-    let error = times_out_after(timeout, || {
-        let store = bed.options().timeout(timeout).open().unwrap();
-        held = Some(Held::shared(&bed.path()));
-        timed(|| store.close())
-    });
+    let store = bed.options().timeout(timeout).open().unwrap();
+    let _held = Held::shared(&bed.path());
+    let error = times_out_after(timeout, || store.close());
     assert!(
         matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
         "{error}"

@@ -9,7 +9,7 @@ use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, Cancellation, FileStore, Result, Store, StoreError};
 use rallypoint_testkit::fails_in_time;
 
-use super::bed::{Bed, Held, SOON, Timed, push, record, timed, times_out_after};
+use super::bed::{Bed, Held, SOON, push, record, times_out_after, times_out_within};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -39,7 +39,7 @@ const WRITING: [Operation; 6] = [
 fn a_get_of_one_second_takes_one_second() {
     let bed = Bed::new();
     let store = bed.options().timeout(Duration::from_secs(1)).open().unwrap();
-    let error = times_out_after(Duration::from_secs(1), || timed(|| store.get("absent")));
+    let error = times_out_after(Duration::from_secs(1), || store.get("absent"));
     let said = error.to_string();
     assert_eq!(error.context().unwrap().op, Some(Op::Get), "{said}");
     assert!(said.contains("absent") && said.contains(&bed.path().display().to_string()), "{said}");
@@ -50,8 +50,7 @@ fn a_wait_that_ends_says_which_keys_were_there() {
     let bed = Bed::new();
     let store = bed.open();
     store.set("there", b"1").unwrap();
-    let wait =
-        times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent", "there", "absent2"], Some(TIMEOUT))));
+    let wait = times_out_after(TIMEOUT, || store.wait_for(&["absent", "there", "absent2"], Some(TIMEOUT)));
     assert_eq!(wait.missing_keys(), ["absent", "absent2"]);
     assert_eq!(wait.awaited(), Some(&Awaited::Keys(Some(vec![false, true, false]))));
     assert!(wait.context().unwrap().waited >= TIMEOUT);
@@ -66,11 +65,8 @@ fn waiting_for_many_keys_is_as_idle_as_for_one() {
     store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
     keys.push("absent");
     let second = Duration::from_secs(1);
-    let error = times_out_after(second, || {
-        let wait = timed(|| store.wait_for(&keys, Some(second)));
-        // The first and the last look at all keys are half of the work in a debug build.
-        Timed { busy: wait.busy / 2.0, ..wait }
-    });
+    // The first and the last look at all keys are half of the work in a debug build.
+    let error = times_out_within(second, 0.5, || store.wait_for(&keys, Some(second)));
     assert_eq!(error.missing_keys(), ["absent"]);
 }
 
@@ -104,7 +100,7 @@ fn a_writer_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         store.set_timeout(Some(TIMEOUT));
         let before = bed.bytes();
         let held = Held::shared(&bed.path());
-        let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
+        let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
             matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
@@ -124,7 +120,7 @@ fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
         // What this store has not read yet, so that it needs the lock.
         bed.open().set("new", b"1").unwrap();
         let held = Held::exclusive(&bed.path());
-        let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
+        let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
             matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
@@ -163,7 +159,7 @@ fn a_reader_that_has_read_all_there_is_needs_no_lock() {
 fn opening_keeps_its_time_out_too() {
     let bed = Bed::with(b"");
     let _held = Held::shared(&bed.path());
-    let error = times_out_after(TIMEOUT, || timed(|| bed.options().timeout(TIMEOUT).open()));
+    let error = times_out_after(TIMEOUT, || bed.options().timeout(TIMEOUT).open());
     assert!(
         matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
         "{error}"
@@ -178,7 +174,7 @@ fn one_thread_that_waits_for_the_lock_does_not_hold_up_another() {
     let held = Held::exclusive(&bed.path());
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| store.set("slow", b"1"));
-        let error = times_out_after(TIMEOUT, || timed(|| store.wait_for(&["absent"], Some(TIMEOUT))));
+        let error = times_out_after(TIMEOUT, || store.wait_for(&["absent"], Some(TIMEOUT)));
         assert!(error.awaited().is_some(), "{error}");
         drop(held);
         slow.join().unwrap().unwrap();
@@ -193,7 +189,7 @@ fn an_unlinked_file_is_waited_for_and_then_an_error_in_time() {
         let store = bed.open();
         store.set_timeout(Some(TIMEOUT));
         fs::remove_file(bed.path()).unwrap();
-        let error = times_out_after(TIMEOUT, || timed(|| operation(&store)));
+        let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
             matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }),
             "{name}: {error}"
@@ -207,7 +203,7 @@ fn an_unlinked_file_is_an_error_within_a_twentieth_of_two_seconds() {
     let bed = Bed::new();
     let store = bed.options().timeout(Duration::from_secs(2)).open().unwrap();
     fs::remove_file(bed.path()).unwrap();
-    times_out_after(Duration::from_secs(2), || timed(|| store.get("k")));
+    times_out_after(Duration::from_secs(2), || store.get("k"));
 }
 
 #[test]
@@ -240,7 +236,7 @@ fn a_folder_that_is_missing_is_waited_for() {
     let bed = Bed::new();
     let path = bed.path().join("store");
     let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
-    let error = times_out_after(TIMEOUT, || timed(|| options.clone().open()));
+    let error = times_out_after(TIMEOUT, || options.clone().open());
     assert!(matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }), "{error}");
     fs::create_dir(bed.path()).unwrap();
     options.open().unwrap();
