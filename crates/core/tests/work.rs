@@ -21,8 +21,9 @@ use rustix::time::{ClockId, clock_gettime};
 const REQUEST: usize = 131_072;
 /// Enough clients, or keys one by one, to tell linear from quadratic.
 const CROWD: usize = 32_768;
-/// Linear work needs 16 times as long, and more where it leaves the caches; quadratic work 256 times.
-const MOST: u32 = 64;
+/// Linear work needs 16 times as long, and several times more where it leaves the caches; quadratic work 256 times, and more
+/// for the same reason.
+const MOST: u32 = 96;
 
 /// One measurement at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -41,22 +42,18 @@ impl Start {
     }
 }
 
+/// The shortest of several times. What else the machine does to the caches makes each longer, and none shorter.
 fn best(times: usize, mut run: impl FnMut() -> Duration) -> Duration {
     (0..times).map(|_| run()).min().expect("at least one")
 }
 
-/// Whether `work` of this size is within the bound of a sixteenth of it.
+/// Checks that `work` of this size takes at most [`MOST`] times as long as a sixteenth of it.
+#[track_caller]
 fn assert_linear(size: usize, work: impl Fn(usize) -> Duration) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut seen = Vec::new();
-    // Work that is not linear is not in any of them.
-    let is_linear = (0..5).any(|_| {
-        let small = best(5, || work(size / 16)).max(Duration::from_micros(1));
-        let large = best(2, || work(size));
-        seen.push((small, large));
-        large < small * MOST
-    });
-    assert!(is_linear, "{} and {size}: {seen:?}", size / 16);
+    let small = best(5, || work(size / 16)).max(Duration::from_micros(1));
+    let large = best(3, || work(size));
+    assert!(large < small * MOST, "{}: {small:?}, {size}: {large:?}", size / 16);
 }
 
 fn names(n: usize) -> Vec<Vec<u8>> {
@@ -246,10 +243,14 @@ fn cancels_held_back_overtake_without_a_search() {
             std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten(),
         );
         bytes.extend(std::iter::repeat_n(encoded(Request::CancelWait), n).flatten());
-        let mut net = Loopback::new(HubOptions::default(), ());
+        let mut options = HubOptions::default();
+        options.limits.deferred_bytes = usize::MAX;
+        let mut net = Loopback::new(options, ());
         let id = net.open().expect("a free slot");
         let start = Start::now();
         net.send(id, &bytes);
-        start.elapsed()
+        let took = start.elapsed();
+        assert_eq!(net.take_received(id).len(), n, "a reply for each cancel");
+        took
     });
 }
