@@ -42,7 +42,7 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Its living workers. Of ours there are two more processes between them and the one that was started."""
+    """Its living workers. Of ours there is one more process between them and the one that was started."""
     found = []
     for _, pid in starts(folder, world):
         try:

@@ -65,7 +65,7 @@ fn ten_thousand_seeds_hold() {
 /// it before one of ours has seen it.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [18_419, 28_718, 50_799, 54_911, 74_806] {
+    for seed in [18_419, 28_718, 50_799, 54_911, 74_806, 76_209, 200_022] {
         run(&Config::of(seed)).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
     }
 }

@@ -73,7 +73,8 @@ fn many_keys<'a>(keys: &'a [String], value: &'a [u8]) -> Vec<(&'a [u8], &'a [u8]
 
 /// How long a request of the maximum size may hold the server. It is carried out in one turn; without optimization it takes
 /// longer.
-const ONE_LARGE_REQUEST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
+pub(crate) const ONE_LARGE_REQUEST: Duration =
+    Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
 
 #[test]
 fn r09_large_multi_sets_disturb_nobody() {

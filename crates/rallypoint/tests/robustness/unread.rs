@@ -6,6 +6,7 @@ use rallypoint_core::Key;
 use rallypoint_core::wire::{PairList, Reply, ReplyKind, Request};
 
 use crate::harness::{Client, MIB, Server, alone, assert_undisturbed, message};
+use crate::load::ONE_LARGE_REQUEST;
 
 /// Fills a server with so many keys.
 fn fill(server: &Server, count: usize) {
@@ -96,7 +97,7 @@ fn a_reader_of_a_long_list_disturbs_nobody() {
     let mut server = Server::start();
     fill(&server, 1_000_000);
     let mut reader = server.connect();
-    assert_undisturbed(&server, Duration::from_millis(100), || {
+    assert_undisturbed(&server, ONE_LARGE_REQUEST, || {
         for _ in 0..3 {
             let Reply::Keys(listed) = reader.ask(Request::ListKeys) else { panic!() };
             assert_eq!(of_job(&listed), 1_000_000);
