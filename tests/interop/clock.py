@@ -1,10 +1,16 @@
 """Time, in the forms torch and the tests want it."""
 
+import contextlib
 import datetime
+import pathlib
 import time
 
 DEADLINE = 20.0
 """Seconds to wait for what should happen at once; only a failure takes that long."""
+
+ANSWERED = 3
+"""Seconds of a timeout whose error depends on what the server still answers. Our client waits for that answer for 4 % of the
+timeout, which is long enough on a busy machine."""
 
 
 def ms(number):
@@ -27,15 +33,19 @@ def until(what, condition, within=DEADLINE, instead=None):
     return found
 
 
-def tried(attempt):
-    """Makes an attempt, which is told its number, until one ends well: what answers a moment before the end of a short time-out
-    may be late on a busy machine. If none does, the last error is raised."""
-    for number in range(4):
-        try:
-            return attempt(number)
-        except Exception:  # noqa: BLE001  whatever it is, the next must do
-            pass
-    return attempt(4)
+def run_delays(*pids):
+    """The seconds for which each thread of these processes was ready to run so far, but other threads had the processors."""
+    delays = {}
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+                delays[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return delays
+
+
+def delayed_since(before, *pids):
+    """The seconds for which these processes were kept from running since their `run_delays` were `before`."""
+    return sum(delay - before.get(task, 0) for task, delay in run_delays(*pids).items())
 
 
 def stays(what, condition, time_long):

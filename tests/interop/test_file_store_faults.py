@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds, until
+from clock import DEADLINE, delayed_since, run_delays, seconds, until
 from driver import OurError
 from files import forked, in_torch_process, path, record, start  # noqa: F401  fixtures among them
 
@@ -18,24 +18,16 @@ from files import forked, in_torch_process, path, record, start  # noqa: F401  f
 IN_TIME = 1.1
 
 
-def run_delay(process):
-    """The seconds for which a process has waited for a processor so far."""
-    return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
-
-
 def times_out(ours, call, name):
     """The error of a call whose timeout is a second, and how long it took."""
-
-    def delays():
-        return run_delay(ours.process.pid) + run_delay("thread-self")
-
-    started, before = time.monotonic(), delays()
+    pids = ours.process.pid, "self"
+    started, before = time.monotonic(), run_delays(*pids)
     with pytest.raises(OurError) as refused:
         call()
     took = time.monotonic() - started
     assert refused.value.name == name
     assert took >= 1.0
-    assert took - (delays() - before) <= IN_TIME, refused.value
+    assert took - delayed_since(before, *pids) <= IN_TIME, refused.value
     return refused.value, took
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds, stays, tried, until
+from clock import ANSWERED, DEADLINE, seconds, stays, until
 from servers import SERVERS, driver, is_reached
 from torch.distributed.elastic.utils import store as torchs
 from torch.distributed.elastic.utils.distributed import create_c10d_store
@@ -138,20 +138,17 @@ def test_get_all_leaves_the_same_keys(server):
 
 
 def test_an_exchange_that_is_not_complete_ends_everywhere_and_ours_names_who_is_missing(server):
-    def two_of_four(number):
-        came_to = ranks(
-            server,
-            [0, 2],
-            {2},
-            lambda rank: ["synchronize", endpoint(server), f"data{number}/", 4, rank, ms(SHORT), "x"],
-            lambda store, rank: torchs.synchronize(store, b"x", rank, 4, f"data{number}/", SHORT),
-        )
-        assert isinstance(came_to[0], dist.DistStoreError)
-        name, message = came_to[2].args
-        assert name == "Timeout"
-        assert "2 of 4 ranks came, missing: 1, 3" in message
-
-    tried(two_of_four)
+    came_to = ranks(
+        server,
+        [0, 2],
+        {2},
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(ANSWERED), "x"],
+        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", ANSWERED),
+    )
+    assert isinstance(came_to[0], dist.DistStoreError)
+    name, message = came_to[2].args
+    assert name == "Timeout"
+    assert "2 of 4 ranks came, missing: 1, 3" in message
 
 
 @pytest.mark.parametrize("ours", MIXES, ids=str)
@@ -187,44 +184,38 @@ def test_ranks_without_a_number_meet_too(server):
 
 
 def test_torchs_rank_0_names_the_missing_and_does_not_miss_ours(server):
-    def two_of_four(number):
-        came_to = ranks(
-            server,
-            [0, 1],
-            {1},
-            lambda rank: ["barrier", endpoint(server), f"b{number}", 4, rank, ms(SHORT), ms(DEADLINE)],
-            lambda store, rank: torchs.barrier(store, 4, f"b{number}", SHORT, rank, trace_timeout=SHORT),
-        )
-        error = came_to[0]
-        assert isinstance(error, dist.DistStoreError)
-        missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
-        assert set(missing.split(", ")) == {"2", "3"}, error
-        # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
-        name, message = came_to[1].args
-        assert name == "Timeout"
-        assert "2 of 4 ranks came, missing: 2, 3" in message
-
-    tried(two_of_four)
+    came_to = ranks(
+        server,
+        [0, 1],
+        {1},
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(ANSWERED), ms(DEADLINE)],
+        lambda store, rank: torchs.barrier(store, 4, "b", ANSWERED, rank, trace_timeout=SHORT),
+    )
+    error = came_to[0]
+    assert isinstance(error, dist.DistStoreError)
+    missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
+    assert set(missing.split(", ")) == {"2", "3"}, error
+    # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
+    name, message = came_to[1].args
+    assert name == "Timeout"
+    assert "2 of 4 ranks came, missing: 2, 3" in message
 
 
 def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
-    def three_of_four(number):
-        came_to = ranks(
-            server,
-            [0, 1, 2],
-            {0},
-            lambda rank: ["barrier", endpoint(server), f"b{number}", 4, rank, ms(SHORT), ms(DEADLINE)],
-            lambda store, rank: torchs.barrier(store, 4, f"b{number}", 3 * SHORT, rank),
-        )
-        name, message = came_to[0].args
-        assert name == "Timeout"
-        assert "3 of 4 ranks came, missing: 3" in message
-        for rank in (1, 2):
-            assert isinstance(came_to[rank], dist.DistStoreError)
-            # They waited for the gate that rank 0 opens.
-            assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
-
-    tried(three_of_four)
+    came_to = ranks(
+        server,
+        [0, 1, 2],
+        {0},
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(ANSWERED), ms(DEADLINE)],
+        lambda store, rank: torchs.barrier(store, 4, "b", ANSWERED + 2 * SHORT, rank),
+    )
+    name, message = came_to[0].args
+    assert name == "Timeout"
+    assert "3 of 4 ranks came, missing: 3" in message
+    for rank in (1, 2):
+        assert isinstance(came_to[rank], dist.DistStoreError)
+        # They waited for the gate that rank 0 opens.
+        assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
 
 
 # ---- create_c10d_store ----

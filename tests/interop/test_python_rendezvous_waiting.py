@@ -3,6 +3,7 @@
 import gc
 import http.server
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from both import OURS, Node, run_id
 from clock import until
 from servers import OurServer
 
+HERE = pathlib.Path(__file__).parent
 SLOW = 60
 """Seconds a process may take."""
 
@@ -22,6 +24,7 @@ def play(script, *arguments):
     """What a script prints that must end well."""
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(COMMON) + textwrap.dedent(script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -34,10 +37,11 @@ def play(script, *arguments):
 
 
 COMMON = """
-    import os, pickle, signal, sys, threading, time
+    import os, pickle, signal, sys, threading, time, traceback
     from datetime import timedelta
 
     import rallypoint
+    from clock import delayed_since, run_delays
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
 
@@ -46,27 +50,26 @@ COMMON = """
         return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
 
     def interrupted(call):
-        '''Seconds from a signal to the exception.'''
+        '''Seconds from a signal to the exception, without those in which this process was kept from running.'''
         sent = []
         def send():
             # Part of the fault: by then the call waits, or is on its way to it; it must end in either case.
             time.sleep(0.3)
-            sent.append(time.monotonic())
+            sent.extend([time.monotonic(), run_delays("self")])
             os.kill(os.getpid(), signal.SIGINT)
         try:
             threading.Thread(target=send).start()
             call()
         except KeyboardInterrupt:
-            return time.monotonic() - sent[0]
+            return time.monotonic() - sent[0] - delayed_since(sent[1], "self")
         raise SystemExit("it was not interrupted")
 """
 
 
 def in_time(times):
-    """Within 100 ms at best; what a busy machine does to the others is not ours."""
+    """Within 100 ms, each."""
     times = [float(each) for each in times]
-    assert min(times) < 0.1, times
-    assert max(times) < 5, times
+    assert times and max(times) < 0.1, times
 
 
 @pytest.fixture
@@ -192,42 +195,38 @@ def test_ctrl_c_ends_a_meeting(server, call):
 
 def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
     """Whatever the moment: if the call raised, the node is in no round. Without care it would be in most of them."""
-
-    def strays(number):
-        ended = play(
-            """
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
-            for delay in range(12):
-                job = f"job-{sys.argv[2]}-{delay}"
-                handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
-                ended = "raised"
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, (delay + 1) / 1000)
-                    handler.next_rendezvous()
-                    ended = "returned"
-                    # In short sleeps: a signal that comes just before a wait without end is not seen by that wait.
-                    while True:
-                        time.sleep(0.01)
-                except KeyboardInterrupt:
-                    print(ended)
-            """,
-            server.port,
-            number,
-        )
-        assert len(ended) == 12
-        found = []
-        for delay, how in enumerate(ended):
-            backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{number}-{delay}")
-            held = backend.get_state()
-            if how == "raised" and held is not None and pickle.loads(held[0]).participants:
-                found.append(delay)
-        return found
-
-    # A signal between the end of the call and the next line of the script looks as if the call had raised it. On a busy machine
-    # that may be so twice.
-    first = strays(0)
-    assert len(first) <= 1 or len(again := strays(1)) <= 1, (first, again)
+    ended = play(
+        """
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+        for delay in range(12):
+            job = f"job-{delay}"
+            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
+            returned = []
+            # A signal right after the call is raised on the same line as one that ends the call. The interpreter reports a
+            # return before it looks for signals, so that only a return that was not reported is the call's exception.
+            def profile(frame, event, function):
+                if event == "c_return" and function.__name__ == "next_rendezvous":
+                    returned.append(True)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, (delay + 1) / 1000)
+                sys.setprofile(profile)
+                handler.next_rendezvous()
+                # In short sleeps: a signal that comes just before a wait without end is not seen by that wait.
+                while True:
+                    time.sleep(0.01)
+            except KeyboardInterrupt as interrupt:
+                sys.setprofile(None)
+                frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(interrupt.__traceback__)]
+                print("returned" if returned or "profile" in frames else "raised")
+        """,
+        server.port,
+    )
+    assert len(ended) == 12
+    for delay, how in enumerate(ended):
+        backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{delay}")
+        held = backend.get_state()
+        assert how == "returned" or held is None or not pickle.loads(held[0]).participants, f"{delay} ms"
 
 
 def test_a_signal_that_raises_something_else_raises_that():
