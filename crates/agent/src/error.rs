@@ -72,7 +72,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// Whether running the agent again can succeed without a change: if the rendezvous or the store failed, they say so.
+    /// Returns whether running the agent again can succeed without a change. The error of a rendezvous or store decides it.
     pub fn retry(&self) -> Retry {
         match self {
             AgentError::Rendezvous(error) => error.retry(),

@@ -415,8 +415,10 @@ impl<L: EffectLog> Hub<L> {
 
     fn queue_read(&mut self, index: usize) {
         let connection = &mut self.connections[index];
+        if std::mem::replace(&mut connection.in_read_queue, true) {
+            return;
+        }
         match connection.upload {
-            _ if std::mem::replace(&mut connection.in_read_queue, true) => {}
             Upload::Admitted { number, .. } => _ = self.upload_queue.insert((number, index)),
             _ => self.read_queue.push_back(index),
         }

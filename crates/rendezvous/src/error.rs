@@ -167,8 +167,8 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
-    /// Whether the call may be repeated. After most failures the caller has to decide that: the job is closed, nodes are missing,
-    /// or settings have to be changed first.
+    /// Returns whether the call may be repeated. After most failures it must not be: the job is closed, nodes are missing, or a
+    /// setting has to be changed first.
     pub fn retry(&self) -> Retry {
         match self {
             RendezvousError::Connection { source, .. } => source.retry(),

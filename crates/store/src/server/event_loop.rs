@@ -232,7 +232,7 @@ impl EventLoop {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => {
                     self.out_of_files = true;
-                    // Accepted in the place of the spare file, to be refused. Files can be short while nobody waits.
+                    // The spare file makes room to accept a connection and refuse it. The error comes even if none waits.
                     self.spare_file = None;
                     match listener.socket.accept() {
                         Ok((socket, peer)) => {
