@@ -5,7 +5,7 @@ How to run, from the root of the repository, as root:
     cargo build
     "$(scripts/torch-venv)/bin/python" -m pytest -n 3 -m "not long" tests/lab
 
-`scripts/test lab` does that; `scripts/test full` also runs the cases marked `long` and tries each case 20 times. Torch is not needed, only
+`scripts/test lab` does that; `scripts/test full` also runs the cases marked `long` and tries each case 5 times. Torch is not needed, only
 pytest. These variables change a run:
 
     RALLYPOINT_BIN          the binary to test
