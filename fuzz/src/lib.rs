@@ -29,7 +29,7 @@ fn limits() -> Limits {
 }
 
 /// What `read` makes of the bytes, which must not depend on where they are cut.
-fn however_cut<T: PartialEq + std::fmt::Debug>(
+fn for_every_split<T: PartialEq + std::fmt::Debug>(
     data: &[u8],
     read: impl Fn(&mut dyn Iterator<Item = &[u8]>) -> T,
 ) -> T {
@@ -43,10 +43,10 @@ fn however_cut<T: PartialEq + std::fmt::Debug>(
 /// A client's stream, from VALIDATE on or not.
 pub fn request_decoder(data: &[u8]) {
     for limits in [Limits::default(), limits()] {
-        let (frames, error) = however_cut(data, |pieces| requests(pieces, &limits));
+        let (frames, error) = for_every_split(data, |pieces| requests(pieces, &limits));
         assert!(data.starts_with(&frames.concat()), "what came out is what went in");
         assert!(error.is_some() || frames.concat().len() <= data.len());
-        however_cut(data, |pieces| serve(pieces, &limits));
+        for_every_split(data, |pieces| serve(pieces, &limits));
     }
 }
 
@@ -61,23 +61,23 @@ fn without_detail(error: WireError) -> WireError {
 /// All whole requests, as bytes, and what ended them.
 fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Vec<u8>>, Option<WireError>) {
     let mut decoder = RequestDecoder::default();
-    let (mut frames, mut fed, mut taken) = (Vec::new(), 0, 0);
+    let (mut frames, mut received, mut decoded) = (Vec::new(), 0, 0);
     for mut input in pieces {
-        fed += input.len();
+        received += input.len();
         loop {
             match decoder.next(&mut input, limits) {
                 Ok(Some(frame)) => {
-                    let mut again = Vec::new();
-                    frame.request().encode(&mut again);
-                    assert!(again.len() <= limits.frame_len.max(limits.key_len + 17));
-                    taken += again.len();
-                    frames.push(again);
+                    let mut reencoded = Vec::new();
+                    frame.request().encode(&mut reencoded);
+                    assert!(reencoded.len() <= limits.frame_len.max(limits.key_len + 17));
+                    decoded += reencoded.len();
+                    frames.push(reencoded);
                 }
                 Ok(None) => break,
                 Err(error) => return (frames, Some(without_detail(error))),
             }
         }
-        assert_eq!(decoder.received().unwrap_or(0), fed - taken, "every byte is in a request or held");
+        assert_eq!(decoder.received().unwrap_or(0), received - decoded, "every byte is in a request or held");
     }
     (frames, None)
 }
@@ -134,7 +134,7 @@ pub fn hub(data: &[u8]) {
             4 => net.end(id),
             5 => net.fail(id),
             6 => net.set_window(id, amount),
-            _ => net.pass(Duration::from_millis(100 * amount as u64)),
+            _ => net.advance(Duration::from_millis(100 * amount as u64)),
         }
         net.hub.check_invariants();
     }
@@ -161,7 +161,7 @@ pub fn reply_decoder(data: &[u8]) {
         _ => ReplyKind::Keys,
     };
     for limits in [Limits::default(), limits()] {
-        let (read, _) = however_cut(data, |pieces| replies(kind, pieces, &limits));
+        let (read, _) = for_every_split(data, |pieces| replies(kind, pieces, &limits));
         assert!(data.starts_with(&read), "what came out is what went in");
     }
 }
@@ -191,15 +191,15 @@ fn replies(
 
 /// A file that processes share.
 pub fn record_reader(data: &[u8]) {
-    let (records, position, damage) = however_cut(data, records);
+    let (records, position, damage) = for_every_split(data, records);
     assert!(position <= data.len());
 
     // A value behind a deleted key is dropped, so the records may be shorter than what they were read from.
-    let mut again = Vec::new();
-    records.iter().for_each(|record| record.encode_into(&mut again));
-    assert!(again.len() <= position);
-    let (reread, end, no_damage) = however_cut(&again, self::records);
-    assert_eq!((&reread, end, no_damage), (&records, again.len(), None), "encoding undoes decoding");
+    let mut reencoded = Vec::new();
+    records.iter().for_each(|record| record.encode_into(&mut reencoded));
+    assert!(reencoded.len() <= position);
+    let (reread, end, no_damage) = for_every_split(&reencoded, self::records);
+    assert_eq!((&reread, end, no_damage), (&records, reencoded.len(), None), "encoding undoes decoding");
 
     let mut table = Table::new();
     records.into_iter().for_each(|record| record.apply_to(&mut table));
@@ -227,9 +227,9 @@ fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Opti
 
 /// The bytes of a rendezvous' state, and the value they are in a store.
 pub fn state(data: &[u8]) {
-    let mut narrow = Limits::default();
-    (narrow.state_bytes, narrow.state_nodes, narrow.state_extra, narrow.host_len) = (600, 2, 64, 16);
-    for limits in [Limits::default(), narrow] {
+    let mut tight = Limits::default();
+    (tight.state_bytes, tight.state_nodes, tight.state_extra, tight.host_len) = (600, 2, 64, 16);
+    for limits in [Limits::default(), tight] {
         if let Ok(state) = pickle::decode(data, &limits) {
             pickle::encode(&state, &Limits::default()).expect("what is written reads the same");
             assert!(

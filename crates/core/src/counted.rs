@@ -21,13 +21,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_thing_is_in_the_singular() {
+    fn a_count_of_1_takes_the_singular() {
         let texts = [0, 1, 2].map(|count: usize| counted(count, "node"));
         assert_eq!(texts, ["0 nodes", "1 node", "2 nodes"]);
     }
 
     #[test]
-    fn of_many_names_the_first_are_listed() {
+    fn first_few_lists_16_names_and_counts_the_rest() {
         assert_eq!(first_few(0..3), "0, 1, 2");
         assert!(first_few(0..16).ends_with("14, 15"));
         assert!(first_few(0..18).ends_with("14, 15 and 2 more"));

@@ -65,7 +65,7 @@ pub enum WireError {
         found: i64,
     },
     /// The reply to a PING has another number. The replies are out of step, or the peer is no store.
-    #[error("answered like {}", speaker_of(found.to_le_bytes()))]
+    #[error("answered like {}", describe_peer(found.to_le_bytes()))]
     WrongNonce {
         /// The number in the reply.
         found: u32,
@@ -73,7 +73,7 @@ pub enum WireError {
 }
 
 /// Describes a peer that is no store by the first four bytes of its reply.
-fn speaker_of(reply: [u8; 4]) -> String {
+fn describe_peer(reply: [u8; 4]) -> String {
     match &reply {
         // A status line, or the page that a server sends to a client of HTTP/0.9.
         b"HTTP" | [b'<', ..] => "an HTTP server".into(),
@@ -95,12 +95,12 @@ pub enum Refusal {
         key: String,
     },
     /// ADD whose result doesn't fit 64 bits.
-    #[error("add of {delta} to {key} would overflow from {held}")]
+    #[error("add of {delta} to {key} would overflow from {value}")]
     Overflow {
         /// The key, printable.
         key: String,
         /// The number held.
-        held: i64,
+        value: i64,
         /// What was to be added.
         delta: i64,
     },
@@ -151,16 +151,16 @@ fn for_key(key: &Option<String>) -> String {
 
 /// A key as text for messages: cut, with what isn't printable escaped.
 pub fn printable(key: &[u8]) -> String {
-    const MOST: usize = 80;
-    let cut = key.len() > MOST;
-    let mut text = key[..key.len().min(MOST)].escape_ascii().to_string();
+    const MAX_PRINTED_BYTES: usize = 80;
+    let is_cut = key.len() > MAX_PRINTED_BYTES;
+    let mut text = key[..key.len().min(MAX_PRINTED_BYTES)].escape_ascii().to_string();
     if let Ok(whole) = std::str::from_utf8(key)
-        && !cut
+        && !is_cut
         && !whole.chars().any(char::is_control)
     {
         text = whole.to_owned();
     }
-    if cut {
+    if is_cut {
         text.push_str(&format!("… ({} bytes)", key.len()));
     }
     text
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_no_store_is_described_by_its_first_bytes() {
-        for (reply, said) in [
+        for (reply, description) in [
             (*b"HTTP", "an HTTP server"),
             (*b"<!DO", "an HTTP server"),
             (*b"<htm", "an HTTP server"),
@@ -183,12 +183,12 @@ mod tests {
             (*b"220 ", "no store server (its reply begins with \"220 \")"),
             ([0x15, 9, 9, 9], "no store server (its reply begins with \"\\x15\\t\\t\\t\")"),
         ] {
-            assert_eq!(speaker_of(reply), said);
+            assert_eq!(describe_peer(reply), description);
         }
     }
 
     #[test]
-    fn printable_keeps_text_and_escapes_and_cuts_the_rest() {
+    fn printable_keeps_utf8_escapes_other_bytes_and_truncates() {
         assert_eq!(printable("/schlüssel".as_bytes()), "/schlüssel");
         assert_eq!(printable(b"\xff\n"), "\\xff\\n");
         assert_eq!(printable(&[b'a'; 200]), format!("{}… (200 bytes)", "a".repeat(80)));

@@ -27,7 +27,7 @@ pub use outbox::MAX_SLICES;
 pub use stats::ServerStats;
 
 use crate::limits::Limits;
-use crate::store::{Answer, ClientId, EffectLog, Engine, EngineOptions, Snapshot};
+use crate::store::{ClientId, EffectLog, Engine, EngineOptions, Outcome, Snapshot};
 use crate::value::Value;
 use crate::wire::{Reply, Request};
 use connection::Connection;
@@ -134,16 +134,16 @@ pub struct Hub<L = ()> {
     /// Connections with a running deadline. Entries may be out of date.
     watched: BTreeSet<usize>,
     uploads: Uploads,
-    input_held: usize,
-    output_held: usize,
+    input_bytes: usize,
+    output_bytes: usize,
     jobs: Option<Jobs>,
     offences: Offences,
     events: VecDeque<Event>,
     /// The start of the current second of the log, the lines in it, and how many lines were suppressed since the last one.
-    logged: (Duration, u32),
+    log_window: (Duration, u32),
     suppressed: u64,
     stats: ServerStats,
-    swept: Duration,
+    last_sweep: Duration,
     /// The time of the current call.
     now: Duration,
 }
@@ -170,15 +170,15 @@ impl<L: EffectLog> Hub<L> {
             watched: BTreeSet::new(),
             // The rest of `input_total` is for small incomplete requests and those held back.
             uploads: Uploads::new(limits.input_total / 4 * 3),
-            input_held: 0,
-            output_held: 0,
+            input_bytes: 0,
+            output_bytes: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
             offences: Offences::default(),
             events: VecDeque::new(),
-            logged: (Duration::ZERO, 0),
+            log_window: (Duration::ZERO, 0),
             suppressed: 0,
-            stats: ServerStats { most_connections: limits.connections as u64, ..ServerStats::default() },
-            swept: Duration::ZERO,
+            stats: ServerStats { max_connections: limits.connections as u64, ..ServerStats::default() },
+            last_sweep: Duration::ZERO,
             now: Duration::ZERO,
             limits,
         }
@@ -216,16 +216,16 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles the news that a connection can be read, and whether that includes the end of its bytes.
     pub fn handle_readable(&mut self, id: ConnectionId, is_end: bool) {
-        if let Some(connection) = self.find(id) {
+        if let Some(connection) = self.find_open(id) {
             connection.unread = true;
-            connection.hung_up |= is_end;
+            connection.end_announced |= is_end;
             self.queue_read(id.index());
         }
     }
 
     /// Handles the news that a connection takes bytes again.
     pub fn handle_writable(&mut self, id: ConnectionId) {
-        if self.find(id).is_some_and(|connection| connection.outbox.unsent() > 0) {
+        if self.find_open(id).is_some_and(|connection| connection.outbox.unsent() > 0) {
             self.queue_send(id.index());
         }
     }
@@ -233,18 +233,18 @@ impl<L: EffectLog> Hub<L> {
     /// Handles bytes that were read. `is_drained` says that there were no more, or none at all.
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
         self.now = now;
-        let Some(connection) = self.find(id) else { return };
+        let Some(connection) = self.find_open(id) else { return };
         // The end of the bytes may have been announced before; then no further event announces it.
-        connection.unread = !is_drained || connection.hung_up;
+        connection.unread = !is_drained || connection.end_announced;
         self.batch.1 += bytes.len();
-        self.feed(id.index(), bytes);
+        self.process_input(id.index(), bytes);
         self.queue_send(id.index());
         self.queue_read_if_unread(id.index());
     }
 
     /// Handles the end of the peer's bytes.
     pub fn handle_end(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.find(id) {
+        if let Some(connection) = self.find_open(id) {
             connection.ended = true;
             connection.unread = false;
             self.queue_send(id.index());
@@ -254,7 +254,7 @@ impl<L: EffectLog> Hub<L> {
     /// Handles a connection that failed while it was read or sent to.
     pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
         self.now = now;
-        if let Some(connection) = self.find_any(id) {
+        if let Some(connection) = self.find(id) {
             connection.outbox = Default::default();
             self.close(id.index());
         }
@@ -264,7 +264,7 @@ impl<L: EffectLog> Hub<L> {
     pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
         self.now = now;
         let output_pause = self.limits.output_pause;
-        let Some(connection) = self.find_any(id) else { return };
+        let Some(connection) = self.find(id) else { return };
         let was_congested = connection.outbox.unsent() > output_pause;
         connection.outbox.advance(sent);
         let unsent = connection.outbox.unsent();
@@ -284,7 +284,7 @@ impl<L: EffectLog> Hub<L> {
             self.queue_read(id.index());
         }
         // Counting walks all unsent values. The deadlines count again.
-        if unsent == 0 || self.connections[id.index()].owed == 0 {
+        if unsent == 0 || self.connections[id.index()].output_bytes == 0 {
             self.count_output(id.index());
         }
         if unsent > 0 && takes_more {
@@ -296,8 +296,8 @@ impl<L: EffectLog> Hub<L> {
     /// Handles the passing of time.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
-        if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
-            self.swept = now;
+        if now.saturating_sub(self.last_sweep) >= SWEEP_INTERVAL {
+            self.last_sweep = now;
             self.sweep();
         }
     }
@@ -348,7 +348,7 @@ impl<L: EffectLog> Hub<L> {
 
     /// Returns the next bytes to send to a connection: slices, and how many of them there are.
     pub fn transmit(&mut self, id: ConnectionId) -> ([&[u8]; MAX_SLICES], usize) {
-        match self.find_any(id) {
+        match self.find(id) {
             Some(connection) => connection.outbox.slices(),
             None => ([&[]; MAX_SLICES], 0),
         }
@@ -360,7 +360,7 @@ impl<L: EffectLog> Hub<L> {
         match self.read_queue.is_empty() && self.upload_queue.is_empty() {
             false => Some(Duration::ZERO),
             true if is_idle => None,
-            true => Some((self.swept + SWEEP_INTERVAL).saturating_sub(now)),
+            true => Some((self.last_sweep + SWEEP_INTERVAL).saturating_sub(now)),
         }
     }
 
@@ -390,27 +390,27 @@ impl<L: EffectLog> Hub<L> {
         self.engine.check_invariants();
         let sum =
             |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
-        assert_eq!((sum(|c| c.held), sum(|c| c.owed)), (self.input_held, self.output_held));
+        assert_eq!((sum(|c| c.input_bytes), sum(|c| c.output_bytes)), (self.input_bytes, self.output_bytes));
         assert_eq!(sum(|c| usize::from(c.blocked && !c.closing)), self.engine.snapshot().blocked);
         let waiting = |c: &Connection| usize::from(c.upload == Upload::Waiting);
         assert_eq!(sum(waiting), self.uploads.waiting());
         for (_, connection) in &self.connections {
             let session = &connection.session;
             // That a request is too long may be known only from the last byte of a length in it.
-            let most = self.limits.frame_len + size_of::<u64>() - 1;
-            let len = session.held() - session.backlog_bytes();
-            assert!(len <= most, "{len} bytes of one request");
+            let max = self.limits.frame_len + size_of::<u64>() - 1;
+            let len = session.buffered_bytes() - session.backlog_bytes();
+            assert!(len <= max, "{len} bytes of one request");
         }
     }
 
     // ---- one connection's turn ----
 
-    fn find_any(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
     }
 
-    fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.find_any(id).filter(|connection| !connection.closing)
+    fn find_open(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.find(id).filter(|connection| !connection.closing)
     }
 
     fn queue_read(&mut self, index: usize) {
@@ -444,7 +444,7 @@ impl<L: EffectLog> Hub<L> {
         connection.in_read_queue = false;
         if connection.session.has_backlog() {
             let unparsed = connection.session.take_unparsed();
-            self.feed(index, &unparsed);
+            self.process_input(index, &unparsed);
             self.queue_send(index);
         }
         let connection = &self.connections[index];
@@ -456,7 +456,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles bytes of one connection.
-    fn feed(&mut self, index: usize, mut input: &[u8]) {
+    fn process_input(&mut self, index: usize, mut input: &[u8]) {
         loop {
             let connection = &mut self.connections[index];
             if connection.closing {
@@ -489,7 +489,7 @@ impl<L: EffectLog> Hub<L> {
         let connection = &mut self.connections[index];
         match connection.session.next(&mut input, &self.limits, connection.blocked) {
             Ok(decoded) => self.handle_request(index, decoded?.request()),
-            Err(error) => self.punish(index, error.into()),
+            Err(error) => self.close_for(index, error.into()),
         }
         Some(input)
     }
@@ -501,15 +501,15 @@ impl<L: EffectLog> Hub<L> {
             jobs.handle_request(index, request, self.now);
         }
         match self.engine.handle_request(ClientId::new(index as u32), request) {
-            Ok(Answer::Nothing) => {}
-            Ok(Answer::Reply(reply)) => {
+            Ok(Outcome::NoReply) => {}
+            Ok(Outcome::Reply(reply)) => {
                 let connection = &mut self.connections[index];
                 // A CANCEL_WAIT ends the wait before it.
                 connection.blocked = false;
                 connection.outbox.push(reply);
             }
-            Ok(Answer::Blocked) => self.connections[index].blocked = true,
-            Err(refusal) => self.punish(index, (*refusal).into()),
+            Ok(Outcome::Blocked) => self.connections[index].blocked = true,
+            Err(refusal) => self.close_for(index, (*refusal).into()),
         }
         self.wake_clients();
     }
@@ -539,13 +539,13 @@ impl<L: EffectLog> Hub<L> {
     /// Counts what is held for the requests of a connection, and admits uploads.
     fn count_input(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let held = connection.session.held();
-        if held == 0 && connection.held == 0 && connection.receiving.is_none() {
+        let input_bytes = connection.session.buffered_bytes();
+        if input_bytes == 0 && connection.input_bytes == 0 && connection.receiving.is_none() {
             // Nearly every turn ends here.
             return;
         }
-        self.input_held = self.input_held + held - connection.held;
-        connection.held = held;
+        self.input_bytes = self.input_bytes + input_bytes - connection.input_bytes;
+        connection.input_bytes = input_bytes;
         if connection.track_request(self.now) {
             self.uploads.end(index, std::mem::take(&mut connection.upload));
         }
@@ -557,7 +557,7 @@ impl<L: EffectLog> Hub<L> {
                 connection.upload = self.uploads.start(index, len);
             }
         }
-        if self.input_held > self.limits.input_total {
+        if self.input_bytes > self.limits.input_total {
             self.close_largest_input();
         }
         self.admit_uploads();
@@ -572,18 +572,18 @@ impl<L: EffectLog> Hub<L> {
 
     fn close_largest_input(&mut self) {
         let open = self.connections.iter().filter(|(_, connection)| !connection.closing);
-        let Some((index, connection)) = open.max_by_key(|(_, connection)| connection.held) else { return };
-        let (total, limit, held) = (self.input_held, self.limits.input_total, connection.held);
-        self.punish(index, CloseReason::TooMuchInput { total, limit, held });
+        let Some((index, connection)) = open.max_by_key(|(_, c)| c.input_bytes) else { return };
+        let (total, limit, buffered) = (self.input_bytes, self.limits.input_total, connection.input_bytes);
+        self.close_for(index, CloseReason::TooMuchInput { total, limit, buffered });
     }
 
     /// Counts what the unsent replies of a connection hold.
     fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let owed = if connection.outbox.unsent() > 0 { connection.outbox.held() } else { 0 };
-        self.output_held = self.output_held + owed - connection.owed;
-        connection.owed = owed;
-        if self.output_held > self.limits.output_total {
+        let output_bytes = if connection.outbox.unsent() > 0 { connection.outbox.memory_bytes() } else { 0 };
+        self.output_bytes = self.output_bytes + output_bytes - connection.output_bytes;
+        connection.output_bytes = output_bytes;
+        if self.output_bytes > self.limits.output_total {
             self.close_oldest_output();
         }
     }
@@ -591,14 +591,13 @@ impl<L: EffectLog> Hub<L> {
     /// Closes the connection that has taken none of its replies for longest. A connection with few of them is closed only if
     /// no other has more.
     fn close_oldest_output(&mut self) {
-        let owing = self.connections.iter().filter(|(_, c)| !c.closing && c.owed > 0);
-        let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.stalled)) else {
-            return;
-        };
+        let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
+        let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled));
+        let Some((index, connection)) = oldest else { return };
         let age = connection.stalled.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
-        let (total, limit, held) = (self.output_held, self.limits.output_total, connection.owed);
+        let (total, limit, buffered) = (self.output_bytes, self.limits.output_total, connection.output_bytes);
         self.connections[index].outbox = Default::default();
-        self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age });
+        self.close_for(index, CloseReason::TooMuchOutput { total, limit, buffered, age });
     }
 
     // ---- closing ----
@@ -610,7 +609,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Closes a connection for what its peer did.
-    fn punish(&mut self, index: usize, reason: CloseReason) {
+    fn close_for(&mut self, index: usize, reason: CloseReason) {
         let peer = self.connections[index].peer;
         self.offences.count(peer.ip(), self.now, &self.limits);
         self.report(peer, reason);
@@ -620,14 +619,14 @@ impl<L: EffectLog> Hub<L> {
     /// Counts a refused or closed connection, and logs it unless there are too many lines in this second.
     fn report(&mut self, peer: SocketAddr, reason: CloseReason) {
         self.stats.count(&reason);
-        if self.now.saturating_sub(self.logged.0) >= Duration::from_secs(1) {
-            self.logged = (self.now, 0);
+        if self.now.saturating_sub(self.log_window.0) >= Duration::from_secs(1) {
+            self.log_window = (self.now, 0);
         }
-        if self.logged.1 >= self.limits.log_lines_per_second {
+        if self.log_window.1 >= self.limits.log_lines_per_second {
             self.suppressed += 1;
             return;
         }
-        self.logged.1 += 1;
+        self.log_window.1 += 1;
         let suppressed = std::mem::take(&mut self.suppressed);
         self.events.push_back(Event::Closed { peer, reason, suppressed });
     }
@@ -639,8 +638,8 @@ impl<L: EffectLog> Hub<L> {
         if std::mem::replace(&mut connection.closing, true) {
             return;
         }
-        self.input_held -= std::mem::take(&mut connection.held);
-        self.output_held -= std::mem::take(&mut connection.owed);
+        self.input_bytes -= std::mem::take(&mut connection.input_bytes);
+        self.output_bytes -= std::mem::take(&mut connection.output_bytes);
         connection.session = Default::default();
         self.uploads.end(index, std::mem::take(&mut connection.upload));
         if let Some(jobs) = &mut self.jobs {

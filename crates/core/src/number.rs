@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_up_to_what_is_not_a_digit() {
+    fn a_number_ends_at_the_first_byte_that_is_not_a_digit() {
         for (text, number) in [
             ("0", 0),
             ("42", 42),
@@ -38,14 +38,14 @@ mod tests {
     }
 
     #[test]
-    fn leading_white_space_is_skipped_as_c_knows_it() {
+    fn the_white_space_of_c_is_skipped() {
         assert_eq!(parse_prefix(b" 7"), Some(7));
         assert_eq!(parse_prefix(b" \t\n\x0b\x0c\r-7"), Some(-7));
         assert_eq!(parse_prefix("\u{a0}7".as_bytes()), None);
     }
 
     #[test]
-    fn what_does_not_begin_with_digits_is_no_number() {
+    fn text_without_leading_digits_is_not_a_number() {
         for text in ["", "abc", " ", "-", "+", "- 1", "--1", "+-1", "\x007", ".5"] {
             assert_eq!(parse_prefix(text.as_bytes()), None, "{text:?}");
         }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_fit_and_one_further_does_not() {
+    fn numbers_beyond_64_bits_are_rejected() {
         assert_eq!(parse_prefix(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse_prefix(b"9223372036854775808"), None);
         assert_eq!(parse_prefix(b"-9223372036854775808"), Some(i64::MIN));

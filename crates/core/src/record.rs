@@ -19,13 +19,13 @@ pub const CLEANUP: &str = "cleanup/";
 pub const RUN_ID: &str = "run_id/";
 
 /// The first byte of a user's key in the file.
-const USER: u8 = b'/';
+const USER_PREFIX: u8 = b'/';
 
 /// The byte before it if the key is deleted.
-const DELETED: u8 = b'-';
+const DELETED_PREFIX: u8 = b'-';
 
 /// Longest name of a store's own key. Torch's have nine bytes; a much longer one is not a name but damage.
-const OWN_LEN: usize = 64;
+const MAX_INTERNAL_KEY_BYTES: usize = 64;
 
 /// The keys and values after some number of records. Keys are as the file has them.
 pub type Table = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -82,7 +82,7 @@ impl Record {
         let len = 8 + key_len + value_len;
         let Some(value) = bytes.get(8 + key_len..len) else { return Ok(Parsed::Torn(len)) };
         let record = match key {
-            [DELETED, key @ ..] => Record::delete(key),
+            [DELETED_PREFIX, key @ ..] => Record::delete(key),
             key => Record::set(key, value),
         };
         Ok(Parsed::Whole(record, len))
@@ -95,7 +95,7 @@ impl Record {
     /// If a length doesn't fit 32 bits; the limits on keys and values, which are far below, are the caller's to check.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let len = |len: usize| u32::try_from(len).expect("shorter than 4 GiB").to_le_bytes();
-        let deleted: &[u8] = if self.value.is_none() { &[DELETED] } else { &[] };
+        let deleted: &[u8] = if self.value.is_none() { &[DELETED_PREFIX] } else { &[] };
         let value = self.value.as_deref().unwrap_or_default();
         for part in [&len(deleted.len() + self.key.len()), deleted, &self.key, &len(value.len()), value] {
             out.extend_from_slice(part);
@@ -113,21 +113,21 @@ impl Record {
 
 /// A user's key as the file has it.
 pub fn user_key(key: &str) -> Vec<u8> {
-    [&[USER], key.as_bytes()].concat()
+    [&[USER_PREFIX], key.as_bytes()].concat()
 }
 
 /// The user's keys, as the user knows them.
 pub fn user_keys(table: &Table) -> impl Iterator<Item = &[u8]> {
-    table.keys().filter_map(|key| key.strip_prefix(&[USER]))
+    table.keys().filter_map(|key| key.strip_prefix(&[USER_PREFIX]))
 }
 
 /// Whether torch or we could have written this key. It is the only redundancy of the format: it exposes most files that are
 /// damaged or were never a FileStore's.
 fn is_plausible(key: &[u8]) -> bool {
     match key {
-        [USER, ..] | [DELETED, USER, ..] => true,
-        [name @ .., USER] => {
-            key.len() <= OWN_LEN
+        [USER_PREFIX, ..] | [DELETED_PREFIX, USER_PREFIX, ..] => true,
+        [name @ .., USER_PREFIX] => {
+            key.len() <= MAX_INTERNAL_KEY_BYTES
                 && name.first().is_some_and(u8::is_ascii_alphabetic)
                 && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
         }
@@ -170,11 +170,11 @@ mod tests {
         for key in ["", "k", "-", "-k", "-refcount/", "2/", "a b/", "refcount", " /"] {
             assert!(!is_plausible(key.as_bytes()), "{key}");
         }
-        assert!(!is_plausible(&[&[b'a'; OWN_LEN][..], b"/"].concat()));
+        assert!(!is_plausible(&[&[b'a'; MAX_INTERNAL_KEY_BYTES][..], b"/"].concat()));
     }
 
     #[test]
-    fn a_record_is_whole_with_its_last_byte_and_torn_before() {
+    fn a_record_is_torn_until_its_last_byte_arrives() {
         for record in [
             Record::set(REFCOUNT, "1"),
             Record::set(user_key("k"), "value"),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_above_its_limit_is_damage_before_any_of_its_bytes_came() {
+    fn a_length_above_its_limit_is_rejected_before_its_bytes_arrive() {
         let Limits { record_key_len, record_value_len, .. } = Limits::default();
         let over = (record_key_len as u32 + 1).to_le_bytes();
         let error = format!("key of {} bytes, limit {record_key_len}", record_key_len + 1);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_damage_and_not_endless_empty_records() {
+    fn zeros_are_rejected_as_damage() {
         assert_eq!(parse(&[0; 64]), Err("key \"\", which no store writes".into()));
     }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn own_keys_count_but_are_not_the_users() {
+    fn user_keys_excludes_internal_keys() {
         let table = [REFCOUNT, "/refcount/", "/"].map(|key| (key.into(), vec![]));
         let table = Table::from(table);
         assert_eq!(user_keys(&table).collect::<Vec<_>>(), [&b""[..], b"refcount/"]);

@@ -10,6 +10,6 @@ mod waiters;
 
 pub use effect::{Effect, EffectLog};
 pub use engine::{
-    Answer, CheckWrite, ClientId, Engine, EngineOptions, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
+    CheckWrite, ClientId, Engine, EngineOptions, Outcome, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
 };
 pub use snapshot::Snapshot;

@@ -28,7 +28,7 @@ fn seeds_on_disk(target: &str) -> Seeds {
 }
 
 /// Compares what is kept with what is written here, or makes it so.
-fn assert_kept(target: &str, seeds: &Seeds) {
+fn assert_up_to_date(target: &str, seeds: &Seeds) {
     if std::env::var_os("UPDATE_SEEDS").is_some() {
         let folder = folder(target);
         let _ = fs::remove_dir_all(&folder);
@@ -93,11 +93,11 @@ fn request_seeds() -> Seeds {
         .iter()
         .map(|request| (format!("op_{}", request.op()), encoded(&[VALIDATE, *request])))
         .collect();
-    let mut keep = |name: &str, bytes: Vec<u8>| {
+    let mut add = |name: &str, bytes: Vec<u8>| {
         assert!(seeds.insert(name.to_owned(), bytes).is_none(), "two seeds {name}");
     };
-    keep("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
-    keep(
+    add("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
+    add(
         "wait_get_cancel",
         encoded(&[
             VALIDATE,
@@ -106,7 +106,7 @@ fn request_seeds() -> Seeds {
             Request::CancelWait,
         ]),
     );
-    keep(
+    add(
         "queue_of_two",
         encoded(&[
             VALIDATE,
@@ -118,25 +118,25 @@ fn request_seeds() -> Seeds {
             operations[14],
         ]),
     );
-    keep("barrier_for_nobody", encoded(&[VALIDATE, Request::Barrier { key: b"/b", world_size: 0 }]));
-    keep("add_to_text", encoded(&[VALIDATE, operations[0], Request::Add { key: b"/k", delta: 1 }]));
-    keep("lists_of_nothing", {
+    add("barrier_with_world_size_0", encoded(&[VALIDATE, Request::Barrier { key: b"/b", world_size: 0 }]));
+    add("add_to_text", encoded(&[VALIDATE, operations[0], Request::Add { key: b"/k", delta: 1 }]));
+    add("empty_lists", {
         let (keys, pairs) = (KeyList::new(&[]), PairList::new(&[]));
         let (wait, check) = (Request::Wait { keys }, Request::Check { keys });
         encoded(&[VALIDATE, wait, check, Request::MultiGet { keys }, Request::MultiSet { pairs }])
     });
-    keep("reserved_name", encoded(&[VALIDATE, Request::Get { key: b"rallypoint/server" }]));
-    keep("bad_magic", encoded(&[Request::Validate { magic: 0 }]));
-    keep("not_validated", encoded(&operations[..1]));
-    keep("validated_twice", encoded(&[VALIDATE, VALIDATE]));
-    keep("unknown_operation", [encoded(&[VALIDATE]), vec![0x13]].concat());
-    keep("half_a_multi_set", encoded(&[VALIDATE, operations[10]])[..40].to_vec());
+    add("reserved_name", encoded(&[VALIDATE, Request::Get { key: b"rallypoint/server" }]));
+    add("bad_magic", encoded(&[Request::Validate { magic: 0 }]));
+    add("not_validated", encoded(&operations[..1]));
+    add("validated_twice", encoded(&[VALIDATE, VALIDATE]));
+    add("unknown_operation", [encoded(&[VALIDATE]), vec![0x13]].concat());
+    add("incomplete_multi_set", encoded(&[VALIDATE, operations[10]])[..40].to_vec());
     for (name, number) in [("two_to_62", 1 << 62), ("two_to_63", 1 << 63), ("two_to_64_less_1", u64::MAX)] {
         let handshake = encoded(&[VALIDATE]);
-        keep(&format!("key_of_{name}"), [&handshake[..], &numbers(Op::Get, &[number])].concat());
-        keep(&format!("value_of_{name}"), [&handshake[..], &numbers(Op::Set, &[0, number])].concat());
-        keep(&format!("keys_{name}"), [&handshake[..], &numbers(Op::Wait, &[number])].concat());
-        keep(&format!("pairs_{name}"), [&handshake[..], &numbers(Op::MultiSet, &[number])].concat());
+        add(&format!("key_of_{name}"), [&handshake[..], &numbers(Op::Get, &[number])].concat());
+        add(&format!("value_of_{name}"), [&handshake[..], &numbers(Op::Set, &[0, number])].concat());
+        add(&format!("keys_{name}"), [&handshake[..], &numbers(Op::Wait, &[number])].concat());
+        add(&format!("pairs_{name}"), [&handshake[..], &numbers(Op::MultiSet, &[number])].concat());
     }
     seeds
 }
@@ -171,7 +171,7 @@ fn reply_seeds() -> Seeds {
         ("keys", replies(7, &[Reply::Keys(vec![Key::from(&b"/k"[..]), Key::from(&b""[..])])])),
         ("waited_bad", vec![0, 2]),
         ("checked_bad", vec![1, 0xff]),
-        ("value_half", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
+        ("value_incomplete", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
         ("value_of_two_to_62", raw(4, &[1 << 62])),
         ("value_of_two_to_64_less_1", raw(4, &[u64::MAX])),
         ("values_of_two_to_63", raw(5 + 8, &[1 << 63])),
@@ -179,7 +179,7 @@ fn reply_seeds() -> Seeds {
         ("popped_of_two_to_62", raw(6, &[1, 1 << 62])),
         ("keys_negative", raw(7, &[u64::MAX])),
         ("keys_two_to_62", raw(7, &[1 << 62])),
-        ("nothing", vec![]),
+        ("empty", vec![]),
     ]
     .map(|(name, bytes)| (name.to_owned(), bytes))
     .into()
@@ -211,7 +211,7 @@ fn hub_seeds() -> Seeds {
             [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()]
                 .concat(),
         ),
-        ("half", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
+        ("incomplete", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
         ("no_handshake", [vec![0x80, 2, 0, 0xce], pass(110).to_vec()].concat()),
         ("canceled", [send(0, &[wait, get, Request::CancelWait]), send(1, &[Request::NumKeys])].concat()),
     ]
@@ -220,29 +220,29 @@ fn hub_seeds() -> Seeds {
 }
 
 #[test]
-fn seeds_of_the_hub_hold_what_any_bytes_must() {
-    assert_kept("hub", &hub_seeds());
+fn hub_seeds_pass_the_checks() {
+    assert_up_to_date("hub", &hub_seeds());
     replay("hub", checks::hub);
 }
 
 #[test]
-fn seeds_of_requests_hold_what_any_bytes_must() {
-    assert_kept("request_decoder", &request_seeds());
+fn request_seeds_pass_the_checks() {
+    assert_up_to_date("request_decoder", &request_seeds());
     replay("request_decoder", checks::request_decoder);
 }
 
 #[test]
-fn seeds_of_replies_hold_what_any_bytes_must() {
-    assert_kept("reply_decoder", &reply_seeds());
+fn reply_seeds_pass_the_checks() {
+    assert_up_to_date("reply_decoder", &reply_seeds());
     replay("reply_decoder", checks::reply_decoder);
 }
 
 #[test]
-fn seeds_of_files_hold_what_any_bytes_must() {
+fn record_seeds_pass_the_checks() {
     replay("record_reader", checks::record_reader);
 }
 
 #[test]
-fn seeds_of_states_hold_what_any_bytes_must() {
+fn state_seeds_pass_the_checks() {
     replay("state", checks::state);
 }

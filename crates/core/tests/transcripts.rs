@@ -6,7 +6,7 @@
 use rallypoint_core::Limits;
 use rallypoint_core::wire::{Op, Reply, ReplyDecoder, ReplyKind, Request, RequestDecoder};
 
-const RECORDED: &str = include_str!("../../../tests/transcripts/torch-2.15.0-libuv.txt");
+const RECORDING: &str = include_str!("../../../tests/transcripts/torch-2.15.0-libuv.txt");
 
 /// One recorded connection.
 #[derive(Debug, Default)]
@@ -21,36 +21,36 @@ struct Conversation {
 }
 
 fn conversations() -> Vec<Conversation> {
-    let mut all: Vec<Conversation> = Vec::new();
-    for line in RECORDED.lines().filter(|line| !line.is_empty()) {
-        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if mark == "@" {
-            all.push(Conversation { name: rest, ..Conversation::default() });
+    let mut conversations: Vec<Conversation> = Vec::new();
+    for line in RECORDING.lines().filter(|line| !line.is_empty()) {
+        let (marker, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if marker == "@" {
+            conversations.push(Conversation { name: rest, ..Conversation::default() });
             continue;
         }
-        match (mark, all.last_mut()) {
+        match (marker, conversations.last_mut()) {
             ("#", _) => {}
             ("=", Some(last)) => last.ops = rest.split(' ').collect(),
-            (">", Some(last)) => last.client.extend(unhex(rest)),
-            ("<", Some(last)) => last.server.extend(unhex(rest)),
+            (">", Some(last)) => last.client.extend(parse_hex(rest)),
+            ("<", Some(last)) => last.server.extend(parse_hex(rest)),
             ("<!", Some(last)) => last.closed = true,
             _ => panic!("not a line of a transcript: {line}"),
         }
     }
-    assert!(all.len() > 20, "the recording has shrunk to {}", all.len());
-    all
+    assert!(conversations.len() > 20, "the recording has shrunk to {}", conversations.len());
+    conversations
 }
 
-fn unhex(text: &str) -> impl Iterator<Item = u8> + '_ {
+fn parse_hex(text: &str) -> impl Iterator<Item = u8> + '_ {
     assert!(text.len().is_multiple_of(2), "half a byte in {text}");
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))
 }
 
-/// Feeds the pieces one after the other and hands each whole request to `see`. Fails if bytes are left.
+/// Feeds the pieces one after the other and hands each whole request to `visit`. Fails if bytes are left.
 fn for_each_request<'a>(
     name: &str,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-    mut see: impl FnMut(&Request<'_>),
+    mut visit: impl FnMut(&Request<'_>),
 ) {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
@@ -58,14 +58,14 @@ fn for_each_request<'a>(
         while let Some(frame) =
             decoder.next(&mut piece, &limits).unwrap_or_else(|error| panic!("{name}: {error}"))
         {
-            see(&frame.request());
+            visit(&frame.request());
         }
         assert!(piece.is_empty(), "{name}: bytes left over without an error");
     }
-    assert_eq!(decoder.held(), 0, "{name}: ends in the middle of a request");
+    assert_eq!(decoder.allocated(), 0, "{name}: ends in the middle of a request");
 }
 
-fn encoded_again<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+fn reencode<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     for_each_request(name, pieces, |request| request.encode(&mut out));
     out
@@ -127,7 +127,7 @@ fn every_operation_is_recorded() {
 }
 
 #[test]
-fn the_requests_are_those_the_client_was_made_to_send() {
+fn recorded_requests_match_their_recorded_operations() {
     for conversation in conversations() {
         let mut seen = Vec::new();
         for_each_request(conversation.name, [&conversation.client[..]], |request| {
@@ -138,29 +138,24 @@ fn the_requests_are_those_the_client_was_made_to_send() {
 }
 
 #[test]
-fn recorded_requests_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+fn recorded_requests_reencode_to_the_same_bytes_for_every_cut() {
     for conversation in conversations() {
         let bytes = &conversation.client[..];
         for cut in 0..=bytes.len() {
             let (first, second) = bytes.split_at(cut);
             assert_eq!(
-                encoded_again(conversation.name, [first, second]),
+                reencode(conversation.name, [first, second]),
                 bytes,
                 "{} cut at {cut}",
                 conversation.name
             );
         }
-        assert_eq!(
-            encoded_again(conversation.name, bytes.chunks(1)),
-            bytes,
-            "{} byte by byte",
-            conversation.name
-        );
+        assert_eq!(reencode(conversation.name, bytes.chunks(1)), bytes, "{} byte by byte", conversation.name);
     }
 }
 
 #[test]
-fn recorded_replies_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+fn recorded_replies_reencode_to_the_same_bytes_for_every_cut() {
     for conversation in conversations() {
         let bytes = &conversation.server[..];
         let kinds = expected_kinds(&conversation);
@@ -180,13 +175,14 @@ fn recorded_replies_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
 }
 
 #[test]
-fn a_cancelled_wait_is_answered_once_and_a_crossed_one_twice() {
+fn a_canceled_wait_gets_one_reply_and_a_crossed_cancel_two() {
     let waits = |name: &str| {
         let recorded = conversations();
-        let conversation = recorded.iter().find(|it| it.name == name).expect("it is in the recording");
+        let conversation =
+            recorded.iter().find(|conversation| conversation.name == name).expect("it is in the recording");
         let kinds = expected_kinds(conversation);
-        let all = replies(conversation, &kinds, [&conversation.server[..]]);
-        all.into_iter().filter(|it| matches!(it, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()
+        let replies = replies(conversation, &kinds, [&conversation.server[..]]);
+        replies.into_iter().filter(|reply| matches!(reply, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()
     };
     assert_eq!(waits("a_wait_that_times_out"), [Reply::Canceled]);
     assert_eq!(waits("a_barrier_that_times_out"), [Reply::Canceled]);

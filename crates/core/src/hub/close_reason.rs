@@ -27,24 +27,24 @@ pub enum CloseReason {
         limit: usize,
     },
     /// A large request stalled while others waited for its share of the budget.
-    #[error("nothing more of a request for {} s, with {held} bytes held and {waiting} others waiting", stall.as_secs_f32())]
+    #[error("nothing more of a request for {} s, with {buffered} bytes held and {waiting} others waiting", stall.as_secs_f32())]
     StalledUpload {
         /// [`input_stall`](crate::Limits::input_stall).
         stall: Duration,
         /// Bytes held of this request.
-        held: usize,
+        buffered: usize,
         /// The number of waiting uploads.
         waiting: usize,
     },
     /// All incomplete requests together held too much; this connection held the most.
-    #[error("incomplete requests of {total} bytes in all, limit {limit}; this one held {held}")]
+    #[error("incomplete requests of {total} bytes in all, limit {limit}; this one held {buffered}")]
     TooMuchInput {
         /// Bytes held for all connections.
         total: usize,
         /// [`input_total`](crate::Limits::input_total).
         limit: usize,
         /// Bytes held for this connection.
-        held: usize,
+        buffered: usize,
     },
     /// The peer did not read its replies.
     #[error("took none of {unsent} bytes of replies for {:.1} s", waited.as_secs_f32())]
@@ -56,7 +56,7 @@ pub enum CloseReason {
     },
     /// All unsent replies together held too much; this connection's were the oldest.
     #[error(
-        "replies of {total} bytes not taken by all, limit {limit}; {held} of them this one's, for {:.1} s",
+        "replies of {total} bytes not taken by all, limit {limit}; {buffered} of them this one's, for {:.1} s",
         age.as_secs_f32()
     )]
     TooMuchOutput {
@@ -65,7 +65,7 @@ pub enum CloseReason {
         /// [`output_total`](crate::Limits::output_total).
         limit: usize,
         /// Bytes held for this connection.
-        held: usize,
+        buffered: usize,
         /// How long the connection has taken none of its replies.
         age: Duration,
     },

@@ -26,18 +26,18 @@ pub(super) struct Connection {
     /// Whether there may be bytes to read that no further event announces.
     pub(super) unread: bool,
     /// Whether an event has announced the end of the peer's bytes, which must be read up to there.
-    pub(super) hung_up: bool,
+    pub(super) end_announced: bool,
     /// Whether it is in the queue of connections to read.
     pub(super) in_read_queue: bool,
     /// Whether it is in the queue of connections to send to.
     pub(super) in_send_queue: bool,
     pub(super) upload: Upload,
     /// Bytes that count towards `input_total`.
-    pub(super) held: usize,
+    pub(super) input_bytes: usize,
     /// The request that is arriving in pieces.
     pub(super) receiving: Option<Receiving>,
     /// Bytes that count towards `output_total`.
-    pub(super) owed: usize,
+    pub(super) output_bytes: usize,
     /// Since when the peer has taken none of its unsent replies.
     pub(super) stalled: Option<Duration>,
 }
@@ -66,13 +66,13 @@ impl Connection {
             closing: false,
             ended: false,
             unread: true,
-            hung_up: false,
+            end_announced: false,
             in_read_queue: false,
             in_send_queue: false,
             upload: Upload::None,
-            held: 0,
+            input_bytes: 0,
             receiving: None,
-            owed: 0,
+            output_bytes: 0,
             stalled: None,
         }
     }
@@ -96,7 +96,7 @@ impl Connection {
     /// Returns whether it has all its replies and will get no further request, so that it can be closed.
     pub(super) fn is_finished(&self, limits: &Limits) -> bool {
         // If too much is held back to read on, the announced end counts as read.
-        let ended = self.ended || (self.hung_up && !self.wants_input(limits));
+        let ended = self.ended || (self.end_announced && !self.wants_input(limits));
         // A peer that sends no more cannot cancel its wait.
         let idle = self.blocked || (self.ended && !self.session.has_backlog());
         ended && idle && self.outbox.unsent() == 0
@@ -136,9 +136,9 @@ impl Connection {
     }
 
     fn check_request(&mut self, waiting: usize, now: Duration, limits: &Limits) -> Option<CloseReason> {
-        let is_read = self.wants_input(limits);
+        let is_reading = self.wants_input(limits);
         let receiving = self.receiving.as_mut()?;
-        if !is_read {
+        if !is_reading {
             // Bytes that the hub does not read cannot arrive.
             (receiving.grown, receiving.period) = (now, (now, receiving.len));
         }
@@ -151,17 +151,18 @@ impl Connection {
             }
         }
         let is_admitted = matches!(self.upload, Upload::Admitted { .. });
+        let (stall, buffered) = (limits.input_stall, self.input_bytes);
         // What waits to be read has not stopped.
-        let has_stopped = !self.in_read_queue && now.saturating_sub(receiving.grown) >= limits.input_stall;
-        let stalled = CloseReason::StalledUpload { stall: limits.input_stall, held: self.held, waiting };
-        (waiting > 0 && is_admitted && has_stopped).then_some(stalled)
+        let is_idle = !self.in_read_queue && now.saturating_sub(receiving.grown) >= stall;
+        let is_stalled = waiting > 0 && is_admitted && is_idle;
+        is_stalled.then_some(CloseReason::StalledUpload { stall, buffered, waiting })
     }
 
     fn check_replies(&self, now: Duration, limits: &Limits) -> Option<CloseReason> {
         let waited = now.saturating_sub(self.stalled?);
-        let is_large = self.owed > limits.output_hard;
-        let patience = if is_large { limits.output_stall / 3 } else { limits.output_stall };
+        let is_large = self.output_bytes > limits.output_hard;
+        let timeout = if is_large { limits.output_stall / 3 } else { limits.output_stall };
         let unsent = self.outbox.unsent();
-        (waited >= patience).then_some(CloseReason::SlowReader { unsent, waited })
+        (waited >= timeout).then_some(CloseReason::SlowReader { unsent, waited })
     }
 }

@@ -17,12 +17,12 @@ impl<L: EffectLog> Hub<L> {
             }
             let waiting = self.uploads.waiting();
             match self.connections[index].check_deadlines(waiting, self.now, &self.limits) {
-                Some(reason) => self.punish(index, reason),
+                Some(reason) => self.close_for(index, reason),
                 // A value counts for more once the store has let go of it.
                 None => self.count_output(index),
             }
         }
-        self.offences.forget_old(self.now, &self.limits);
+        self.offences.remove_expired(self.now, &self.limits);
         if let Some(jobs) = &mut self.jobs {
             self.events.extend(jobs.expire(&mut self.engine, self.now).into_iter().map(Event::Expired));
         }
@@ -42,10 +42,10 @@ impl<L: EffectLog> Hub<L> {
         stale.sort_by_key(|(age, _)| *age);
         let mut by_address = BTreeMap::new();
         for (count, (age, index)) in (1..).zip(stale) {
-            let of_address = by_address.entry(self.connections[index].peer.ip()).or_insert(0);
-            *of_address += 1;
-            if count > self.limits.stale_total || *of_address > self.limits.stale_per_address {
-                self.punish(index, CloseReason::NoHandshake { age });
+            let count_of_address = by_address.entry(self.connections[index].peer.ip()).or_insert(0);
+            *count_of_address += 1;
+            if count > self.limits.stale_total || *count_of_address > self.limits.stale_per_address {
+                self.close_for(index, CloseReason::NoHandshake { age });
             }
         }
     }

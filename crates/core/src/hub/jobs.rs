@@ -24,14 +24,14 @@ pub struct ExpiredJob {
 /// The bound on the bytes of the table, so that clients cannot grow it without limit. Jobs beyond it never expire.
 const MAX_TABLE_BYTES: usize = 4 << 20;
 /// Approximate bytes of a job beyond its run id.
-const JOB_OVERHEAD: usize = 128;
+const JOB_OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug, Default)]
 struct Job {
     /// The number of connections whose last rendezvous key was one of this job.
     connections: usize,
     /// The time of the last request for one of its keys, or of the last disconnect.
-    used: Duration,
+    last_used: Duration,
 }
 
 /// The table of jobs.
@@ -67,20 +67,20 @@ impl Jobs {
         let current = self.by_connection.get(&connection);
         if current.is_none_or(|current| **current != *run_id) {
             self.handle_disconnect(connection, now);
-            let known = self.jobs.get_key_value(run_id).map(|(run_id, _)| run_id.clone());
-            if known.is_none() {
-                let bytes = run_id.len() + JOB_OVERHEAD;
+            let existing = self.jobs.get_key_value(run_id).map(|(run_id, _)| run_id.clone());
+            if existing.is_none() {
+                let bytes = run_id.len() + JOB_OVERHEAD_BYTES;
                 if self.bytes + bytes > MAX_TABLE_BYTES {
                     return;
                 }
                 self.bytes += bytes;
             }
-            let run_id = known.unwrap_or_else(|| run_id.into());
+            let run_id = existing.unwrap_or_else(|| run_id.into());
             self.jobs.entry(run_id.clone()).or_default().connections += 1;
             self.by_connection.insert(connection, run_id);
         }
         if let Some(job) = self.jobs.get_mut(run_id) {
-            job.used = now;
+            job.last_used = now;
         }
     }
 
@@ -89,7 +89,7 @@ impl Jobs {
         let run_id = self.by_connection.remove(&connection);
         if let Some(job) = run_id.and_then(|run_id| self.jobs.get_mut(&run_id)) {
             job.connections -= 1;
-            job.used = now;
+            job.last_used = now;
         }
     }
 
@@ -100,10 +100,10 @@ impl Jobs {
     pub(super) fn expire<L: EffectLog>(&mut self, engine: &mut Engine<L>, now: Duration) -> Vec<ExpiredJob> {
         let mut expired = BTreeMap::new();
         self.jobs.retain(|run_id, job| {
-            let idle = now.saturating_sub(job.used);
+            let idle = now.saturating_sub(job.last_used);
             let is_used = job.connections > 0 || idle < self.idle_after;
             if !is_used {
-                self.bytes -= run_id.len() + JOB_OVERHEAD;
+                self.bytes -= run_id.len() + JOB_OVERHEAD_BYTES;
                 expired.insert(run_id.clone(), ExpiredJob { run_id: run_id.to_vec(), keys: 0, idle });
             }
             is_used

@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::wire::{Decoded, MAGIC, Op, Request, RequestDecoder};
 
 /// Approximate bytes of a request held back beyond its own: its slot in the queue, and its allocation.
-const DEFERRED_OVERHEAD: usize = 80;
+const DEFERRED_OVERHEAD_BYTES: usize = 80;
 
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Session {
         is_blocked: bool,
     ) -> Result<Option<Decoded<'a>>, WireError> {
         if !is_blocked && let Some(request) = self.deferred.pop_front() {
-            self.deferred_bytes -= request.len() + DEFERRED_OVERHEAD;
+            self.deferred_bytes -= request.len() + DEFERRED_OVERHEAD_BYTES;
             if self.deferred.is_empty() {
                 // Free the queue: idle connections must stay small.
                 self.deferred = VecDeque::new();
@@ -63,7 +63,7 @@ impl Session {
                 request if !is_blocked || request == Request::CancelWait => return Ok(Some(decoded)),
                 _ => {
                     let request = decoded.into_owned();
-                    self.deferred_bytes += request.len() + DEFERRED_OVERHEAD;
+                    self.deferred_bytes += request.len() + DEFERRED_OVERHEAD_BYTES;
                     self.deferred.push_back(request);
                 }
             }
@@ -111,8 +111,8 @@ impl Session {
     }
 
     /// Returns the bytes held of requests that are incomplete or held back.
-    pub(super) fn held(&self) -> usize {
-        self.decoder.held() + self.backlog_bytes()
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.decoder.allocated() + self.backlog_bytes()
     }
 
     /// Returns the decoder, for the state of a request that has begun to arrive.

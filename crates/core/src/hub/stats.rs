@@ -26,7 +26,7 @@ pub struct ServerStats {
     /// Connections closed because they did not take their replies.
     pub slow_output: u64,
     /// The most connections that limits and files allow.
-    pub most_connections: u64,
+    pub max_connections: u64,
     /// 1 from when there was no file for another connection until there is one again.
     pub out_of_files: u64,
     /// Keys held.

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_admitted_while_the_budget_lasts_and_then_in_their_order() {
+    fn uploads_are_admitted_in_order_while_the_budget_suffices() {
         let mut uploads = Uploads::new(100);
         assert_eq!([0, 1, 2, 3].map(|n| start(&mut uploads, n, 40)), [vec![0], vec![1], vec![], vec![]]);
         uploads.end(1, Upload::Admitted { len: 40, number: 2 });
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_upload_does_not_overtake_one_that_waits() {
+    fn a_small_upload_does_not_overtake_a_waiting_one() {
         let mut uploads = Uploads::new(100);
         assert_eq!(start(&mut uploads, 0, 60), [0]);
         assert_eq!(start(&mut uploads, 1, 60), [0; 0]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_ends_while_it_waits_is_forgotten() {
+    fn an_upload_that_ends_while_it_waits_is_removed() {
         let mut uploads = Uploads::new(100);
         start(&mut uploads, 0, 100);
         start(&mut uploads, 1, 40);

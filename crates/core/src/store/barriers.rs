@@ -14,7 +14,7 @@ use crate::key::Key;
 /// The position of a client at a barrier.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    name: (Key, u64),
+    barrier: (Key, u64),
     number: u64,
 }
 
@@ -68,12 +68,12 @@ impl Barriers {
         }
         let number = clients.last_key_value().map_or(0, |(number, _)| number + 1);
         clients.insert(number, client);
-        Ok(Arrival { name: round.key().clone(), number })
+        Ok(Arrival { barrier: round.key().clone(), number })
     }
 
     /// Removes a client that gave up or disconnected.
     pub(super) fn leave(&mut self, arrival: Arrival) {
-        let Entry::Occupied(mut round) = self.rounds.entry(arrival.name) else { return };
+        let Entry::Occupied(mut round) = self.rounds.entry(arrival.barrier) else { return };
         round.get_mut().remove(&arrival.number);
         if round.get().is_empty() {
             self.bytes -= barrier_cost(&round.key().0);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_arrival_gets_all_the_others_and_the_round_is_forgotten() {
+    fn the_last_arrival_completes_and_removes_the_round() {
         let mut barriers = barriers();
         barriers.arrive(client(5), b"b", 3).unwrap();
         barriers.arrive(client(6), b"b", 3).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_all_clients_left_is_forgotten() {
+    fn a_round_that_all_clients_left_is_removed() {
         let mut barriers = barriers();
         let first = barriers.arrive(client(5), b"b", 3).unwrap();
         let second = barriers.arrive(client(6), b"b", 3).unwrap();
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn a_client_that_left_is_not_released() {
         let mut barriers = barriers();
-        let leaver = barriers.arrive(client(5), b"b", 3).unwrap();
+        let first = barriers.arrive(client(5), b"b", 3).unwrap();
         barriers.arrive(client(6), b"b", 3).unwrap();
-        barriers.leave(leaver);
+        barriers.leave(first);
         barriers.arrive(client(7), b"b", 3).unwrap();
-        let others = barriers.arrive(client(8), b"b", 3).unwrap_err();
-        assert_eq!(others, [client(6), client(7)]);
+        let released = barriers.arrive(client(8), b"b", 3).unwrap_err();
+        assert_eq!(released, [client(6), client(7)]);
     }
 
     #[test]

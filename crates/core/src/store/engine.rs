@@ -50,9 +50,9 @@ impl ClientId {
 
 /// What comes of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// The request has no reply.
-    Nothing,
+    NoReply,
     /// The client gets this reply.
     Reply(Reply),
     /// The client is blocked. [`Engine::poll_woken`] returns it when its request is answered.
@@ -90,7 +90,7 @@ pub struct EngineOptions {
 #[derive(Debug, Default)]
 enum State {
     #[default]
-    Free,
+    Idle,
     Waiting(Registrations),
     AtBarrier(Box<Arrival>),
 }
@@ -162,17 +162,17 @@ impl<L: EffectLog> Engine<L> {
     ///
     /// Fails if the request is refused. It has changed nothing then, and the client's connection is to be closed.
     #[inline(always)]
-    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Answer> {
+    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Outcome> {
         if client.index() >= self.clients.len() {
             self.clients.resize_with(client.index() + 1, Client::default);
         }
-        let known = &mut self.clients[client.index()];
-        if !matches!(known.state, State::Free) && request != Request::CancelWait {
+        let record = &mut self.clients[client.index()];
+        if !matches!(record.state, State::Idle) && request != Request::CancelWait {
             return Err(Refusal::Blocked { op: request.op() }.into());
         }
-        match known.latch.take() {
-            None => self.answer(client, request, &[]),
-            Some(latch) => self.answer_after_wait(client, request, *latch),
+        match record.latch.take() {
+            None => self.run(client, request, &[]),
+            Some(latch) => self.run_after_wait(client, request, *latch),
         }
     }
 
@@ -182,8 +182,8 @@ impl<L: EffectLog> Engine<L> {
             return;
         }
         self.unblock(client);
-        let gone = std::mem::take(&mut self.clients[client.index()]);
-        if let Some(latch) = gone.latch {
+        let removed = std::mem::take(&mut self.clients[client.index()]);
+        if let Some(latch) = removed.latch {
             self.end_latch(*latch);
         }
     }
@@ -245,18 +245,18 @@ impl<L: EffectLog> Engine<L> {
     /// Panics if the parts of the engine disagree or a limit is passed. For tests: it walks everything.
     pub fn check_invariants(&self) {
         let (mut registered, mut blocked, mut latched) = (0, 0, 0);
-        for known in &self.clients {
-            latched += known.latch.as_ref().map_or(0, |latch| latch.bytes);
-            blocked += usize::from(!matches!(known.state, State::Free));
-            let State::Waiting(registrations) = &known.state else { continue };
-            assert!(registrations.left() > 0, "a client waits for nothing");
-            assert_eq!(self.waiters.missing(registrations).count(), registrations.left());
+        for record in &self.clients {
+            latched += record.latch.as_ref().map_or(0, |latch| latch.bytes);
+            blocked += usize::from(!matches!(record.state, State::Idle));
+            let State::Waiting(registrations) = &record.state else { continue };
+            assert!(registrations.remaining() > 0, "a client waits for nothing");
+            assert_eq!(self.waiters.missing(registrations).count(), registrations.remaining());
             for key in self.waiters.missing(registrations) {
                 assert!(self.map.get(key).is_none(), "a wake-up was lost");
                 assert!(!self.queues.has_unclaimed(key), "a wake-up for a queue was lost");
                 assert!(self.waiters.is_awaited(key));
             }
-            registered += registrations.left();
+            registered += registrations.remaining();
         }
         assert_eq!((registered, blocked, latched), (self.waiters.len(), self.blocked, self.latched));
         assert!(self.bytes() <= self.limits.store_bytes, "{} bytes", self.bytes());
@@ -273,18 +273,18 @@ impl<L: EffectLog> Engine<L> {
 
     /// Answers the first request after a wait, which ends what the wait left open.
     #[inline(never)]
-    fn answer_after_wait(&mut self, client: ClientId, request: Request<'_>, latch: Latch) -> Result<Answer> {
-        let answer = self.answer(client, request, &latch.values);
+    fn run_after_wait(&mut self, client: ClientId, request: Request<'_>, latch: Latch) -> Result<Outcome> {
+        let outcome = self.run(client, request, &latch.values);
         self.end_latch(latch);
-        answer
+        outcome
     }
 
     #[inline(always)]
-    fn answer(&mut self, client: ClientId, request: Request<'_>, seen: &[(Key, Value)]) -> Result<Answer> {
-        Ok(Answer::Reply(match request {
+    fn run(&mut self, client: ClientId, request: Request<'_>, latched: &[(Key, Value)]) -> Result<Outcome> {
+        Ok(Outcome::Reply(match request {
             Request::Get { key } => {
-                let latched = || seen.iter().find(|(seen, _)| **seen == *key).map(|(_, value)| value);
-                Reply::Value(self.value(key, latched))
+                let find = || latched.iter().find(|(name, _)| **name == *key).map(|(_, value)| value);
+                Reply::Value(self.value(key, find))
             }
             Request::Set { key, value } => return self.set(key, value),
             Request::CompareSet { key, expected, desired } => {
@@ -299,7 +299,7 @@ impl<L: EffectLog> Engine<L> {
             Request::NumKeys => Reply::Number(self.map.len() as i64),
             Request::DeleteKey { key } => Reply::Number(i64::from(self.delete(key)?)),
             Request::Append { key, value } => return self.append(key, value.bytes()),
-            Request::MultiGet { keys } => Reply::Values(self.values(keys, seen)),
+            Request::MultiGet { keys } => Reply::Values(self.values(keys, latched)),
             Request::MultiSet { pairs } => return self.multi_set(pairs),
             Request::CancelWait => {
                 self.unblock(client);
@@ -312,7 +312,7 @@ impl<L: EffectLog> Engine<L> {
             Request::ListKeys => Reply::Keys(self.list_keys()?),
             Request::Barrier { key, world_size } => return self.barrier(client, key, world_size),
             // The session has checked it. A second VALIDATE never reaches the engine.
-            Request::Validate { .. } => return Ok(Answer::Nothing),
+            Request::Validate { .. } => return Ok(Outcome::NoReply),
         }))
     }
 
@@ -329,29 +329,29 @@ impl<L: EffectLog> Engine<L> {
     /// Returns the value of a key as it is now, or else as a wait has seen it.
     #[inline]
     fn value<'a>(&'a self, key: &[u8], latched: impl FnOnce() -> Option<&'a Value>) -> Value {
-        let held = self.map.get(key).or_else(|| self.reserved(key));
-        held.or_else(latched).unwrap_or(&self.empty).clone()
+        let stored = self.map.get(key).or_else(|| self.reserved(key));
+        stored.or_else(latched).unwrap_or(&self.empty).clone()
     }
 
-    fn values(&self, keys: KeyList<'_>, seen: &[(Key, Value)]) -> Vec<Value> {
+    fn values(&self, keys: KeyList<'_>, latched: &[(Key, Value)]) -> Vec<Value> {
         // Few requests need it: most keys are still there.
-        let latched =
-            LazyCell::new(|| seen.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
+        let by_key =
+            LazyCell::new(|| latched.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
         let mut values = Vec::with_capacity(keys.len());
-        values.extend(keys.iter().map(|key| self.value(key, || latched.get(key).copied())));
+        values.extend(keys.iter().map(|key| self.value(key, || by_key.get(key).copied())));
         values
     }
 
     fn list_keys(&self) -> Result<Vec<Key>> {
         let len = 8 + 8 * self.map.len() + self.map.key_bytes();
-        permit(Op::ListKeys, b"*", "bytes of reply", len, self.limits.output_hard)?;
+        check(Op::ListKeys, b"*", "bytes of reply", len, self.limits.output_hard)?;
         Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
     }
 }
 
 /// Refuses a request that needs more of something than the limit.
 #[inline(always)]
-fn permit(op: Op, key: &[u8], what: &'static str, needed: usize, limit: usize) -> Result<()> {
+fn check(op: Op, key: &[u8], what: &'static str, needed: usize, limit: usize) -> Result<()> {
     match needed > limit {
         true => Err(Refusal::Limit { op, key: printable(key), what, needed, limit }.into()),
         false => Ok(()),

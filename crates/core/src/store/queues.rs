@@ -25,7 +25,7 @@ pub(super) struct Queues {
 }
 
 /// Approximate bytes of an item beyond its value.
-const ITEM_OVERHEAD: usize = 48;
+const ITEM_OVERHEAD_BYTES: usize = 48;
 
 impl Queues {
     pub(super) fn new(hasher: RandomState) -> Queues {
@@ -49,7 +49,7 @@ impl Queues {
 
     pub(super) fn push(&mut self, key: &[u8], item: Value) {
         self.items += 1;
-        self.bytes += item.len() + ITEM_OVERHEAD;
+        self.bytes += item.len() + ITEM_OVERHEAD_BYTES;
         match self.queues.get_mut(key) {
             Some(queue) => queue.items.push_back(item),
             None => {
@@ -69,7 +69,7 @@ impl Queues {
         let Some(queue) = self.queues.get_mut(key) else { return };
         if let Some(item) = queue.items.pop_front() {
             self.items -= 1;
-            self.bytes -= item.len() + ITEM_OVERHEAD;
+            self.bytes -= item.len() + ITEM_OVERHEAD_BYTES;
         }
         self.remove_if_unused(key);
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn items_leave_in_the_order_they_came() {
+    fn items_are_popped_in_push_order() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.push(b"q", item(b"b"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_do_not_mix() {
+    fn queues_are_independent() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.pop(b"p");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_queue_is_forgotten() {
+    fn an_emptied_queue_is_removed() {
         let mut queues = queues();
         queues.push(b"a name of some length", item(b"item"));
         assert!(queues.bytes() > 25);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_outlives_the_item_that_was_stolen() {
+    fn a_claim_outlives_an_item_that_another_client_popped() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.claim(b"q");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_claim_on_an_empty_queue_forgets_it() {
+    fn ending_the_last_claim_removes_an_empty_queue() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.claim(b"q");

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::operand::{Bounds, Stop, Walk, Walked, too_long};
+use super::operand::{Bounds, Cursor, ListProgress, ReadError, too_long};
 use super::operation::Request;
 use super::reply::{Reply, ReplyKind};
 use crate::error::WireError;
@@ -21,16 +21,16 @@ pub enum Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    fn walk(&self) -> Walk<'_> {
+    fn cursor(&self) -> Cursor<'_> {
         match self {
-            Decoded::InPlace(bytes) => Walk::over_checked(bytes, None),
-            Decoded::Owned(bytes) => Walk::over_checked(bytes, Some(bytes)),
+            Decoded::InPlace(bytes) => Cursor::new_checked(bytes, None),
+            Decoded::Owned(bytes) => Cursor::new_checked(bytes, Some(bytes)),
         }
     }
 
     /// Returns the request.
     pub fn request(&self) -> Request<'_> {
-        Request::read(&mut self.walk()).expect("a decoder has checked the bytes")
+        Request::decode(&mut self.cursor()).expect("a decoder has checked the bytes")
     }
 
     /// Returns the message in a buffer of its own.
@@ -47,7 +47,7 @@ enum Extent {
     /// All of it, and it is this long.
     Whole(usize),
     Partial {
-        walked: Walked,
+        progress: ListProgress,
         /// The length of the whole message, if it is known.
         end: Option<usize>,
     },
@@ -57,15 +57,15 @@ enum Extent {
 fn measure(
     bytes: &[u8],
     bounds: Bounds,
-    walked: Walked,
-    skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+    progress: ListProgress,
+    skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
 ) -> Result<Extent, WireError> {
-    let mut walk = Walk::over(bytes, bounds, walked);
-    match skip(&mut walk) {
-        Ok(()) if walk.position() <= bounds.frame => Ok(Extent::Whole(walk.position())),
-        Ok(()) => Err(too_long("message", None, walk.position() as u64, bounds.frame)),
-        Err(Stop::Missing { end }) => Ok(Extent::Partial { walked: walk.walked(), end }),
-        Err(Stop::Invalid(error)) => Err(*error),
+    let mut cursor = Cursor::new(bytes, bounds, progress);
+    match skip(&mut cursor) {
+        Ok(()) if cursor.position() <= bounds.frame => Ok(Extent::Whole(cursor.position())),
+        Ok(()) => Err(too_long("message", None, cursor.position() as u64, bounds.frame)),
+        Err(ReadError::Incomplete { end }) => Ok(Extent::Partial { progress: cursor.progress(), end }),
+        Err(ReadError::Invalid(error)) => Err(*error),
     }
 }
 
@@ -73,7 +73,7 @@ fn measure(
 #[derive(Debug)]
 struct Partial {
     bytes: Vec<u8>,
-    walked: Walked,
+    progress: ListProgress,
     /// The length of the whole message, once it is known.
     end: Option<usize>,
 }
@@ -84,15 +84,15 @@ impl Partial {
         &mut self,
         input: &mut &[u8],
         bounds: Bounds,
-        skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+        skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
     ) -> Result<bool, WireError> {
-        let all = *input;
+        let original = *input;
         loop {
-            match measure(&self.bytes, bounds, self.walked, &skip)? {
+            match measure(&self.bytes, bounds, self.progress, &skip)? {
                 Extent::Whole(len) => {
                     // Where the end was not known, bytes behind the message were copied too. The caller gets them back.
-                    let behind = self.bytes.len() - len;
-                    *input = &all[all.len() - input.len() - behind..];
+                    let excess = self.bytes.len() - len;
+                    *input = &original[original.len() - input.len() - excess..];
                     self.bytes.truncate(len);
                     if self.bytes.capacity() - len > (len / 8).max(1024) {
                         // A stored value may keep this buffer, and its spare capacity would not be counted.
@@ -100,10 +100,10 @@ impl Partial {
                     }
                     return Ok(true);
                 }
-                Extent::Partial { walked, end } => {
-                    (self.walked, self.end) = (walked, end);
-                    let room = end.map_or(usize::MAX, |end| end - self.bytes.len());
-                    let (taken, rest) = input.split_at(input.len().min(room));
+                Extent::Partial { progress, end } => {
+                    (self.progress, self.end) = (progress, end);
+                    let missing = end.map_or(usize::MAX, |end| end - self.bytes.len());
+                    let (taken, rest) = input.split_at(input.len().min(missing));
                     if taken.is_empty() {
                         return Ok(false);
                     }
@@ -118,14 +118,14 @@ impl Partial {
 
 /// Reserves room for `more` bytes of a message. The capacity doubles, so that each byte is moved about once. Once 128 KiB
 /// have arrived, a message of known length gets all of its room: moving a large buffer costs more than unused capacity.
-fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, most: usize) -> Result<(), WireError> {
+fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, limit: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return Ok(());
     }
     let grown = match end {
         Some(end) if needed >= 1 << 17 => end,
-        _ => (bytes.capacity() * 2).min(end.unwrap_or(most)),
+        _ => (bytes.capacity() * 2).min(end.unwrap_or(limit)),
     };
     let capacity = grown.max(needed);
     bytes
@@ -146,7 +146,7 @@ impl Stream {
         &mut self,
         input: &mut &'a [u8],
         bounds: Bounds,
-        skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+        skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
     ) -> Result<Option<Decoded<'a>>, WireError> {
         if let Some(partial) = &mut self.partial {
             if !partial.fill(input, bounds, skip)? {
@@ -155,17 +155,17 @@ impl Stream {
             let bytes = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return Ok(Some(Decoded::Owned(bytes.into())));
         }
-        match measure(input, bounds, Walked::Nothing, skip)? {
+        match measure(input, bounds, ListProgress::Start, skip)? {
             Extent::Whole(len) => {
                 let (bytes, rest) = input.split_at(len);
                 *input = rest;
                 Ok(Some(Decoded::InPlace(bytes)))
             }
-            Extent::Partial { walked, end } => {
+            Extent::Partial { progress, end } => {
                 if !input.is_empty() {
                     self.started += 1;
                     let bytes = std::mem::take(input).to_vec();
-                    self.partial = Some(Box::new(Partial { bytes, walked, end }));
+                    self.partial = Some(Box::new(Partial { bytes, progress, end }));
                 }
                 Ok(None)
             }
@@ -188,7 +188,7 @@ impl RequestDecoder {
         input: &mut &'a [u8],
         limits: &Limits,
     ) -> Result<Option<Decoded<'a>>, WireError> {
-        self.0.next(input, Bounds::of_request(limits), |walk| Request::read(walk).map(drop))
+        self.0.next(input, Bounds::of_request(limits), |cursor| Request::decode(cursor).map(drop))
     }
 
     /// Takes the request at the front of `input` if it is whole and within the limits, as nearly all are.
@@ -197,12 +197,12 @@ impl RequestDecoder {
         if self.0.partial.is_some() {
             return None;
         }
-        let mut walk = Walk::over(input, Bounds::of_request(limits), Walked::Nothing);
-        let request = Request::read(&mut walk).ok()?;
-        if walk.position() > limits.frame_len {
+        let mut cursor = Cursor::new(input, Bounds::of_request(limits), ListProgress::Start);
+        let request = Request::decode(&mut cursor).ok()?;
+        if cursor.position() > limits.frame_len {
             return None;
         }
-        *input = walk.rest();
+        *input = cursor.rest();
         Some(request)
     }
 
@@ -222,7 +222,7 @@ impl RequestDecoder {
     }
 
     /// Returns the bytes allocated for that request. Unused capacity counts, because RLIMIT_AS counts it.
-    pub fn held(&self) -> usize {
+    pub fn allocated(&self) -> usize {
         self.0.partial.as_ref().map_or(0, |partial| partial.bytes.capacity())
     }
 }
@@ -244,12 +244,12 @@ impl ReplyDecoder {
         input: &mut &[u8],
         limits: &Limits,
     ) -> Result<Option<Reply>, WireError> {
-        let decoded = self.0.next(input, Bounds::of_reply(limits), |walk| kind.skip(walk))?;
+        let decoded = self.0.next(input, Bounds::of_reply(limits), |cursor| kind.skip(cursor))?;
         let Some(decoded) = decoded else { return Ok(None) };
-        match Reply::read(kind, &mut decoded.walk()) {
+        match Reply::decode(kind, &mut decoded.cursor()) {
             Ok(reply) => Ok(Some(reply)),
-            Err(Stop::Invalid(error)) => Err(*error),
-            Err(Stop::Missing { .. }) => unreachable!("the reply is whole"),
+            Err(ReadError::Invalid(error)) => Err(*error),
+            Err(ReadError::Incomplete { .. }) => unreachable!("the reply is whole"),
         }
     }
 

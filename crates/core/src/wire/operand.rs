@@ -32,35 +32,35 @@ impl Bounds {
 
     /// A server may return whatever it holds, so only the length of the whole reply is bounded.
     pub(super) fn of_reply(limits: &Limits) -> Bounds {
-        let most = limits.reply_len;
-        Bounds { key: most, value: most, keys: usize::MAX, frame: most }
+        let limit = limits.reply_len;
+        Bounds { key: limit, value: limit, keys: usize::MAX, frame: limit }
     }
 }
 
 /// Why a message cannot be read to its end.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum ReadError {
     /// Bytes are missing. The length of the whole message is known if its last operand has begun to arrive.
-    Missing { end: Option<usize> },
+    Incomplete { end: Option<usize> },
     /// The bytes are not the protocol, or pass a limit.
     Invalid(Box<WireError>),
 }
 
-impl From<WireError> for Stop {
+impl From<WireError> for ReadError {
     #[cold]
-    fn from(error: WireError) -> Stop {
-        Stop::Invalid(Box::new(error))
+    fn from(error: WireError) -> ReadError {
+        ReadError::Invalid(Box::new(error))
     }
 }
 
 /// The next `len` bytes of a message, from `at` on, have not all arrived.
 #[cold]
-fn missing(at: usize, len: usize, is_last: bool, limit: usize) -> Stop {
+fn incomplete(at: usize, len: usize, is_last: bool, limit: usize) -> ReadError {
     // Saturating: a limit may be set as high as the number goes.
     let end = at.saturating_add(len);
     match end > limit {
         true => too_long("message", None, end as u64, limit).into(),
-        false => Stop::Missing { end: is_last.then_some(end) },
+        false => ReadError::Incomplete { end: is_last.then_some(end) },
     }
 }
 
@@ -72,42 +72,42 @@ pub(super) fn too_long(what: &'static str, key: Option<&[u8]>, len: u64, limit: 
 /// How much of the list in a message was walked through before. A list may be long and arrive in many pieces; everything else
 /// is read again from the start of the message.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Walked {
-    Nothing,
-    /// All but `left` items, which are `len` bytes.
-    Some {
-        left: u64,
+pub(super) enum ListProgress {
+    Start,
+    /// All but `remaining` items, which are `len` bytes.
+    Partial {
+        remaining: u64,
         len: usize,
     },
-    All,
+    Complete,
 }
 
 /// A position in the bytes of a message.
 ///
 /// Nearly all of this is always inline: a request that goes through memory costs more than reading it.
-pub(super) struct Walk<'a> {
+pub(super) struct Cursor<'a> {
     rest: &'a [u8],
     /// The length of all bytes, read or not.
     len: usize,
     bounds: Bounds,
-    walked: Walked,
+    progress: ListProgress,
     /// The last key, to name it in an error about its value.
     key: Option<&'a [u8]>,
     /// The buffer around the message, if a stored value may share that buffer.
     owner: Option<&'a Bytes>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Cursor<'a> {
     /// Starts at the front of bytes that may end anywhere.
     #[inline(always)]
-    pub(super) fn over(bytes: &'a [u8], bounds: Bounds, walked: Walked) -> Walk<'a> {
-        Walk { rest: bytes, len: bytes.len(), bounds, walked, key: None, owner: None }
+    pub(super) fn new(bytes: &'a [u8], bounds: Bounds, progress: ListProgress) -> Cursor<'a> {
+        Cursor { rest: bytes, len: bytes.len(), bounds, progress, key: None, owner: None }
     }
 
     /// Starts at the front of a whole message that another walk has checked.
     #[inline]
-    pub(super) fn over_checked(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Walk<'a> {
-        Walk { owner, ..Walk::over(bytes, Bounds::NONE, Walked::All) }
+    pub(super) fn new_checked(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Cursor<'a> {
+        Cursor { owner, ..Cursor::new(bytes, Bounds::NONE, ListProgress::Complete) }
     }
 
     /// Returns the bytes that were not read.
@@ -123,23 +123,23 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns how much of a list the walk has passed.
-    pub(super) fn walked(&self) -> Walked {
-        self.walked
+    pub(super) fn progress(&self) -> ListProgress {
+        self.progress
     }
 
     #[inline(always)]
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], ReadError> {
         let Some((array, rest)) = self.rest.split_first_chunk() else {
-            return Err(missing(self.position(), N, false, self.bounds.frame));
+            return Err(incomplete(self.position(), N, false, self.bounds.frame));
         };
         self.rest = rest;
         Ok(*array)
     }
 
     #[inline(always)]
-    fn bytes(&mut self, len: u64, is_last: bool) -> Result<&'a [u8], Stop> {
+    fn bytes(&mut self, len: u64, is_last: bool) -> Result<&'a [u8], ReadError> {
         let Some((bytes, rest)) = self.rest.split_at_checked(len as usize) else {
-            return Err(missing(self.position(), len as usize, is_last, self.bounds.frame));
+            return Err(incomplete(self.position(), len as usize, is_last, self.bounds.frame));
         };
         self.rest = rest;
         Ok(bytes)
@@ -147,32 +147,32 @@ impl<'a> Walk<'a> {
 
     /// Passes a list of this many items. Returns its bytes.
     #[inline(always)]
-    pub(super) fn list<T: Operand<'a> + Copy>(&mut self, count: u64) -> Result<List<'a, T>, Stop> {
+    pub(super) fn list<T: Operand<'a> + Copy>(&mut self, count: u64) -> Result<List<'a, T>, ReadError> {
         let list = self.rest;
-        let (mut left, len) = match self.walked {
-            Walked::Nothing => (count, 0),
-            Walked::Some { left, len } => (left, len),
-            Walked::All => (0, list.len()),
+        let (mut remaining, len) = match self.progress {
+            ListProgress::Start => (count, 0),
+            ListProgress::Partial { remaining, len } => (remaining, len),
+            ListProgress::Complete => (0, list.len()),
         };
-        let least = (self.position() as u64).saturating_add(count.saturating_mul(T::LEAST));
-        if least > self.bounds.frame as u64 {
-            return Err(too_long("message", None, least, self.bounds.frame).into());
+        let min_len = (self.position() as u64).saturating_add(count.saturating_mul(T::MIN_ITEM_BYTES));
+        if min_len > self.bounds.frame as u64 {
+            return Err(too_long("message", None, min_len, self.bounds.frame).into());
         }
         self.rest = &list[len..];
-        while left > 0 {
+        while remaining > 0 {
             let len = list.len() - self.rest.len();
-            if let Err(stop) = T::take(self, left == 1) {
-                self.walked = Walked::Some { left, len };
-                return Err(stop);
+            if let Err(error) = T::decode(self, remaining == 1) {
+                self.progress = ListProgress::Partial { remaining, len };
+                return Err(error);
             }
-            left -= 1;
+            remaining -= 1;
         }
-        Ok(List(Repr::Wire { count: count as usize, bytes: &list[..list.len() - self.rest.len()] }))
+        Ok(List(Repr::Encoded { count: count as usize, bytes: &list[..list.len() - self.rest.len()] }))
     }
 }
 
 /// Appends a length and the bytes.
-pub(super) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
 }
@@ -180,12 +180,12 @@ pub(super) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
 /// An operand of a request.
 pub(super) trait Operand<'a>: Sized {
     /// The least bytes of an item of a list: those of the lengths in it.
-    const LEAST: u64 = 8;
+    const MIN_ITEM_BYTES: u64 = 8;
 
     /// Reads it. `is_last` says that the message ends with it.
-    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop>;
+    fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError>;
     /// Appends it to `out` as it travels.
-    fn put(&self, out: &mut Vec<u8>);
+    fn encode(&self, out: &mut Vec<u8>);
     /// Passes the keys in it to `visit`.
     fn for_each_key(&self, _visit: &mut dyn FnMut(&[u8])) {}
 }
@@ -193,18 +193,18 @@ pub(super) trait Operand<'a>: Sized {
 /// A key.
 impl<'a> Operand<'a> for &'a [u8] {
     #[inline(always)]
-    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
-        let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.key);
+    fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError> {
+        let (len, limit) = (u64::from_le_bytes(cursor.array()?), cursor.bounds.key);
         if len > limit as u64 {
             return Err(too_long("key", None, len, limit).into());
         }
-        let key = walk.bytes(len, is_last)?;
-        walk.key = Some(key);
+        let key = cursor.bytes(len, is_last)?;
+        cursor.key = Some(key);
         Ok(key)
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
-        put_string(out, self);
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_string(out, self);
     }
 
     fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
@@ -215,33 +215,33 @@ impl<'a> Operand<'a> for &'a [u8] {
 /// A value.
 impl<'a> Operand<'a> for Payload<'a> {
     #[inline(always)]
-    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
-        let (len, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.value);
+    fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError> {
+        let (len, limit) = (u64::from_le_bytes(cursor.array()?), cursor.bounds.value);
         if len > limit as u64 {
-            return Err(too_long("value", walk.key, len, limit).into());
+            return Err(too_long("value", cursor.key, len, limit).into());
         }
-        Ok(Payload { bytes: walk.bytes(len, is_last)?, owner: walk.owner })
+        Ok(Payload { bytes: cursor.bytes(len, is_last)?, owner: cursor.owner })
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         // A large value would otherwise be copied while the buffer grows.
         out.reserve(self.bytes.len() + size_of::<u64>());
-        put_string(out, self.bytes);
+        encode_string(out, self.bytes);
     }
 }
 
 /// A key and a value.
 impl<'a> Operand<'a> for (&'a [u8], &'a [u8]) {
-    const LEAST: u64 = 16;
+    const MIN_ITEM_BYTES: u64 = 16;
 
     #[inline(always)]
-    fn take(walk: &mut Walk<'a>, is_last: bool) -> Result<Self, Stop> {
-        Ok((Operand::take(walk, false)?, Payload::take(walk, is_last)?.bytes))
+    fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError> {
+        Ok((Operand::decode(cursor, false)?, Payload::decode(cursor, is_last)?.bytes))
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
-        put_string(out, self.0);
-        put_string(out, self.1);
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_string(out, self.0);
+        encode_string(out, self.1);
     }
 
     fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
@@ -251,17 +251,17 @@ impl<'a> Operand<'a> for (&'a [u8], &'a [u8]) {
 
 impl<'a, T: Operand<'a> + Copy> Operand<'a> for List<'a, T> {
     #[inline(always)]
-    fn take(walk: &mut Walk<'a>, _is_last: bool) -> Result<Self, Stop> {
-        let (count, limit) = (u64::from_le_bytes(walk.array()?), walk.bounds.keys);
+    fn decode(cursor: &mut Cursor<'a>, _is_last: bool) -> Result<Self, ReadError> {
+        let (count, limit) = (u64::from_le_bytes(cursor.array()?), cursor.bounds.keys);
         if count > limit as u64 {
             return Err(WireError::TooManyKeys { count, limit }.into());
         }
-        walk.list(count)
+        cursor.list(count)
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.len() as u64).to_le_bytes());
-        self.iter().for_each(|item| item.put(out));
+        self.iter().for_each(|item| item.encode(out));
     }
 
     fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
@@ -271,22 +271,22 @@ impl<'a, T: Operand<'a> + Copy> Operand<'a> for List<'a, T> {
 
 impl Operand<'_> for u32 {
     #[inline(always)]
-    fn take(walk: &mut Walk<'_>, _is_last: bool) -> Result<Self, Stop> {
-        walk.array().map(u32::from_le_bytes)
+    fn decode(cursor: &mut Cursor<'_>, _is_last: bool) -> Result<Self, ReadError> {
+        cursor.array().map(u32::from_le_bytes)
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
 }
 
 impl Operand<'_> for i64 {
     #[inline(always)]
-    fn take(walk: &mut Walk<'_>, _is_last: bool) -> Result<Self, Stop> {
-        walk.array().map(i64::from_le_bytes)
+    fn decode(cursor: &mut Cursor<'_>, _is_last: bool) -> Result<Self, ReadError> {
+        cursor.array().map(i64::from_le_bytes)
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
 }
@@ -309,10 +309,10 @@ impl<'a> Payload<'a> {
     /// Returns the bytes as a value to store. A large value that makes up 8/9 of its message shares the message's buffer; other
     /// values are copied.
     pub fn to_value(&self) -> Value {
-        let shares = |owner: &&Bytes| {
-            self.bytes.len() >= Value::SHARED_FROM && owner.len() / 9 * 8 <= self.bytes.len()
+        let is_shareable = |owner: &&Bytes| {
+            self.bytes.len() >= Value::MIN_SHARED_BYTES && owner.len() / 9 * 8 <= self.bytes.len()
         };
-        match self.owner.filter(shares) {
+        match self.owner.filter(is_shareable) {
             Some(owner) => Value::shared(owner.slice_ref(self.bytes)),
             None => Value::copied(self.bytes),
         }
@@ -350,10 +350,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_value_does_not_keep_a_message_alive_that_is_a_quarter_longer() {
-        let value = vec![b'v'; Value::SHARED_FROM];
-        let message = Bytes::from([&value[..], &value[..value.len() / 4]].concat());
-        let payload = Payload { bytes: &message[..value.len()], owner: Some(&message) };
-        assert_ne!(payload.to_value().as_ptr(), message.as_ptr());
+    fn a_value_is_copied_out_of_a_frame_that_is_a_quarter_longer() {
+        let value = vec![b'v'; Value::MIN_SHARED_BYTES];
+        let frame = Bytes::from([&value[..], &value[..value.len() / 4]].concat());
+        let payload = Payload { bytes: &frame[..value.len()], owner: Some(&frame) };
+        assert_ne!(payload.to_value().as_ptr(), frame.as_ptr());
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::list::{KeyList, PairList};
-use super::operand::{Operand, Payload, Stop, Walk};
+use super::operand::{Cursor, Operand, Payload, ReadError};
 use super::reply::ReplyKind;
 use crate::error::WireError;
 
@@ -50,7 +50,7 @@ macro_rules! operations {
             pub fn encode(&self, out: &mut Vec<u8>) {
                 out.push(self.op() as u8);
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($($field.put(out);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($($field.encode(out);)*)? })*
                 }
             }
 
@@ -71,12 +71,12 @@ macro_rules! operations {
             /// Reads a request.
             #[inline(always)]
             #[allow(unused_variables, unused_mut, unused_assignments)] // Some requests have no operands.
-            pub(super) fn read(walk: &mut Walk<'a>) -> Result<Request<'a>, Stop> {
-                let [code] = walk.array()?;
+            pub(super) fn decode(cursor: &mut Cursor<'a>) -> Result<Request<'a>, ReadError> {
+                let [code] = cursor.array()?;
                 Ok(match code {
                     $($code => {
-                        let mut left = <[&str]>::len(&[$($(stringify!($field)),*)?]);
-                        Request::$name $({ $($field: { left -= 1; Operand::take(walk, left == 0)? }),* })?
+                        let mut remaining = <[&str]>::len(&[$($(stringify!($field)),*)?]);
+                        Request::$name $({ $($field: { remaining -= 1; Operand::decode(cursor, remaining == 0)? }),* })?
                     })*
                     _ => return Err(WireError::UnknownOp { code }.into()),
                 })

@@ -101,7 +101,7 @@ impl Operation {
     }
 
     /// Puts all its keys under a prefix. What is about all keys becomes a ping.
-    pub(crate) fn put_under(&mut self, prefix: &[u8]) {
+    pub(crate) fn add_prefix(&mut self, prefix: &[u8]) {
         let put = |key: &mut Text| *key = Text([prefix, key].concat());
         match self {
             Operation::Set(key, _)
@@ -164,8 +164,8 @@ pub(crate) const KEYS: &[&[u8]] =
     &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, STORED_KEY, b"rallypoint/x"];
 
 fn key() -> impl Strategy<Value = Text> {
-    let often = prop::sample::select(&KEYS[..4]);
-    prop_oneof![10 => often, 1 => prop::sample::select(KEYS)].prop_map(Text::from)
+    let common = prop::sample::select(&KEYS[..4]);
+    prop_oneof![10 => common, 1 => prop::sample::select(KEYS)].prop_map(Text::from)
 }
 
 /// Few values, so that comparisons succeed, and some of them numbers.

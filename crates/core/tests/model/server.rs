@@ -67,7 +67,7 @@ impl Server {
     pub(crate) fn new(mut limits: Limits, slots: usize, seed: u64) -> Server {
         // All clients have the same address.
         limits.offences_per_second = u32::MAX;
-        let identity = crate::simple::IDENTITY.to_vec();
+        let identity = crate::model::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
         let replica = Replica(Rc::new(RefCell::new(Replica::of(None))));
         let net = Loopback::new(options, replica.clone());
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Ends the connection.
-    pub(crate) fn hang_up(&mut self, slot: usize) {
+    pub(crate) fn disconnect(&mut self, slot: usize) {
         if let Some(id) = self.slots[slot] {
             self.net.fail(id);
         }
@@ -99,8 +99,8 @@ impl Server {
     /// A snapshot with the effects since then is the state after every step.
     fn check(&mut self) {
         self.net.hub.check_invariants();
-        let stored = contents(self.net.hub.snapshot());
-        assert_eq!(contents(self.replica.0.borrow().snapshot()), stored, "the replica");
+        let contents_of_hub = contents(self.net.hub.snapshot());
+        assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica");
         self.pieces += 1;
         if self.pieces.is_multiple_of(7) {
             *self.replica.0.borrow_mut() = Replica::of(Some(self.net.hub.snapshot()));

@@ -92,7 +92,7 @@ impl<L: EffectLog> Loopback<L> {
     }
 
     /// Lets time pass, in steps as the hub asks for them.
-    pub(crate) fn pass(&mut self, time: Duration) {
+    pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(timeout) = self.hub.poll_timeout(self.now).filter(|_| self.now < end) {
             self.now = (self.now + timeout.max(Duration::from_millis(1))).min(end);
@@ -106,7 +106,7 @@ impl<L: EffectLog> Loopback<L> {
         loop {
             self.hub.handle_timeout(self.now);
             while let Some(action) = self.hub.poll_action(self.now) {
-                self.act(action);
+                self.perform(action);
             }
             self.events.extend(std::iter::from_fn(|| self.hub.poll_event()));
             if self.hub.poll_timeout(self.now) != Some(Duration::ZERO) {
@@ -115,7 +115,7 @@ impl<L: EffectLog> Loopback<L> {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Read { id, len } => {
                 let Some(peer) = self.peers.get_mut(&id) else { return };

@@ -43,7 +43,7 @@ struct Client {
 }
 
 /// The whole store.
-pub(crate) struct Simple {
+pub(crate) struct Model {
     limits: Limits,
     keys: BTreeMap<Text, Text>,
     queues: BTreeMap<Text, VecDeque<Text>>,
@@ -55,9 +55,9 @@ pub(crate) struct Simple {
 /// A request that ends the connection it came over.
 struct Refused;
 
-impl Simple {
-    pub(crate) fn new(limits: Limits, slots: usize) -> Simple {
-        Simple {
+impl Model {
+    pub(crate) fn new(limits: Limits, slots: usize) -> Model {
+        Model {
             limits,
             keys: BTreeMap::new(),
             queues: BTreeMap::new(),
@@ -91,21 +91,21 @@ impl Simple {
             self.clients[slot].pending.push_back((*operation).clone());
         }
         self.serve(slot);
-        self.go_on();
+        self.serve_released();
     }
 
-    pub(crate) fn hang_up(&mut self, slot: usize) {
+    pub(crate) fn disconnect(&mut self, slot: usize) {
         self.close(slot);
-        self.go_on();
+        self.serve_released();
     }
 
     fn serve(&mut self, slot: usize) {
         while let Some(operation) = self.next(slot) {
-            self.ask(slot, operation);
+            self.execute(slot, operation);
         }
     }
 
-    fn go_on(&mut self) {
+    fn serve_released(&mut self) {
         while let Some(slot) = self.released.pop_front() {
             self.serve(slot);
         }
@@ -126,15 +126,15 @@ impl Simple {
         }
     }
 
-    fn ask(&mut self, slot: usize, operation: Operation) {
+    fn execute(&mut self, slot: usize, operation: Operation) {
         self.steps += 1;
         let latch = std::mem::take(&mut self.clients[slot].latch);
         let claim = self.clients[slot].claim.take();
-        let answered = self.answer(slot, operation, latch);
+        let result = self.apply(slot, operation, latch);
         if let Some(queue) = claim {
             self.wake_for_items(&queue);
         }
-        match answered {
+        match result {
             Ok(reply) => self.clients[slot].replies.extend(reply),
             Err(Refused) => self.close(slot),
         }
@@ -142,54 +142,54 @@ impl Simple {
 
     fn close(&mut self, slot: usize) {
         let replies = std::mem::take(&mut self.clients[slot].replies);
-        let gone = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
-        if let Some(queue) = gone.claim {
+        let removed = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
+        if let Some(queue) = removed.claim {
             self.wake_for_items(&queue);
         }
     }
 
     // ---- operations: what each does ----
 
-    fn answer(
+    fn apply(
         &mut self,
         slot: usize,
         operation: Operation,
         latch: BTreeMap<Text, Text>,
     ) -> Result<Vec<u8>, Refused> {
-        let none = Ok(vec![]);
+        let no_reply = Ok(vec![]);
         let number = |number: i64| Ok(number.to_le_bytes().to_vec());
         match operation {
             Operation::Set(key, value) => {
                 self.store(vec![(key, value)])?;
-                none
+                no_reply
             }
             Operation::MultiSet(pairs) => {
                 self.store(pairs)?;
-                none
+                no_reply
             }
             Operation::CompareSet(key, expected, desired) => {
                 self.clients[slot].stored = false;
-                writable(&key)?;
-                let answer = match self.keys.get(&key) {
+                check_name(&key)?;
+                let reply = match self.keys.get(&key) {
                     None if expected.is_empty() => desired.clone(),
-                    None => return Ok(string(&expected)),
-                    Some(held) if *held == expected => desired.clone(),
-                    Some(held) => return Ok(string(held)),
+                    None => return Ok(encode_string(&expected)),
+                    Some(current) if *current == expected => desired.clone(),
+                    Some(current) => return Ok(encode_string(current)),
                 };
                 self.store(vec![(key, desired)])?;
                 self.clients[slot].stored = true;
-                Ok(string(&answer))
+                Ok(encode_string(&reply))
             }
-            Operation::Get(key) => Ok(string(&self.read(&key, &latch))),
+            Operation::Get(key) => Ok(encode_string(&self.read(&key, &latch))),
             Operation::MultiGet(keys) => {
-                Ok(keys.iter().flat_map(|key| string(&self.read(key, &latch))).collect())
+                Ok(keys.iter().flat_map(|key| encode_string(&self.read(key, &latch))).collect())
             }
             Operation::Add(key, delta) => {
-                let held = match self.keys.get(&key) {
+                let current = match self.keys.get(&key) {
                     None => 0,
-                    Some(value) => leading_number(value).ok_or(Refused)?,
+                    Some(value) => parse_decimal_prefix(value).ok_or(Refused)?,
                 };
-                let sum = held.checked_add(delta).ok_or(Refused)?;
+                let sum = current.checked_add(delta).ok_or(Refused)?;
                 self.store(vec![(key, Text(sum.to_string().into_bytes()))])?;
                 number(sum)
             }
@@ -200,7 +200,7 @@ impl Simple {
                     return Err(Refused);
                 }
                 self.store(vec![(key, value)])?;
-                none
+                no_reply
             }
             Operation::Check(keys) => {
                 let stored = |key: &Text| **key == *STORED_KEY && self.clients[slot].stored;
@@ -209,27 +209,27 @@ impl Simple {
             Operation::NumKeys => number(self.keys.len() as i64),
             Operation::ListKeys => {
                 let mut reply = (self.keys.len() as i64).to_le_bytes().to_vec();
-                self.keys.keys().for_each(|key| reply.extend(string(key)));
+                self.keys.keys().for_each(|key| reply.extend(encode_string(key)));
                 Ok(reply)
             }
             Operation::DeleteKey(key) => {
-                writable(&key)?;
+                check_name(&key)?;
                 number(i64::from(self.keys.remove(&key).is_some()))
             }
             Operation::Ping(nonce) => Ok(nonce.to_le_bytes().to_vec()),
             Operation::QueuePush(key, item) => {
-                writable(&key)?;
+                check_name(&key)?;
                 if self.queue_items() >= self.limits.queue_items {
                     return Err(Refused);
                 }
                 self.queues.entry(key.clone()).or_default().push_back(item);
                 self.wake_for_item(&key);
-                none
+                no_reply
             }
             Operation::QueuePop(key) => {
                 let queue = self.queues.entry(key).or_default();
                 let mut reply = (queue.len() as i64).to_le_bytes().to_vec();
-                reply.extend(queue.pop_front().iter().flat_map(|item| string(item)));
+                reply.extend(queue.pop_front().iter().flat_map(|item| encode_string(item)));
                 Ok(reply)
             }
             Operation::QueueLen(key) => number(self.queues.get(&key).map_or(0, VecDeque::len) as i64),
@@ -262,7 +262,7 @@ impl Simple {
     fn store(&mut self, pairs: Vec<(Text, Text)>) -> Result<(), Refused> {
         let mut after = self.keys.clone();
         for (key, value) in &pairs {
-            writable(key)?;
+            check_name(key)?;
             after.insert(key.clone(), value.clone());
         }
         if after.len() > self.limits.keys.max(self.keys.len()) {
@@ -277,7 +277,7 @@ impl Simple {
                 _ => 0,
             });
             for slot in slots {
-                self.see(slot, key);
+                self.fulfill(slot, key);
             }
         }
         Ok(())
@@ -309,17 +309,17 @@ impl Simple {
         }
         self.clients[slot].blocked =
             Some(Blocked::Barrier { key: key.clone(), world_size, since: self.steps });
-        let mut here: Vec<(usize, usize)> = (0..self.clients.len())
+        let mut arrived: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|slot| match &self.clients[slot].blocked {
-                Some(Blocked::Barrier { key: at, world_size: of, since }) => {
-                    (*at == key && *of == world_size).then_some((*since, slot))
+                Some(Blocked::Barrier { key: name, world_size: size, since }) => {
+                    (*name == key && *size == world_size).then_some((*since, slot))
                 }
                 _ => None,
             })
             .collect();
-        here.sort();
-        if here.len() as i64 == world_size {
-            here.into_iter().for_each(|(_, slot)| self.release(slot));
+        arrived.sort();
+        if arrived.len() as i64 == world_size {
+            arrived.into_iter().for_each(|(_, slot)| self.release(slot));
             // The last client to arrive is being served already.
             self.released.pop_back();
         }
@@ -329,29 +329,29 @@ impl Simple {
     // ---- waking ----
 
     /// If this client waits for this key it has seen it now; whether it was the last it waited for.
-    fn see(&mut self, slot: usize, key: &Text) -> bool {
+    fn fulfill(&mut self, slot: usize, key: &Text) -> bool {
         let client = &mut self.clients[slot];
         let Some(Blocked::Wait { missing, .. }) = &mut client.blocked else { return false };
         if !missing.contains(key) {
             return false;
         }
         missing.retain(|other| other != key);
-        let is_over = missing.is_empty();
+        let is_complete = missing.is_empty();
         if let Some(value) = self.keys.get(key) {
             client.latch.insert(key.clone(), value.clone());
         }
-        if is_over {
+        if is_complete {
             self.release(slot);
         }
-        is_over
+        is_complete
     }
 
     /// While there are more items than clients on their way to them, the oldest waiter sees one.
     fn wake_for_items(&mut self, queue: &Text) {
         loop {
             let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
-            let covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
-            if covered || !self.wake_for_item(queue) {
+            let is_covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
+            if is_covered || !self.wake_for_item(queue) {
                 return;
             }
         }
@@ -367,7 +367,7 @@ impl Simple {
                 })
                 .min();
             let Some((_, slot)) = oldest else { return false };
-            if self.see(slot, queue) {
+            if self.fulfill(slot, queue) {
                 self.clients[slot].claim = Some(queue.clone());
                 return true;
             }
@@ -421,16 +421,16 @@ impl Simple {
     }
 }
 
-fn writable(key: &Text) -> Result<(), Refused> {
+fn check_name(key: &Text) -> Result<(), Refused> {
     if key.starts_with(RESERVED_PREFIX) { Err(Refused) } else { Ok(()) }
 }
 
-fn string(bytes: &[u8]) -> Vec<u8> {
+fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
 /// What C++'s `stoll` makes of it.
-fn leading_number(text: &[u8]) -> Option<i64> {
+fn parse_decimal_prefix(text: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let digits = text.trim_start_matches(['+', '-']);
