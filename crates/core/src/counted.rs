@@ -1,12 +1,12 @@
-//! Numbers of things in messages.
+//! Counts and lists of names in messages.
 
-/// Returns a text such as `1 node` or `2 nodes`. The plural of `noun` must be `noun` with an `s`.
+/// Returns a count with its noun, such as `1 node` or `2 nodes`. The plural of `noun` must be `noun` plus `s`.
 pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Lists the first 16 names and says how many more there are.
+/// Returns the first 16 names, separated by commas, and the number of the remaining ones.
 pub fn first_few(names: impl IntoIterator<Item = impl ToString>) -> String {
     let mut names = names.into_iter();
     let first: Vec<_> = names.by_ref().take(16).map(|name| name.to_string()).collect();

@@ -1,15 +1,16 @@
-//! A key as the store keeps it. A short one, as nearly all are, lies in the record that names it: looking at it follows
-//! no pointer, and letting go of it frees nothing.
+//! Keys of the store. Nearly all keys are short, and a short key is stored inline: reading it follows no pointer, and
+//! dropping it frees no allocation.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An immutable name of a value, cheap to clone.
+/// An immutable key, cheap to clone.
 #[derive(Clone)]
 pub struct Key(Repr);
 
-/// So that a key takes 48 bytes, and with a value 64: a line of the processor's cache.
+/// The length of the longest inline key. It makes a [`Key`] 48 bytes long, so that a key and its value fit into one
+/// cache line of 64 bytes.
 const INLINE_LEN: usize = 46;
 
 #[derive(Clone)]
@@ -33,15 +34,17 @@ impl From<&[u8]> for Key {
 }
 
 impl Key {
-    /// Whether this is that key. Short ones are compared here, a few words at a time: to call the function that compares
-    /// any bytes costs more than to compare them.
+    /// Returns whether the bytes of this key are `key`.
+    ///
+    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes. A call of the generic slice comparison would cost
+    /// more than the comparison itself.
     #[inline]
     pub(crate) fn equals(&self, key: &[u8]) -> bool {
         let own = &**self;
         if own.len() != key.len() {
             return false;
         }
-        // The last words overlap those before them.
+        // The last chunk may overlap the one before it.
         let ends_eq = |own: &[u8], key: &[u8]| {
             own.first_chunk::<16>() == key.first_chunk() && own.last_chunk::<16>() == key.last_chunk()
         };

@@ -1,16 +1,20 @@
-//! Sizes and times as people write them: `8MiB`, `250ms`.
+//! Sizes and durations with units, such as `8MiB` and `250ms`.
 
 use std::time::Duration;
 
-/// Something that can be written with a unit.
+/// A value that users write with a unit.
 pub trait Quantity: Sized {
-    /// Reads it; the error says what it should have been.
+    /// Parses `text`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a description of the expected form, such as `a time such as 250ms, 10s or 2min`.
     fn parse(text: &str) -> Result<Self, &'static str>;
-    /// Prints it as it can be read again.
+    /// Formats the value so that [`Quantity::parse`] returns it again.
     fn format(&self) -> String;
 }
 
-/// Parses a number with one of these units, which are named with their factors.
+/// Parses a number with one of `units`, each given by its name and its factor.
 fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));

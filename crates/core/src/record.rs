@@ -1,70 +1,74 @@
-//! FileStore's records: what the bytes of its one append-only file say, and how to say it.
+//! The codec of FileStore's file, which is a sequence of records.
 //!
-//! A record is a u32 length and the key, a u32 length and the value, all little-endian. The newest record of a key
-//! counts. `/` begins a key of the user, and `-/` says that the user's key behind it was deleted. A key that begins with a
-//! letter and ends with `/` is one of the stores themselves ([`REFCOUNT`], [`CLEANUP`]).
+//! A record is a `u32` length and the key, then a `u32` length and the value, all little-endian. The newest record of a
+//! key is the valid one. A key of the user starts with `/`. A key that starts with `-/` records the deletion of a
+//! user's key. A key that starts with a letter and ends with `/` is an internal key of the stores ([`REFCOUNT`],
+//! [`CLEANUP`], [`RUN_ID`]).
 
 use std::collections::BTreeMap;
 
 use crate::error::printable;
 use crate::limits::Limits;
 
-/// How many instances have the file open; torch's own key.
+/// The internal key that counts the instances that opened the file. Torch defines it.
 pub const REFCOUNT: &str = "refcount/";
 
-/// How many instances have closed it; torch's own key.
+/// The internal key that counts the instances that closed the file. Torch defines it.
 pub const CLEANUP: &str = "cleanup/";
 
-/// Which run the file belongs to; a key of ours, written only if a run id was given. Torch ignores it.
+/// The internal key that names the run id of the file. Rallypoint writes it if a run id was given, and torch ignores
+/// it.
 pub const RUN_ID: &str = "run_id/";
 
 /// The first byte of a user's key in the file.
 const USER_PREFIX: u8 = b'/';
 
-/// The byte before it if the key is deleted.
+/// The byte before [`USER_PREFIX`] in the record of a deletion.
 const DELETED_PREFIX: u8 = b'-';
 
-/// Longest name of a store's own key. Torch's have nine bytes; a much longer one is not a name but damage.
+/// The length of the longest internal key. Torch's keys have at most 9 bytes, so a longer one is damage.
 const MAX_INTERNAL_KEY_BYTES: usize = 64;
 
-/// The keys and values after some number of records. Keys are as the file has them.
+/// The keys and values that a sequence of records leaves. The keys include their prefixes.
 pub type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One statement of the file.
+/// One record of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The key as the file has it, without the mark of deletion.
+    /// The key with its prefix, but without the prefix of a deletion.
     pub key: Vec<u8>,
-    /// What it holds from here on; `None` if it is deleted.
+    /// The new value, or `None` if the key is deleted.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a file holds at some position.
+/// The result of parsing the bytes at one position of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
-    /// A whole record, and how many bytes it takes.
+    /// A complete record, and its length in bytes.
     Whole(Record, usize),
-    /// The beginning of a record, or nothing. At least this many bytes are needed to go on.
+    /// An incomplete record, or no bytes. The record has at least this length in bytes.
     Torn(usize),
 }
 
 impl Record {
-    /// `key` (as the file has it) holds `value` from here on.
+    /// Creates a record that stores `value` under `key`, which includes its prefix.
     pub fn set(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Record {
         Record { key: key.into(), value: Some(value.into()) }
     }
 
-    /// `key` (as the file has it) is deleted.
+    /// Creates a record that deletes `key`, which includes its prefix.
     pub fn delete(key: impl Into<Vec<u8>>) -> Record {
         Record { key: key.into(), value: None }
     }
 
-    /// Reads the record that `bytes` begin with. A length is checked against its limit as soon as it is there. The format has
-    /// no mark to start again from, so nothing behind damage can be read.
+    /// Parses the record at the start of `bytes`.
+    ///
+    /// A length is checked against its limit before the bytes it announces are needed. The format has no marker at
+    /// which a reader could resume, so no record after damage can be read.
     ///
     /// # Errors
     ///
-    /// Says what the bytes are if they are no record and can't be the beginning of one.
+    /// Fails with a description of the damage if no record can start with these bytes.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, String> {
         let (key_limit, value_limit) = (limits.record_key_len, limits.record_value_len);
         let Some(key_len) = read_len(bytes, 0) else { return Ok(Parsed::Torn(4)) };
@@ -88,11 +92,11 @@ impl Record {
         Ok(Parsed::Whole(record, len))
     }
 
-    /// Writes the record behind what `out` holds.
+    /// Appends the encoded record to `out`.
     ///
     /// # Panics
     ///
-    /// If a length doesn't fit 32 bits; the limits on keys and values, which are far below, are the caller's to check.
+    /// Panics if a length does not fit into 32 bits. Callers check the limits on keys and values, which are far lower.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let len = |len: usize| u32::try_from(len).expect("shorter than 4 GiB").to_le_bytes();
         let deleted: &[u8] = if self.value.is_none() { &[DELETED_PREFIX] } else { &[] };
@@ -102,7 +106,7 @@ impl Record {
         }
     }
 
-    /// Changes the table as the record says.
+    /// Applies the record to `table`.
     pub fn apply_to(self, table: &mut Table) {
         match self.value {
             Some(value) => table.insert(self.key, value),
@@ -111,18 +115,20 @@ impl Record {
     }
 }
 
-/// A user's key as the file has it.
+/// Returns a user's key with its prefix.
 pub fn user_key(key: &str) -> Vec<u8> {
     [&[USER_PREFIX], key.as_bytes()].concat()
 }
 
-/// The user's keys, as the user knows them.
+/// Iterates over the user's keys in `table`, without their prefixes.
 pub fn user_keys(table: &Table) -> impl Iterator<Item = &[u8]> {
     table.keys().filter_map(|key| key.strip_prefix(&[USER_PREFIX]))
 }
 
-/// Whether torch or we could have written this key. It is the only redundancy of the format: it exposes most files that are
-/// damaged or were never a FileStore's.
+/// Returns whether torch or Rallypoint could have written this key.
+///
+/// The format has no other redundancy. This check detects most files that are damaged or were not written by a
+/// FileStore.
 fn is_plausible(key: &[u8]) -> bool {
     match key {
         [USER_PREFIX, ..] | [DELETED_PREFIX, USER_PREFIX, ..] => true,

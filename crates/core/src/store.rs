@@ -1,4 +1,6 @@
-//! The store engine: requests in, effects and replies out, in one total order. It never sees frames, sockets or clocks.
+//! The store engine: requests → effects and replies, in one total order.
+//!
+//! [`Engine`] never sees frames, sockets or clocks. The [hub](crate::hub) connects it to those.
 
 mod barriers;
 mod effect;

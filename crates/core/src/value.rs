@@ -1,6 +1,6 @@
-//! A value as the store keeps it: bytes that several holders share without a copy.
+//! Values of the store: bytes that the store, replies and latches share without a copy.
 //!
-//! A small value has an allocation of its own; a large one may be a part of the message it came in.
+//! A small value has an allocation of its own. A large value may be a slice of the frame that it arrived in.
 
 use std::ops::Deref;
 
@@ -14,26 +14,28 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Owned(Arc<[u8]>),
-    /// A part of a message, or a value that was appended to. Boxed, because every entry of the store pays for the largest
-    /// variant.
+    /// A slice of a frame, or a value that was appended to. In an `Arc`, because a [`Bytes`] would make every value
+    /// larger.
     Shared(Arc<Bytes>),
 }
 
 impl Value {
-    /// From this length on a value is worth sharing rather than copying.
+    /// The length from which sharing the buffer of a frame is cheaper than copying the value.
     pub const MIN_SHARED_BYTES: usize = 16 * 1024;
 
-    /// Copies these bytes.
+    /// Creates a value from a copy of `bytes`.
     pub fn copied(bytes: &[u8]) -> Value {
         Value(Repr::Owned(Arc::from(bytes)))
     }
 
-    /// Shares these bytes.
+    /// Creates a value that shares `bytes`.
     pub fn shared(bytes: Bytes) -> Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
-    /// Overwrites the value in place if the bytes are as long and few, and this is the only holder. Returns whether it did.
+    /// Overwrites the value in place if possible, and returns whether it did.
+    ///
+    /// The value must have no clones, and `bytes` must have its length, below [`Value::MIN_SHARED_BYTES`].
     #[inline]
     pub(crate) fn try_overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
@@ -44,12 +46,13 @@ impl Value {
         }
     }
 
-    /// Appends bytes. Holders of clones of this value don't see them. Capacity grows by half, so that many appends take time
-    /// linear in the length of the result.
+    /// Appends `more` to the value. Existing clones keep the old bytes.
+    ///
+    /// The capacity grows by half, so that many appends take time linear in the length of the result.
     pub(crate) fn append(&mut self, more: &[u8]) {
         let mut bytes = match &mut self.0 {
             Repr::Owned(owned) => owned.to_vec(),
-            // This copies the bytes only if a clone shares them.
+            // `make_mut` and `from` copy the bytes only if a clone shares them.
             Repr::Shared(shared) => Vec::from(std::mem::take(Arc::make_mut(shared))),
         };
         let len = bytes.len() + more.len();
@@ -60,7 +63,7 @@ impl Value {
         *self = Value::shared(bytes.into());
     }
 
-    /// Returns the number of holders of this value: the store, replies, and latches.
+    /// Returns the number of clones of this value, including itself. The store, replies and latches hold clones.
     pub(crate) fn ref_count(&self) -> usize {
         match &self.0 {
             Repr::Owned(owned) => Arc::count(owned),

@@ -1,4 +1,4 @@
-//! Refuses new connections from addresses whose connections were often closed for an offence.
+//! The offences of each address. The hub refuses new connections of an address with too many offences.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::limits::Limits;
 
-/// The most addresses with a record. Offences of further addresses are not counted.
+/// The maximum number of addresses with a record. Offences of further addresses are not counted.
 const MAX_ADDRESSES: usize = 16 * 1024;
 
 /// The recent offences of each address.
 #[derive(Debug, Default)]
 pub(super) struct Offences(BTreeMap<IpAddr, Record>);
 
-/// The offences of one address, since the first one, or since the one that was too many.
+/// The offences of one address. `since` is the time of the first one, or of the last one if the address is refused.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     since: Duration,
@@ -57,7 +57,7 @@ impl Offences {
         record.is_some_and(|record| record.is_too_many(limits) && !record.is_expired(now, limits))
     }
 
-    /// Removes records without a recent offence.
+    /// Removes the records of addresses without a recent offence.
     pub(super) fn remove_expired(&mut self, now: Duration, limits: &Limits) {
         self.0.retain(|_, record| !record.is_expired(now, limits));
     }

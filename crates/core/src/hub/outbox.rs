@@ -1,24 +1,25 @@
-//! Replies that are still to be sent to one connection. Large values are shared with the store rather than copied, and long
-//! lists of values are printed only as the peer takes them.
+//! The outbox: replies that are queued for a connection and not sent yet.
+//!
+//! Large values are shared with the store, not copied. Long lists of values are encoded in chunks while they are sent.
 
 use std::collections::VecDeque;
 
 use crate::value::Value;
 use crate::wire::Reply;
 
-/// A part of the output.
+/// A part of the outbox.
 #[derive(Debug)]
 enum Segment {
-    /// Printed bytes.
+    /// Encoded bytes.
     Bytes(Vec<u8>),
-    /// A value.
+    /// The bytes of a large value.
     Value(Value),
-    /// Values that are not printed yet.
+    /// Values that are not encoded yet.
     Values(std::vec::IntoIter<Value>),
 }
 
 impl Segment {
-    /// Returns the bytes that can be sent, or `None` if they are not printed yet.
+    /// Returns the bytes of the segment, or `None` if it is not encoded yet.
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Segment::Bytes(bytes) => Some(bytes),
@@ -28,34 +29,36 @@ impl Segment {
     }
 }
 
-/// The output queue of one connection.
+/// The outbox of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     segments: VecDeque<Segment>,
-    /// Printed bytes that follow the segments. Most replies go here.
+    /// Encoded bytes that follow the segments. Most replies are encoded here.
     tail: Vec<u8>,
-    /// Bytes already sent of the first segment, or of the tail if there is no segment.
+    /// The number of bytes sent of the first segment, or of the tail if there is no segment.
     sent: usize,
     unsent: usize,
 }
 
-/// A list of values longer than this is printed as it is sent.
+/// The length above which a list of values is encoded while it is sent, in chunks of this size.
 const ENCODE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// Room for the replies to 32 requests with values of 64 bytes, so that they are printed without a second allocation.
+/// The initial capacity of the tail. It fits the replies to 32 requests with values of 64 bytes.
 const INITIAL_TAIL_BYTES: usize = 4096;
 
-/// The most slices that one transmission consists of.
+/// The maximum number of slices in one send.
 pub const MAX_SLICES: usize = 16;
 
 impl Outbox {
-    /// Returns the number of bytes not sent yet.
+    /// Returns the number of unsent bytes.
     pub(super) fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Returns the bytes of memory that the replies hold. A value counts in equal parts for each of its holders, the store
-    /// included. This walks all values.
+    /// Returns the memory of the unsent replies, in bytes.
+    ///
+    /// A value counts in equal parts for each of its clones, including the one in the store. The method visits all
+    /// values.
     pub(super) fn memory_bytes(&self) -> usize {
         let share = |value: &Value| size_of::<Value>() + value.len() / value.ref_count();
         let segments = self.segments.iter().map(|segment| match segment {
@@ -66,7 +69,7 @@ impl Outbox {
         segments.sum::<usize>() + self.tail.len()
     }
 
-    /// Adds a reply.
+    /// Appends a reply.
     pub(super) fn push(&mut self, reply: Reply) {
         match reply {
             Reply::Value(value) if value.len() >= Value::MIN_SHARED_BYTES => self.share(value, &[]),
@@ -86,7 +89,7 @@ impl Outbox {
 
     #[inline]
     fn encode(&mut self, reply: &Reply) {
-        // A wake-up is one byte, and one write may wake thousands of connections.
+        // The reply to a WAIT is 1 byte, and one write may wake thousands of connections.
         if self.tail.capacity() == 0 && *reply != Reply::Stop {
             self.tail.reserve_exact(INITIAL_TAIL_BYTES);
         }
@@ -95,7 +98,7 @@ impl Outbox {
         self.unsent += self.tail.len() - before;
     }
 
-    /// Adds a large value with `prefix` and its length in front, without a copy.
+    /// Appends `prefix`, the length of a large value, and the value without a copy.
     fn share(&mut self, value: Value, prefix: &[u8]) {
         self.tail.extend_from_slice(prefix);
         self.tail.extend_from_slice(&(value.len() as u64).to_le_bytes());
@@ -131,7 +134,7 @@ impl Outbox {
         (slices, count)
     }
 
-    /// If a list of values comes next, prints the next part of it.
+    /// If the first segment is a list of values, encodes the next chunk of it.
     fn encode_next_values(&mut self) {
         let Some(Segment::Values(values)) = self.segments.front_mut() else { return };
         let mut bytes = Vec::new();
@@ -169,10 +172,10 @@ impl Outbox {
         }
         self.sent += sent;
         if self.sent == self.tail.len() {
-            // Free the buffer: idle connections must stay small.
+            // Free the buffer, so that idle connections stay small.
             (self.tail, self.sent) = (Vec::new(), 0);
         } else if self.sent >= ENCODE_CHUNK_BYTES && self.sent * 2 >= self.tail.len() {
-            // A peer that always lags a little must not make the buffer grow without bound.
+            // Without this, the buffer of a peer that always lags would grow without a limit.
             self.tail.drain(..self.sent);
             self.sent = 0;
         }
@@ -183,7 +186,7 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// Takes up to `max` bytes of what is to be sent next.
+    /// Sends up to `max` bytes, and returns them.
     fn send(outbox: &mut Outbox, max: usize) -> Vec<u8> {
         let (slices, count) = outbox.slices();
         let mut bytes = slices[..count].concat();
@@ -225,7 +228,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(Reply::Values(vec![value.clone(); 64]));
         assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
-        // All of them share one value, of which the store holds one part in 65.
+        // The reply has 64 of the 65 clones of the value.
         assert!(outbox.memory_bytes() <= (8 << 20) + 64 * size_of::<Value>(), "{}", outbox.memory_bytes());
     }
 

@@ -1,4 +1,5 @@
-//! Keys and values, in many hash tables rather than one, so that growing one never stops the store for long.
+//! The map of keys to values. It consists of 64 hash tables, so that the growth of one table delays requests by a few
+//! ms at most.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -7,11 +8,11 @@ use crate::key::Key;
 use crate::value::Value;
 use crate::wire::Payload;
 
-/// The number of tables. With four million keys the largest growth of a table moves 64 thousand, in a few milliseconds.
+/// The number of hash tables. With 4,000,000 keys, the growth of one table moves about 64,000 keys.
 const SHARDS: usize = 64;
 
-/// Approximate bytes of an entry beyond its key and value: its slot in a table that is two thirds full, the allocation of the
-/// value, and that of a long key.
+/// The approximate memory of an entry beyond the bytes of its key and value: its slot in a table that is two thirds
+/// full, and the overhead of its allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug)]
@@ -20,7 +21,7 @@ struct Entry {
     value: Value,
 }
 
-/// A map from keys to values that counts the bytes it holds.
+/// A map of keys to values that counts its memory.
 #[derive(Debug)]
 pub(super) struct Map {
     shards: Box<[HashTable<Entry>]>,
@@ -30,7 +31,7 @@ pub(super) struct Map {
     key_bytes: usize,
 }
 
-/// Returns what an entry with a key and a value of these lengths counts as.
+/// Returns the memory of an entry with a key and a value of these lengths.
 pub(super) fn entry_cost(key: usize, value: usize) -> usize {
     key + value + ENTRY_OVERHEAD_BYTES
 }
@@ -44,7 +45,7 @@ impl Map {
     #[inline]
     fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        // A table uses the low bits for the slot and the top seven for the tag.
+        // A table uses the low bits for the slot and the top 7 bits for the tag, so the shard uses bits in the middle.
         ((hash >> 32) as usize % SHARDS, hash)
     }
 
@@ -52,12 +53,12 @@ impl Map {
         self.len
     }
 
-    /// Returns the bytes held, overheads included.
+    /// Returns the memory of all entries, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the bytes of the keys alone.
+    /// Returns the sum of the lengths of all keys.
     pub(super) fn key_bytes(&self) -> usize {
         self.key_bytes
     }
@@ -67,7 +68,7 @@ impl Map {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// Returns the key as it is kept, with its value.
+    /// Returns the stored key, which is cheap to clone, and its value.
     #[inline]
     pub(super) fn entry(&self, key: &[u8]) -> Option<(&Key, &Value)> {
         let (shard, hash) = self.hash(key);
@@ -85,7 +86,7 @@ impl Map {
         self.shards[shard].find_mut(hash, |entry| entry.key.equals(key)).map(|entry| &mut entry.value)
     }
 
-    /// Stores a value. The bytes are copied over the old value where that needs no allocation.
+    /// Stores a value. Overwrites the old value in place if possible, which needs no allocation.
     #[inline(always)]
     pub(super) fn put(&mut self, key: &[u8], value: Payload<'_>) {
         let Some(stored) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
@@ -96,14 +97,14 @@ impl Map {
         self.bytes = self.bytes + value.bytes().len() - before;
     }
 
-    /// Lengthens the value of a key. An absent key counts as empty.
+    /// Appends to the value of a key. An absent key counts as empty.
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
         let Some(stored) = self.get_mut(key) else { return self.insert(key, Value::copied(more)) };
         stored.append(more);
         self.bytes += more.len();
     }
 
-    /// Adds a key that is absent.
+    /// Inserts an absent key.
     fn insert(&mut self, key: &[u8], value: Value) {
         self.len += 1;
         self.key_bytes += key.len();
@@ -113,7 +114,7 @@ impl Map {
         self.shards[shard].insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
     }
 
-    /// Removes a key, if it exists.
+    /// Removes a key, if it is present.
     pub(super) fn remove(&mut self, key: &[u8]) {
         let (shard, hash) = self.hash(key);
         let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.equals(key)) else { return };

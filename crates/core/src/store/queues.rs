@@ -1,7 +1,7 @@
 //! First-in-first-out queues. A queue exists while it has an item or a claim.
 //!
-//! A push wakes at most one waiter, which then holds a *claim* until its next request. While claims cover all items, no other
-//! waiter is woken. A claim that ends unused, because its holder died or did something else, wakes the next waiter.
+//! A push wakes at most one waiter. The woken waiter has a *claim* on one item until its next request. If that request
+//! does not pop the item, or if the client disconnects, the engine wakes the next waiter.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub(super) struct Queues {
     bytes: usize,
 }
 
-/// Approximate bytes of an item beyond its value.
+/// The approximate memory of an item beyond the bytes of its value.
 const ITEM_OVERHEAD_BYTES: usize = 48;
 
 impl Queues {
@@ -59,12 +59,12 @@ impl Queues {
         }
     }
 
-    /// Returns the item at the head of a queue.
+    /// Returns the first item of a queue.
     pub(super) fn head(&self, key: &[u8]) -> Option<&Value> {
         self.queues.get(key)?.items.front()
     }
 
-    /// Removes the item at the head of a queue.
+    /// Removes the first item of a queue.
     pub(super) fn pop(&mut self, key: &[u8]) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         if let Some(item) = queue.items.pop_front() {
@@ -74,12 +74,12 @@ impl Queues {
         self.remove_if_unused(key);
     }
 
-    /// Iterates over the names of all queues and their items, in no particular order of names.
+    /// Iterates over the items of all queues with the names of their queues. The order of the queues is unspecified.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.queues.iter().flat_map(|(key, queue)| queue.items.iter().map(|item| (&**key, item)))
     }
 
-    /// Returns whether an item exists that no woken client has claimed.
+    /// Returns whether a queue has more items than claims.
     pub(super) fn has_unclaimed(&self, key: &[u8]) -> bool {
         self.queues.get(key).is_some_and(|queue| queue.claims < queue.items.len())
     }

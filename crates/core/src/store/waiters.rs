@@ -1,7 +1,7 @@
-//! The index of waiting clients, linked from both ends.
+//! The index of waiters, by key and by client.
 //!
-//! Each awaited key has the list of its waiters, oldest first; each waiter has its registrations. Both point at the same
-//! records, so that the cost of a cancel or a disconnect depends only on how many keys that waiter waits for.
+//! Each awaited key has a linked list of registrations, oldest first. Each waiter has the ids of its registrations. The
+//! cost of a cancel or a disconnect therefore depends only on the number of keys that the client waits for.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -10,15 +10,16 @@ use slab::Slab;
 use super::engine::ClientId;
 use crate::key::Key;
 
+/// The id that stands for no registration.
 const NONE: u32 = u32::MAX;
-/// Capacity kept when the last registration ends.
+/// The number of registrations up to which the capacity is kept when the last registration ends.
 const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 
-/// One client waiting for one key.
+/// The registration of one client for one key.
 #[derive(Debug)]
 struct Registration {
     client: ClientId,
-    /// The position among the client's registrations.
+    /// The index in [`Registrations::ids`] of the client.
     position: u32,
     awaited: u32,
     older: u32,
@@ -29,41 +30,42 @@ struct Registration {
 #[derive(Debug)]
 struct Awaited {
     key: Key,
-    /// The hash of the key, so that removing it does not read the key again.
+    /// The hash of the key, so that a removal does not hash the key again.
     hash: u64,
     oldest: u32,
     newest: u32,
 }
 
-/// The registrations of one waiting client. They mean nothing without the index.
+/// The ids of one client's registrations in [`Waiters`].
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
+    /// [`NONE`] marks a fulfilled registration.
     ids: Vec<u32>,
     remaining: usize,
 }
 
 impl Registrations {
-    /// Returns how many keys are still missing.
+    /// Returns the number of keys that the client still waits for.
     pub(super) fn remaining(&self) -> usize {
         self.remaining
     }
 }
 
-/// The index.
+/// The index of all registrations.
 #[derive(Debug)]
 pub(super) struct Waiters {
     by_key: HashTable<u32>,
     awaited: Slab<Awaited>,
     registrations: Slab<Registration>,
     hasher: RandomState,
-    /// Bytes of the registrations and of the keys awaited.
+    /// The memory of the registrations and of the awaited keys.
     bytes: usize,
 }
 
-/// Approximate bytes of a registration beyond its key.
+/// The approximate memory of a registration beyond its key.
 pub(super) const REGISTRATION_OVERHEAD_BYTES: usize = 128;
 
-/// A registration that was taken off the index because its key came.
+/// A registration that was removed from the index because its key is present now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fulfilled {
     pub(super) client: ClientId,
@@ -81,12 +83,12 @@ impl Waiters {
         }
     }
 
-    /// Returns the number of registrations: awaited keys, counted once for each waiter.
+    /// Returns the number of registrations.
     pub(super) fn len(&self) -> usize {
         self.registrations.len()
     }
 
-    /// Returns the bytes held for all waiters.
+    /// Returns the memory of the index, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -102,7 +104,7 @@ impl Waiters {
         self.by_key.find(hash, |&at| *self.awaited[at as usize].key == *key).copied()
     }
 
-    /// Registers `client` as a waiter for `key`, behind the existing waiters.
+    /// Registers `client` as the newest waiter of `key`.
     pub(super) fn register(&mut self, client: ClientId, registrations: &mut Registrations, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         let at = self.find_hashed(hash, key).unwrap_or_else(|| self.insert(hash, key));
@@ -130,7 +132,8 @@ impl Waiters {
         at
     }
 
-    /// Takes the oldest waiter off the list of `key`. Returns the key as it is kept, too.
+    /// Removes the oldest registration for `key` from the index. Returns it with the stored key, which is cheap to
+    /// clone.
     pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Fulfilled, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];
@@ -144,13 +147,13 @@ impl Waiters {
         self.find(key).is_some()
     }
 
-    /// Removes a registration that [`take_oldest`](Waiters::take_oldest) took from those of its client.
+    /// Marks a registration as fulfilled, after [`Waiters::take_oldest`] has removed it from the index.
     pub(super) fn remove(registrations: &mut Registrations, fulfilled: &Fulfilled) {
         registrations.ids[fulfilled.position as usize] = NONE;
         registrations.remaining -= 1;
     }
 
-    /// Ends all registrations of this client.
+    /// Removes all registrations of a client.
     pub(super) fn cancel(&mut self, registrations: &mut Registrations) {
         for id in registrations.ids.drain(..).filter(|&id| id != NONE) {
             self.unlink(id);
@@ -158,7 +161,7 @@ impl Waiters {
         registrations.remaining = 0;
     }
 
-    /// Iterates over the keys this client still waits for.
+    /// Iterates over the keys that a client still waits for.
     pub(super) fn missing<'a>(&'a self, registrations: &'a Registrations) -> impl Iterator<Item = &'a Key> {
         registrations
             .ids
@@ -191,7 +194,7 @@ impl Waiters {
         removed
     }
 
-    /// Frees the capacity that very many registrations needed.
+    /// Frees the capacity of the empty index if it is large.
     fn release_capacity(&mut self) {
         if self.registrations.capacity() > MAX_RETAINED_CAPACITY {
             (self.registrations, self.awaited, self.by_key) = (Slab::new(), Slab::new(), HashTable::new());
@@ -207,14 +210,14 @@ mod tests {
         Waiters::new(RandomState::with_seeds(1, 2, 3, 4))
     }
 
-    /// Lets a client wait for some keys.
+    /// Registers a client for these keys.
     fn register(waiters: &mut Waiters, client: u32, keys: &[&[u8]]) -> Registrations {
         let mut registrations = Registrations::default();
         keys.iter().for_each(|key| waiters.register(ClientId::new(client), &mut registrations, key));
         registrations
     }
 
-    /// Who waited for a key, in order; none does afterwards.
+    /// Removes all waiters of a key and returns them in order.
     fn take_all(waiters: &mut Waiters, key: &[u8]) -> Vec<usize> {
         std::iter::from_fn(|| waiters.take_oldest(key))
             .map(|(fulfilled, _)| fulfilled.client.index())
@@ -267,7 +270,7 @@ mod tests {
         let (fulfilled, key) = waiters.take_oldest(b"a").unwrap();
         assert_eq!(*key, b"a"[..]);
         Waiters::remove(&mut registrations, &fulfilled);
-        // The position in the index now belongs to another client.
+        // The index reuses the id of the fulfilled registration for another client.
         register(&mut waiters, 2, &[b"c"]);
         waiters.cancel(&mut registrations);
         assert_eq!(waiters.len(), 1);

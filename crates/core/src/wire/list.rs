@@ -1,4 +1,4 @@
-//! Lists inside a message: iterated where they lie, on the wire or in a caller's slice. Nothing is collected.
+//! Lists in requests. A list iterates over the bytes of a frame or over a caller's slice, and allocates nothing.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct List<'a, T>(pub(super) Repr<'a, T>);
 
 #[derive(Clone, Copy)]
 pub(super) enum Repr<'a, T> {
-    /// Items as they travel, without the count in front. A decoder has checked them.
+    /// Encoded items without their count. A decoder has checked them.
     Encoded {
         count: usize,
         bytes: &'a [u8],
@@ -25,9 +25,9 @@ pub(super) enum Repr<'a, T> {
     Slice(&'a [T]),
 }
 
-#[allow(private_bounds)] // Only this module's parent makes items.
+#[allow(private_bounds)] // `Operand` is private, because only `wire` defines item types.
 impl<'a, T: Operand<'a> + Copy> List<'a, T> {
-    /// Creates a list over a caller's items.
+    /// Creates a list of `items`.
     pub fn new(items: &'a [T]) -> Self {
         List(Repr::Slice(items))
     }
@@ -40,7 +40,7 @@ impl<'a, T: Operand<'a> + Copy> List<'a, T> {
         }
     }
 
-    /// Returns whether there is no item.
+    /// Returns whether the list has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -58,7 +58,7 @@ impl<'a, T: Operand<'a> + Copy> List<'a, T> {
     }
 }
 
-// Two lists are equal if they name the same, on the wire or in a slice.
+// An encoded list equals a slice with the same items.
 impl<'a, T: Operand<'a> + Copy + PartialEq> PartialEq for List<'a, T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())

@@ -1,4 +1,4 @@
-//! The operands of messages: how each is read, bounded and written.
+//! The operands of requests and replies: decoding within limits, and encoding.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::error::{WireError, printable};
 use crate::limits::Limits;
 use crate::value::Value;
 
-/// The limits that hold for one message.
+/// The limits on one frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     key: usize,
@@ -17,7 +17,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of bytes that were checked before.
+    /// The bounds of a frame that was checked before.
     const NONE: Bounds = Bounds { key: usize::MAX, value: usize::MAX, keys: usize::MAX, frame: usize::MAX };
 
     #[inline]
@@ -30,19 +30,21 @@ impl Bounds {
         }
     }
 
-    /// A server may return whatever it holds, so only the length of the whole reply is bounded.
+    /// Returns the bounds of a reply. A server may have higher limits than this client, so only the whole reply is
+    /// bounded.
     pub(super) fn of_reply(limits: &Limits) -> Bounds {
         let limit = limits.reply_len;
         Bounds { key: limit, value: limit, keys: usize::MAX, frame: limit }
     }
 }
 
-/// Why a message cannot be read to its end.
+/// The reason why a frame cannot be decoded.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// Bytes are missing. The length of the whole message is known if its last operand has begun to arrive.
+    /// Bytes are missing. `end` is the length of the frame, which is known once the length of its last operand has
+    /// arrived.
     Incomplete { end: Option<usize> },
-    /// The bytes are not the protocol, or pass a limit.
+    /// The bytes violate the protocol or exceed a limit.
     Invalid(Box<WireError>),
 }
 
@@ -53,13 +55,13 @@ impl From<WireError> for ReadError {
     }
 }
 
-/// The next `len` bytes of a message, from `at` on, have not all arrived.
+/// Returns the error for a frame whose bytes from `at` to `at + len` have not all arrived.
 #[cold]
 fn incomplete(at: usize, len: usize, is_last: bool, limit: usize) -> ReadError {
-    // Saturating: a limit may be set as high as the number goes.
+    // A limit may be as high as `usize::MAX`, so the sum may overflow.
     let end = at.saturating_add(len);
     match end > limit {
-        true => too_long("message", None, end as u64, limit).into(),
+        true => too_long("frame", None, end as u64, limit).into(),
         false => ReadError::Incomplete { end: is_last.then_some(end) },
     }
 }
@@ -69,12 +71,14 @@ pub(super) fn too_long(what: &'static str, key: Option<&[u8]>, len: u64, limit: 
     WireError::TooLong { what, key: key.map(printable), len, limit }
 }
 
-/// How much of the list in a message was walked through before. A list may be long and arrive in many pieces; everything else
-/// is read again from the start of the message.
+/// The part of a frame's list that was decoded before.
+///
+/// A list may be long and arrive in many pieces, so decoding resumes within it. All other operands are decoded again
+/// from the start of the frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ListProgress {
     Start,
-    /// All but `remaining` items, which are `len` bytes.
+    /// `remaining` items are left. The items before them take `len` bytes.
     Partial {
         remaining: u64,
         len: usize,
@@ -82,47 +86,48 @@ pub(super) enum ListProgress {
     Complete,
 }
 
-/// A position in the bytes of a message.
+/// A position in the bytes of a frame.
 ///
-/// Nearly all of this is always inline: a request that goes through memory costs more than reading it.
+/// Nearly all methods are `inline(always)`, because passing a decoded request through memory costs more than decoding
+/// it.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
-    /// The length of all bytes, read or not.
+    /// The length of all bytes of the input.
     len: usize,
     bounds: Bounds,
     progress: ListProgress,
-    /// The last key, to name it in an error about its value.
+    /// The last key, which an error about its value names.
     key: Option<&'a [u8]>,
-    /// The buffer around the message, if a stored value may share that buffer.
+    /// The buffer of the frame, if a stored value may share it.
     owner: Option<&'a Bytes>,
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the front of bytes that may end anywhere.
+    /// Creates a cursor at the start of a frame that may be incomplete.
     #[inline(always)]
     pub(super) fn new(bytes: &'a [u8], bounds: Bounds, progress: ListProgress) -> Cursor<'a> {
         Cursor { rest: bytes, len: bytes.len(), bounds, progress, key: None, owner: None }
     }
 
-    /// Starts at the front of a whole message that another walk has checked.
+    /// Creates a cursor at the start of a complete frame that another cursor has checked.
     #[inline]
     pub(super) fn new_checked(bytes: &'a [u8], owner: Option<&'a Bytes>) -> Cursor<'a> {
         Cursor { owner, ..Cursor::new(bytes, Bounds::NONE, ListProgress::Complete) }
     }
 
-    /// Returns the bytes that were not read.
+    /// Returns the bytes behind the cursor's position.
     #[inline(always)]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Returns how many bytes were read.
+    /// Returns the number of bytes before the cursor's position.
     #[inline(always)]
     pub(super) fn position(&self) -> usize {
         self.len - self.rest.len()
     }
 
-    /// Returns how much of a list the walk has passed.
+    /// Returns the part of the list that was decoded.
     pub(super) fn progress(&self) -> ListProgress {
         self.progress
     }
@@ -145,7 +150,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Passes a list of this many items. Returns its bytes.
+    /// Reads a list of `count` items, without its count.
     #[inline(always)]
     pub(super) fn list<T: Operand<'a> + Copy>(&mut self, count: u64) -> Result<List<'a, T>, ReadError> {
         let list = self.rest;
@@ -156,7 +161,7 @@ impl<'a> Cursor<'a> {
         };
         let min_len = (self.position() as u64).saturating_add(count.saturating_mul(T::MIN_ITEM_BYTES));
         if min_len > self.bounds.frame as u64 {
-            return Err(too_long("message", None, min_len, self.bounds.frame).into());
+            return Err(too_long("frame", None, min_len, self.bounds.frame).into());
         }
         self.rest = &list[len..];
         while remaining > 0 {
@@ -171,22 +176,22 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Appends a length and the bytes.
+/// Appends the length of `bytes` and the bytes.
 pub(super) fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// An operand of a request.
+/// An operand of a request or a reply.
 pub(super) trait Operand<'a>: Sized {
-    /// The least bytes of an item of a list: those of the lengths in it.
+    /// The minimum length of a list item: the lengths of its strings.
     const MIN_ITEM_BYTES: u64 = 8;
 
-    /// Reads it. `is_last` says that the message ends with it.
+    /// Decodes the operand. `is_last` says that the frame ends with it.
     fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError>;
-    /// Appends it to `out` as it travels.
+    /// Appends the encoded operand to `out`.
     fn encode(&self, out: &mut Vec<u8>);
-    /// Passes the keys in it to `visit`.
+    /// Calls `visit` for each key in the operand.
     fn for_each_key(&self, _visit: &mut dyn FnMut(&[u8])) {}
 }
 
@@ -224,7 +229,7 @@ impl<'a> Operand<'a> for Payload<'a> {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        // A large value would otherwise be copied while the buffer grows.
+        // Without this, the buffer would copy a large value while it grows.
         out.reserve(self.bytes.len() + size_of::<u64>());
         encode_string(out, self.bytes);
     }
@@ -291,11 +296,11 @@ impl Operand<'_> for i64 {
     }
 }
 
-/// A value inside a message.
+/// A value in a request or a reply.
 #[derive(Clone, Copy)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
-    /// The buffer around it, if a stored value may share that buffer.
+    /// The buffer of the frame, if a stored value may share it.
     owner: Option<&'a Bytes>,
 }
 
@@ -306,8 +311,10 @@ impl<'a> Payload<'a> {
         self.bytes
     }
 
-    /// Returns the bytes as a value to store. A large value that makes up 8/9 of its message shares the message's buffer; other
-    /// values are copied.
+    /// Returns the bytes as a value to store.
+    ///
+    /// A value of at least [`Value::MIN_SHARED_BYTES`] that takes up 8/9 of its frame shares the buffer of the frame.
+    /// Other values are copied, so that a small value does not keep a large buffer alive.
     pub fn to_value(&self) -> Value {
         let is_shareable = |owner: &&Bytes| {
             self.bytes.len() >= Value::MIN_SHARED_BYTES && owner.len() / 9 * 8 <= self.bytes.len()

@@ -1,4 +1,4 @@
-//! Replies: what a server answers. The bytes of a reply don't say what it is; the client knows which kind it expects.
+//! Replies of a server. The bytes of a reply do not name its kind. The client knows which kind it expects.
 
 use super::list::KeyList;
 use super::operand::{Cursor, Operand, Payload, ReadError, encode_string};
@@ -11,37 +11,37 @@ use crate::value::Value;
 /// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// A WAIT or BARRIER is over.
+    /// The WAIT or BARRIER has ended.
     Stop,
-    /// A CANCEL_WAIT was carried out.
+    /// The WAIT or BARRIER was canceled. This is the reply to CANCEL_WAIT.
     Canceled,
-    /// CHECK: whether all keys are present.
+    /// The reply to CHECK: whether all keys are present.
     Checked(bool),
-    /// A number: ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
+    /// The reply to ADD, GETNUMKEYS, DELETE_KEY and QUEUE_LEN.
     Number(i64),
-    /// A value: GET, COMPARE_SET.
+    /// The reply to GET and COMPARE_SET.
     Value(Value),
-    /// Values one after the other: MULTI_GET.
+    /// The reply to MULTI_GET.
     Values(Vec<Value>),
-    /// QUEUE_POP: the length before the pop and, if it was above zero, the item.
+    /// The reply to QUEUE_POP.
     Popped {
-        /// The number of items in the queue before.
+        /// The number of items in the queue before the pop.
         before: i64,
-        /// The item taken.
+        /// The item, if the queue was not empty.
         item: Option<Value>,
     },
-    /// LIST_KEYS.
+    /// The reply to LIST_KEYS.
     Keys(Vec<Key>),
-    /// The number of a PING.
+    /// The reply to PING: the number of the request.
     Nonce(u32),
 }
 
 /// The kind of reply that a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// One byte: [`Reply::Stop`] or [`Reply::Canceled`], for the operation named.
+    /// [`Reply::Stop`] or [`Reply::Canceled`], in one byte. Errors name the operation.
     Waited(Op),
-    /// One byte: [`Reply::Checked`].
+    /// [`Reply::Checked`], in one byte.
     Checked,
     /// [`Reply::Number`].
     Number,
@@ -49,7 +49,7 @@ pub enum ReplyKind {
     Nonce,
     /// [`Reply::Value`].
     Value,
-    /// [`Reply::Values`], this many.
+    /// [`Reply::Values`] with this number of values.
     Values(u64),
     /// [`Reply::Popped`].
     Popped,
@@ -58,7 +58,7 @@ pub enum ReplyKind {
 }
 
 impl ReplyKind {
-    /// Walks to the end of a reply of this kind.
+    /// Moves the cursor to the end of a reply of this kind.
     pub(super) fn skip(self, cursor: &mut Cursor<'_>) -> Result<(), ReadError> {
         match self {
             ReplyKind::Waited(_) | ReplyKind::Checked => cursor.array::<1>().map(drop),
@@ -79,7 +79,7 @@ impl ReplyKind {
 }
 
 impl Reply {
-    /// Appends the reply to `out` as it travels.
+    /// Appends the encoded reply to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Reply::Stop => out.push(STOP_WAITING),
@@ -100,7 +100,7 @@ impl Reply {
         }
     }
 
-    /// Reads a whole reply of this kind, to which [`ReplyKind::skip`] has found the end.
+    /// Decodes a complete reply, whose end [`ReplyKind::skip`] has found.
     pub(super) fn decode(kind: ReplyKind, cursor: &mut Cursor<'_>) -> Result<Reply, ReadError> {
         Ok(match kind {
             ReplyKind::Waited(op) => match cursor.array()? {

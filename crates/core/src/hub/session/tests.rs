@@ -1,4 +1,4 @@
-//! The handshake and the order of requests, by hand. What the engine makes of them is the model test's business.
+//! Tests of the handshake and of the order of requests.
 
 use super::*;
 
@@ -7,21 +7,21 @@ const NUM_KEYS: u8 = Op::NumKeys as u8;
 const LIST_KEYS: u8 = Op::ListKeys as u8;
 const CANCEL: u8 = Op::CancelWait as u8;
 
-/// A session past its handshake.
+/// Returns a session after the handshake.
 fn validated() -> Session {
     let mut session = Session::default();
     assert!(session.next(&mut &VALIDATE[..], &Limits::default(), false).unwrap().is_none());
     session
 }
 
-/// The operations that come out of `bytes`, and the error that ended them.
+/// Returns the operations that the session decodes from `bytes`, and the error at their end.
 fn ops(session: &mut Session, bytes: &[u8], is_blocked: bool) -> (Vec<Op>, Option<WireError>) {
     let (mut input, mut ops) = (bytes, Vec::new());
     loop {
         match session.next(&mut input, &Limits::default(), is_blocked) {
             Ok(Some(decoded)) => ops.push(decoded.request().op()),
             Ok(None) => {
-                assert!(input.is_empty(), "`None` means that the input is used up");
+                assert!(input.is_empty(), "`None` means that the session has consumed the input");
                 return (ops, None);
             }
             Err(error) => return (ops, Some(error)),
@@ -51,7 +51,7 @@ fn next_in_place_needs_a_whole_request_and_an_empty_backlog() {
     assert_eq!(next_in_place(&mut Session::default(), &set), (None, set.len()));
     assert_eq!(next_in_place(&mut validated(), &[NUM_KEYS]), (Some(Op::NumKeys), 0));
     assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
-    // The rest of a request that has begun is no request of its own.
+    // The bytes continue an incomplete request.
     let mut partial = validated();
     assert_eq!(ops(&mut partial, &set[..3], false), (vec![], None));
     assert_eq!(next_in_place(&mut partial, &set), (None, set.len()));
@@ -199,8 +199,8 @@ fn started_counts_each_request_that_arrives_in_pieces() {
             (session.decoder().started(), session.decoder().received())
         };
         let (first, _) = feed(&set[..9]);
-        assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");
-        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next one");
+        assert_eq!(feed(&set[9..12]), (first, Some(12)), "the same request continues");
+        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next request");
         assert_eq!(feed(&[&set[5..], &set[..]].concat()).1, None);
     }
 }

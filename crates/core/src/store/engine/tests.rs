@@ -1,4 +1,4 @@
-//! The engine by hand, one fact at a time. Random orders of everything are the model test's business.
+//! Tests of the engine with chosen requests. `tests/model` runs random sequences of requests.
 
 mod barriers;
 mod clients;
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::wire::PairList;
 
-/// What a client gets.
+/// The reply that a client gets, or the refusal that closes its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Output {
     Reply { client: ClientId, reply: Reply },
     Close { client: ClientId, reason: Refusal },
 }
 
-/// A store, asked by clients with small numbers, that checks itself after each step.
+/// An engine and its blocked clients. The invariants are checked after each request.
 struct Store(Engine, BTreeSet<u32>);
 
 impl Store {
@@ -43,7 +43,7 @@ impl Store {
         )
     }
 
-    /// What comes of one request: its own answer, and the clients it wakes.
+    /// Sends a request. Returns its own output and the replies to the clients that it wakes.
     fn send(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
         let outcome = self.0.handle_request(id(client), request);
         let was_blocked = self.1.remove(&client);
@@ -64,7 +64,7 @@ impl Store {
         reply.into_iter().chain(self.outputs()).collect()
     }
 
-    /// What comes of a client's going away.
+    /// Disconnects a client. Returns the replies to the clients that this wakes.
     fn disconnect(&mut self, client: u32) -> Vec<Output> {
         self.0.handle_disconnect(id(client));
         self.1.remove(&client);
@@ -81,12 +81,12 @@ impl Store {
         woken.into_iter().map(|client| Output::Reply { client, reply: Reply::Stop }).collect()
     }
 
-    /// A request that must not be answered nor wake anybody.
+    /// Sends a request that must have no output and wake no client.
     fn run(&mut self, client: u32, request: Request<'_>) {
         assert_eq!(self.send(client, request), [], "{request:?}");
     }
 
-    /// The reply to a request that must concern nobody else.
+    /// Sends a request that must wake no client, and returns its reply.
     fn reply(&mut self, client: u32, request: Request<'_>) -> Reply {
         match &self.send(client, request)[..] {
             [Output::Reply { client: to, reply }] if *to == id(client) => reply.clone(),
@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    /// Why a request is refused; it must concern nobody else.
+    /// Sends a request that must be refused and wake no client, and returns the refusal.
     fn refusal(&mut self, client: u32, request: Request<'_>) -> Refusal {
         match &self.send(client, request)[..] {
             [Output::Close { client: to, reason }] if *to == id(client) => reason.clone(),
@@ -102,7 +102,7 @@ impl Store {
         }
     }
 
-    /// A key's value, asked by somebody who has waited for nothing.
+    /// Returns the value of a key, read by a client without a latch.
     fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         const OBSERVER: u32 = 1000;
         match self.reply(OBSERVER, check(&[key])) {
@@ -114,7 +114,7 @@ impl Store {
         }
     }
 
-    /// Keys, bytes, queue items, awaited keys and blocked clients.
+    /// Returns the numbers of keys, bytes, queue items, awaited keys and blocked clients.
     fn counts(&self) -> [usize; 5] {
         let snapshot = self.0.snapshot();
         [snapshot.keys, snapshot.bytes, snapshot.queue_items, snapshot.awaited, snapshot.blocked]

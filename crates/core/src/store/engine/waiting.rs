@@ -1,4 +1,4 @@
-//! Requests that wait, and the clients that a write wakes.
+//! Requests that block their client, and the wake-ups that writes cause.
 
 use super::{ClientId, Engine, Latch, Outcome, Result, State, check};
 use crate::error::{Refusal, printable};
@@ -47,7 +47,7 @@ impl<L: EffectLog> Engine<L> {
         Ok(Outcome::Blocked)
     }
 
-    /// Refuses a wait for these absent keys if they are too many or their names too long.
+    /// Refuses a WAIT for these absent keys if their number or their total length exceeds a limit.
     fn check_wait(&self, absent: &[&[u8]]) -> Result<()> {
         let first = absent.first().copied().unwrap_or_default();
         let (count, awaited) = (absent.len(), self.waiters.len());
@@ -76,7 +76,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Wakes all clients that wait for a key, if it exists. They have seen its value.
+    /// Wakes all waiters of a key that exists, and latches its value for them.
     #[inline]
     pub(super) fn wake(&mut self, key: &[u8]) {
         if self.waiters.len() > 0 && self.waiters.is_awaited(key) {
@@ -100,7 +100,8 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Wakes the oldest client that waits for nothing but this queue, which has an item. Returns whether there is one.
+    /// Marks a queue with an item as seen by its waiters, oldest first, until this wakes one of them. Returns whether a
+    /// waiter was woken. Waiters that also wait for other keys stay blocked.
     pub(super) fn wake_for_item(&mut self, key: &[u8]) -> bool {
         while let Some((fulfilled, name)) = self.waiters.take_oldest(key) {
             if self.complete_registration(&fulfilled) {
@@ -117,7 +118,7 @@ impl<L: EffectLog> Engine<L> {
         self.clients[fulfilled.client.index()].latch.get_or_insert_default()
     }
 
-    /// Ends what a wait left open. An item that the client did not take wakes the next waiter.
+    /// Ends a latch and its claim. If the client did not pop the claimed item, wakes the next waiter of the queue.
     pub(super) fn end_latch(&mut self, latch: Latch) {
         self.latched -= latch.bytes;
         if let Some(queue) = latch.claim {
@@ -126,7 +127,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Removes a registration whose key came. Returns whether it was the client's last.
+    /// Removes a fulfilled registration from its client. Returns whether it was the last one of the client.
     fn complete_registration(&mut self, fulfilled: &Fulfilled) -> bool {
         let State::Waiting(registrations) = &mut self.clients[fulfilled.client.index()].state else {
             unreachable!("only waiting clients are registered");
@@ -135,14 +136,14 @@ impl<L: EffectLog> Engine<L> {
         registrations.remaining() == 0
     }
 
-    /// Answers a blocked request.
+    /// Ends the blocked request of a client with [`Reply::Stop`].
     fn release(&mut self, client: ClientId) {
         self.clients[client.index()].state = State::Idle;
         self.blocked -= 1;
         self.woken.push_back(client);
     }
 
-    /// Ends a blocked request without a reply.
+    /// Ends the blocked request of a client without a reply.
     pub(super) fn unblock(&mut self, client: ClientId) {
         match std::mem::take(&mut self.clients[client.index()].state) {
             State::Idle => return,
@@ -153,7 +154,8 @@ impl<L: EffectLog> Engine<L> {
     }
 }
 
-/// Returns what a latched value counts as: key and value in full, because the store may delete them.
+/// Returns the bytes that a latched value counts towards the limit. Key and value count in full, because the store may
+/// delete them.
 fn latch_cost(key: &Key, value: &Value) -> usize {
     key.len() + value.len() + size_of::<(Key, Value)>()
 }

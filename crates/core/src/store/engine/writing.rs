@@ -1,4 +1,4 @@
-//! Requests that write: which are refused, and which effects the others have.
+//! Requests that write: the checks that refuse them, and their effects.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl<L: EffectLog> Engine<L> {
         self.check_name(Op::CompareSet, key)?;
         match self.map.get(key) {
             Some(current) if **current != *expected => return Ok(current.clone()),
-            // Torch answers what was expected of an absent key, and its own code relies on that.
+            // Torch returns the expected value if the key is absent, and torch's own code relies on that.
             None if !expected.is_empty() => return Ok(Value::copied(expected)),
             _ => {}
         }
@@ -109,26 +109,26 @@ impl<L: EffectLog> Engine<L> {
         Reply::Popped { before, item }
     }
 
-    // ---- what is refused ----
+    // ---- checks ----
 
     #[inline(always)]
     fn guard_of(&self, key: &[u8]) -> Option<&WriteGuard> {
         let guard = self.guard.as_ref()?;
-        // Comparing one byte first spares nearly every key a call that compares slices.
+        // Comparing one byte first avoids the slice comparison for nearly every key.
         let may_match = key.get(guard.prefix.len() - 1) == guard.prefix.last();
         (may_match && key.starts_with(guard.prefix)).then_some(guard)
     }
 
-    /// Refuses a write to a reserved name.
+    /// Refuses a write to a reserved key.
     #[inline(always)]
     fn check_name(&self, op: Op, key: &[u8]) -> Result<()> {
         match self.identity.is_some() && key.starts_with(RESERVED_PREFIX) {
-            true => Err(Refusal::Guarded { op, key: printable(key), why: "a reserved name".into() }.into()),
+            true => Err(Refusal::Guarded { op, key: printable(key), why: "reserved key".into() }.into()),
             false => Ok(()),
         }
     }
 
-    /// Refuses a write to a reserved name, or of a value that the guard rejects.
+    /// Refuses a write to a reserved key, or of a value that the guard rejects.
     #[inline(always)]
     fn check_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_name(op, key)?;
@@ -137,14 +137,14 @@ impl<L: EffectLog> Engine<L> {
         checked.map_err(|why| Refusal::Guarded { op, key: printable(key), why }.into())
     }
 
-    /// Refuses a write of this value to this key.
+    /// Refuses a write to a reserved key, of a value that the guard rejects, or beyond a limit of the store.
     #[inline(always)]
     fn check_put(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_value(op, key, value)?;
         self.check_room(op, key, value.len())
     }
 
-    /// Refuses a value of this length if the store has no room for it.
+    /// Refuses a value of this length if it would exceed a limit of the store.
     #[inline(always)]
     fn check_room(&self, op: Op, key: &[u8], len: usize) -> Result<()> {
         let added = entry_cost(key.len(), len);
@@ -154,7 +154,7 @@ impl<L: EffectLog> Engine<L> {
         self.check_room_exactly(op, key, added)
     }
 
-    /// The check for a store that is nearly full: the new value may replace an old one.
+    /// Repeats [`Engine::check_room`] for a nearly full store. Subtracts the value that the new one replaces.
     #[cold]
     fn check_room_exactly(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let current = self.map.get(key);
@@ -163,13 +163,13 @@ impl<L: EffectLog> Engine<L> {
         check(op, key, "keys in the store", self.map.len() + usize::from(current.is_none()), self.limits.keys)
     }
 
-    /// Refuses a request that makes the store this many bytes larger, if there is no room.
+    /// Refuses a request that makes the store `added` bytes larger if that exceeds the limit.
     pub(super) fn check_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let needed = if added > 0 { self.bytes() + added } else { 0 };
         check(op, key, "bytes in the store", needed, self.limits.store_bytes)
     }
 
-    /// The exact check of a MULTI_SET, for a store that is nearly full: all pairs fit, or none is stored.
+    /// Refuses a MULTI_SET that would exceed a limit. Subtracts the values that it replaces.
     #[cold]
     fn check_pairs(&self, pairs: PairList<'_>) -> Result<()> {
         let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();

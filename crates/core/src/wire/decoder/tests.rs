@@ -1,11 +1,11 @@
-//! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
+//! Tests of both decoders with every operation, every split, and lengths beyond every limit.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, Op, PairList};
 use crate::{Key, Value};
 
-/// One request of each operation, and each odd operand the peer accepts: nothing in a list, an empty key, keys that
-/// are not text, an empty value.
+/// Returns at least one request of each operation, with the unusual operands that torch accepts: empty lists, empty
+/// keys, keys that are not text, and empty values.
 fn every_request() -> Vec<Request<'static>> {
     const KEYS: &[&[u8]] = &[b"/a", b"", b"\0\xff\0", b"/a"];
     const PAIRS: &[(&[u8], &[u8])] = &[(b"/a", b"1"), (b"", b""), (b"\xff", b"\0\0"), (b"/a", b"2")];
@@ -52,7 +52,7 @@ fn encoded(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-/// All whole requests in these pieces, as bytes.
+/// Decodes the pieces of a stream and returns its requests, encoded again.
 fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> {
     let mut decoder = RequestDecoder::default();
     let mut frames = Vec::new();
@@ -61,27 +61,27 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
         while let Some(frame) = decoder.next(&mut input, limits)? {
             frames.push(encoded(&frame.request()));
         }
-        assert!(input.is_empty(), "`None` means that the input is used up");
+        assert!(input.is_empty(), "`None` means that the decoder has consumed the input");
     }
     Ok(frames)
 }
 
 fn frame_too_long(len: usize, limit: usize) -> WireError {
-    WireError::TooLong { what: "message", key: None, len: len as u64, limit }
+    WireError::TooLong { what: "frame", key: None, len: len as u64, limit }
 }
 
 fn refusal(bytes: &[u8]) -> WireError {
     decode(&[bytes], &Limits::default()).expect_err("this must be refused")
 }
 
-/// An operation code and some numbers behind it.
+/// Returns an operation code followed by 64-bit numbers.
 fn frame(op: Op, numbers: &[u64]) -> Vec<u8> {
     let mut bytes = vec![op as u8];
     numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     bytes
 }
 
-/// Lengths and counts that no machine has the memory for.
+/// Lengths and counts far beyond every limit.
 const HUGE_LENGTHS: [u64; 5] = [1 << 31, 1 << 40, 1 << 62, 1 << 63, u64::MAX];
 
 #[test]
@@ -217,7 +217,7 @@ fn the_error_for_a_long_value_names_its_key() {
     bytes[at..].copy_from_slice(&u64::MAX.to_le_bytes());
     let text = "value of 18446744073709551615 bytes for second, limit 8388608";
     assert_eq!(refusal(&bytes).to_string(), text);
-    // However it is cut, also within the number.
+    // The error is the same for every split, including splits within the length.
     for cut in 1..bytes.len() {
         let (mut decoder, limits) = (RequestDecoder::default(), Limits::default());
         assert!(decoder.next(&mut &bytes[..cut], &limits).unwrap().is_none());
@@ -291,7 +291,7 @@ fn lengths_do_not_overflow_with_maximal_limits() {
             frame(Op::MultiSet, &[number]),
             frame(Op::MultiSet, &[number, number]),
         ] {
-            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is only announced");
+            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is within the limit");
         }
     }
 }
@@ -306,7 +306,7 @@ fn the_buffer_grows_with_received_bytes_and_not_with_announced_lengths() {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
     let capacity = decoder.0.partial.as_ref().unwrap().bytes.capacity();
-    assert!(capacity <= 2 * bytes.len(), "room for {capacity} bytes after {}", bytes.len());
+    assert!(capacity <= 2 * bytes.len(), "capacity of {capacity} bytes after {}", bytes.len());
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn list_items_are_parsed_once() {
     let mut decoder = RequestDecoder::default();
     assert!(decoder.next(&mut &bytes[..half], &Limits::default()).unwrap().is_none());
 
-    // Were these lengths read a second time, the request would be refused.
+    // If the decoder parsed these lengths again, it would refuse the request.
     let partial = decoder.0.partial.as_mut().unwrap();
     let parsed = half - 100;
     partial.bytes[9..parsed].fill(0xff);
@@ -429,7 +429,7 @@ fn consecutive_replies_decode_for_every_piece_length() {
             let decoded = loop {
                 match decoder.next(kind, &mut input, &Limits::default()).unwrap() {
                     Some(decoded) => break decoded,
-                    None => input = pieces.next().expect("there are bytes for every reply"),
+                    None => input = pieces.next().expect("the stream has bytes for every reply"),
                 }
             };
             assert_eq!(decoded, reply, "pieces of {len}");
@@ -471,7 +471,7 @@ fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
 fn a_reply_with_more_keys_than_fit_is_refused_by_the_count_alone() {
     for count in [8 << 20, 1 << 40, 1 << 62] {
         let refused = decode_reply(ReplyKind::Keys, &u64::to_le_bytes(count)).unwrap_err();
-        assert!(matches!(refused, WireError::TooLong { what: "message", .. }), "{count}: {refused}");
+        assert!(matches!(refused, WireError::TooLong { what: "frame", .. }), "{count}: {refused}");
     }
 }
 
@@ -486,10 +486,7 @@ fn a_reply_with_a_negative_count_is_refused() {
 #[test]
 fn more_values_than_can_fit_are_refused_before_a_byte_arrives() {
     let refused = decode_reply(ReplyKind::Values(u64::MAX), &[]);
-    assert!(matches!(
-        refused,
-        Err(WireError::TooLong { what: "message", .. } | WireError::TooManyKeys { .. })
-    ));
+    assert!(matches!(refused, Err(WireError::TooLong { what: "frame", .. } | WireError::TooManyKeys { .. })));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The table of operations against the protocol's description.
+//! Tests of the table of operations against the description of the protocol.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};
@@ -10,7 +10,7 @@ fn codes_go_from_zero_to_eighteen() {
     assert_eq!(codes, Vec::from_iter(0..19));
 }
 
-/// Bytes written as the protocol's description writes them: hexadecimal, `02..` for a 64-bit 2.
+/// Parses bytes in the notation of the protocol's description: hexadecimal, with `02..` for a 64-bit 2.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in text.split_whitespace() {
@@ -58,7 +58,7 @@ fn every_request_encodes_to_the_bytes_of_torch() {
     }
 }
 
-/// What `check` finds of the value in a SET that came in two pieces.
+/// Decodes a SET that arrives in two pieces, and calls `check` with its value.
 fn decode_split_set(value: &[u8], check: impl Fn(Payload<'_>)) {
     let mut bytes = Vec::new();
     Request::Set { key: b"/k", value: value.into() }.encode(&mut bytes);

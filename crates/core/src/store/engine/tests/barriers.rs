@@ -1,4 +1,4 @@
-//! Barriers: rounds of distinct arrivals that are still there. Rows W08 and W09 of the robustness page.
+//! Tests of barriers: a round counts each connected client once.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Clients connect, disconnect, and leave their numbers to others.
+//! Tests of blocked clients, disconnects, and reused client ids.
 
 use super::*;
 

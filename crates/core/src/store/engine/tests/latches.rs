@@ -1,8 +1,8 @@
-//! What a wait has seen is there for the read that follows it: row W02 of the robustness page.
+//! Tests of latches: a read after a WAIT returns the values that the WAIT saw.
 
 use super::*;
 
-/// Client 1 waits for `a` and `b`; `a` comes as `first` and goes again, then `b` comes.
+/// Client 1 waits for `a` and `b`. Client 0 sets `a` to `first`, deletes it, and then sets `b`.
 fn wait_and_delete(store: &mut Store) {
     store.run(1, wait(&[b"a", b"b"]));
     store.run(0, set(b"a", b"first"));
@@ -147,9 +147,9 @@ fn an_append_does_not_change_a_latched_value() {
 fn a_multi_set_latches_the_last_value_of_a_repeated_key() {
     let mut store = Store::new();
     store.run(1, wait(&[b"a"]));
-    assert_eq!(store.send(0, multi_set(&[(b"a", b"never held"), (b"a", b"held")])), [stop(1)]);
+    assert_eq!(store.send(0, multi_set(&[(b"a", b"first"), (b"a", b"last")])), [stop(1)]);
     store.reply(0, delete(b"a"));
-    assert_eq!(store.reply(1, get(b"a")), value(b"held"));
+    assert_eq!(store.reply(1, get(b"a")), value(b"last"));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn latched_bytes_are_bounded_and_released() {
     store.reply(0, delete(b"k"));
     let seen: Vec<_> = (1..=5).map(|client| store.reply(client, get(b"k")) == value(&large)).collect();
     assert_eq!(seen, [true, true, false, false, false]);
-    // Those two have let go: there is room again.
+    // The first two clients have released their latches.
     store.run(0, set(b"k", &large));
     assert_eq!(store.reply(1, wait(&[b"k"])), Reply::Stop);
     store.reply(0, delete(b"k"));

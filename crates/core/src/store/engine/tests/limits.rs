@@ -1,11 +1,11 @@
-//! What passes a limit is refused, and leaves everything as it was. Rows V08, V09 and W11 of the robustness page.
+//! Tests of limits: a request beyond a limit is refused and changes nothing.
 
 use super::*;
 use crate::store::map::entry_cost;
 
 type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// All there is to see of a store, to be the same before and after.
+/// Returns the counts and the contents of a store.
 fn state(store: &mut Store) -> ([usize; 5], Pairs, Reply) {
     let Reply::Keys(keys) = store.reply(1000, Request::ListKeys) else { panic!() };
     let pairs = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
@@ -16,7 +16,7 @@ fn limit(op: Op, key: &str, what: &'static str, needed: usize, limit: usize) -> 
     Refusal::Limit { op, key: key.into(), what, needed, limit }
 }
 
-/// Refused, with nothing changed.
+/// Sends a request that must be refused and change nothing, and returns the refusal.
 fn refused(store: &mut Store, request: Request<'_>) -> Refusal {
     let before = state(store);
     let reason = store.refusal(0, request);
@@ -49,9 +49,9 @@ fn appends_of_4_mib_stop_at_8_mib() {
     assert_eq!(store.value(b"k").map(|value| value.len()), Some(8 << 20));
 }
 
-// ---- bytes ----
+// ---- store_bytes ----
 
-/// A store with one key, `k`, and room for no byte more.
+/// Returns a store with one key `k` that has reached `store_bytes`.
 fn full() -> Store {
     let limits = Limits { store_bytes: entry_cost(1, 100), ..Limits::default() };
     let mut store = Store::with(limits);
@@ -251,7 +251,7 @@ fn barriers_count_towards_store_bytes_until_they_end() {
     }
     let reason = store.refusal(3, barrier(&name(3), 2));
     assert!(matches!(reason, Refusal::Limit { op: Op::Barrier, needed: 5024, limit: 3768, .. }), "{reason}");
-    // The last arrival at a barrier needs no room.
+    // The last arrival at a barrier needs no memory.
     assert_eq!(store.send(4, barrier(&name(0), 2)), [stop(4), stop(0)]);
     store.run(3, barrier(&name(3), 2));
 }

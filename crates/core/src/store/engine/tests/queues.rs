@@ -1,8 +1,8 @@
-//! Queues, and who is woken for an item: row W07 of the robustness page, and what a woken waiter may do.
+//! Tests of queues and of the waiters that a push wakes.
 
 use super::*;
 
-/// Clients 1 and 2 wait for `q`; a push has woken client 1.
+/// Returns a store in which clients 1 and 2 waited for `q`, and a push has woken client 1.
 fn woken() -> Store {
     let mut store = Store::new();
     store.run(1, wait(&[b"q"]));

@@ -1,4 +1,4 @@
-//! Keys and values: what each operation answers and leaves behind. Rows V01 to V06 and C12 of the robustness page.
+//! Tests of reads and writes of values, and of reserved keys.
 
 use super::*;
 use crate::error::printable;
@@ -212,14 +212,14 @@ fn check_of_the_stored_key_reports_whether_the_last_compare_set_stored() {
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
     assert_eq!(store.reply(0, cas(b"k", b"", b"mine")), value(b"mine"));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), YES);
-    // The same reply, and yet nothing was stored.
+    // The reply is the same, but nothing was stored.
     assert_eq!(store.reply(1, cas(b"k", b"", b"mine")), value(b"mine"));
     assert_eq!(store.reply(1, check(&[STORED_KEY])), NO);
     assert_eq!(store.reply(0, check(&[STORED_KEY, b"k"])), YES);
     assert_eq!(store.reply(0, check(&[STORED_KEY, b"absent"])), NO);
     assert_eq!(store.reply(0, cas(b"absent", b"x", b"x")), value(b"x"));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
-    // It is the connection's, and goes with it.
+    // A disconnect resets the key.
     assert_eq!(store.reply(0, cas(b"k", b"mine", b"mine")), value(b"mine"));
     store.0.handle_disconnect(id(0));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
@@ -227,7 +227,7 @@ fn check_of_the_stored_key_reports_whether_the_last_compare_set_stored() {
     assert_eq!(store.reply(0, Request::NumKeys), Reply::Number(1));
 }
 
-// ---- reserved names ----
+// ---- reserved keys ----
 
 #[test]
 fn the_server_key_reads_as_the_identity() {
@@ -263,7 +263,7 @@ fn reserved_names_are_read_only() {
             let mut store = Store::new();
             let before = store.reply(0, get(key));
             let reason =
-                Refusal::Guarded { op: request.op(), key: printable(key), why: "a reserved name".into() };
+                Refusal::Guarded { op: request.op(), key: printable(key), why: "reserved key".into() };
             assert_eq!(store.refusal(0, request), reason);
             assert_eq!(store.reply(1, get(key)), before);
             assert_eq!(store.counts(), [0; 5]);

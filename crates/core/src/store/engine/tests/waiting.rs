@@ -1,4 +1,4 @@
-//! Waiting: who is woken, by what, and when. Rows W01, W03 to W07 and W11 of the robustness page.
+//! Tests of WAIT: which requests wake which waiters, and in which order.
 
 use super::*;
 
@@ -12,8 +12,8 @@ fn a_wait_for_present_keys_does_not_block() {
 #[test]
 fn a_wait_ends_when_the_last_of_its_keys_is_set() {
     let mut store = Store::new();
-    store.run(0, set(b"there", b""));
-    store.run(1, wait(&[b"a", b"there", b"b"]));
+    store.run(0, set(b"present", b""));
+    store.run(1, wait(&[b"a", b"present", b"b"]));
     assert!(store.is_blocked(1));
     store.run(0, set(b"b", b""));
     assert_eq!(store.send(0, set(b"a", b"")), [stop(1)]);
@@ -106,7 +106,7 @@ fn two_consecutive_waits_get_one_reply_each() {
     assert_eq!(store.send(0, set(b"b", b"")), [stop(1)]);
 }
 
-// ---- cancel ----
+// ---- CANCEL_WAIT ----
 
 #[test]
 fn a_cancel_without_a_wait_gets_a_reply() {
@@ -151,7 +151,7 @@ fn a_cancel_does_not_affect_other_waiters_of_the_same_key() {
     assert_eq!(store.send(0, set(b"k", b"")), [stop(1), stop(3)]);
 }
 
-// ---- going away ----
+// ---- disconnects ----
 
 #[test]
 fn a_disconnected_waiter_is_not_woken() {
