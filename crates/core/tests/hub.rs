@@ -1,4 +1,4 @@
-//! The hub by hand, one fact at a time, in memory and in virtual time. Random orders of everything are in `model`.
+//! Tests of the hub in memory and in virtual time. `model` runs random sequences of requests.
 
 #[path = "support/loopback.rs"]
 mod loopback;
@@ -29,7 +29,7 @@ fn wait<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
     Request::Wait { keys: KeyList::new(keys) }
 }
 
-/// The default limits, changed.
+/// Returns the default limits with a change.
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -40,20 +40,20 @@ fn server(limits: Limits) -> Loopback {
     Loopback::new(HubOptions { limits, ..HubOptions::default() }, ())
 }
 
-/// Opens a connection and finishes its handshake.
+/// Opens a connection and sends its handshake.
 fn client(net: &mut Loopback) -> ConnectionId {
     let id = net.open().expect("the connection is accepted");
     net.send(id, &encoded(&[Request::Validate { magic: MAGIC }]));
     id
 }
 
-/// Sends requests and returns what comes back.
+/// Sends requests and returns the bytes of the replies.
 fn exchange(net: &mut Loopback, id: ConnectionId, requests: &[Request<'_>]) -> Vec<u8> {
     net.send(id, &encoded(requests));
     net.take_received(id)
 }
 
-/// Returns the reasons for which connections were closed.
+/// Removes all events and returns the reasons for which connections were closed.
 fn closed(net: &mut Loopback) -> Vec<CloseReason> {
     let events = std::mem::take(&mut net.events).into_iter();
     events
@@ -110,13 +110,13 @@ fn a_multi_set_is_applied_once_when_its_last_byte_arrives() {
         let keys = if at + 1 == bytes.len() { 2 } else { 0 };
         assert_eq!(net.hub.snapshot().keys, keys, "after byte {at}");
     }
-    // Nothing of the request is left to be applied again.
+    // No part of the request is applied again.
     exchange(&mut net, other, &[set(b"/a", b"newer")]);
     net.send(slow, &[]);
     assert_eq!(net.hub.snapshot().get(b"/a").map(|value| value.to_vec()), Some(b"newer".to_vec()));
 }
 
-// ---- the end of a connection ----
+// ---- end of a connection ----
 
 #[test]
 fn a_peer_that_ends_its_stream_gets_its_replies_first() {
@@ -148,7 +148,7 @@ fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
     let requests =
         [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
     net.send(id, &encoded(&requests));
-    assert!(!net.is_open(id), "a peer that takes nothing is closed at once");
+    assert!(!net.is_open(id), "a peer that reads nothing is closed immediately");
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = Refusal::BadWorldSize { key: "/b".into(), world_size: 0 };
     assert_eq!(closed(&mut net), [CloseReason::Refused(reason)]);
@@ -180,6 +180,7 @@ fn a_connection_past_the_limit_is_refused() {
     assert_eq!((net.hub.stats().refused, net.hub.stats().accepted), (1, 2));
 }
 
+/// Opens a connection that violates the protocol.
 fn offend(net: &mut Loopback) {
     let id = net.open().unwrap();
     net.send(id, b"GET / HTTP/1.1\r\n");
@@ -231,7 +232,7 @@ fn uploads_share_one_budget_first_come_first_served() {
     let ids: Vec<_> = (0..3).map(|_| client(&mut net)).collect();
     ids.iter().for_each(|id| net.send(*id, &upload[..100_000]));
     net.hub.check_invariants();
-    // The budget of 12 MiB is enough for one of them. The others are not read until it is done.
+    // The budget of 12 MiB fits one upload. The hub reads the other uploads once it is complete.
     net.send(ids[1], &upload[100_000..]);
     assert_eq!(net.hub.snapshot().keys, 0);
     net.send(ids[0], &upload[100_000..]);
@@ -302,7 +303,7 @@ fn a_connection_that_is_not_read_gets_no_share_of_the_budget() {
     let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
     let [blocked, other] = [(); 2].map(|()| client(&mut net));
     let [small, large] = [2 * MIB, 8 * MIB].map(|len| encoded(&[set(b"/k", &vec![7; len])]));
-    // Behind a WAIT: a whole request, longer than what may be held back, and the start of another.
+    // Behind the WAIT are a complete request that exceeds `deferred_bytes`, and the start of another request.
     let behind = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
     net.send(blocked, &behind.concat());
     net.send(other, &large);
@@ -318,7 +319,7 @@ fn past_input_total_the_connection_with_the_largest_request_is_closed() {
     net.send(ids[0], &part[..20_000]);
     ids[1..].iter().for_each(|id| net.send(*id, part));
     net.hub.check_invariants();
-    assert!(net.is_open(ids[0]), "the smallest one stays");
+    assert!(net.is_open(ids[0]), "the connection with the smallest request stays open");
     assert!(matches!(closed(&mut net)[..], [CloseReason::TooMuchInput { .. }, ..]));
 }
 
@@ -335,7 +336,7 @@ fn past_output_total_the_connection_that_stalled_first_is_closed() {
         net.set_window(id, 0);
         net.send(id, &encoded(&[Request::Get { key: &key }]));
         readers.push(id);
-        // The store no longer holds the value, so it counts for its reader.
+        // After the deletion, the value counts only for the reader.
         exchange(&mut net, writer, &[Request::DeleteKey { key: &key }]);
         net.advance(SECOND);
         net.hub.check_invariants();
@@ -376,7 +377,7 @@ fn the_key_of_a_rendezvous_state_accepts_only_states() {
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = closed(&mut net).remove(0).to_string();
     assert!(reason.contains("not the state of a rendezvous"), "{reason}");
-    // The keys of a round's own store hold anything.
+    // The keys of a round's store accept any value.
     let id = client(&mut net);
     exchange(&mut net, id, &[set(b"/torch.rendezvous.job.0/k", b"anything")]);
     assert_eq!(net.hub.snapshot().keys, 1);
@@ -450,19 +451,19 @@ fn a_peer_that_reads_none_of_its_replies_is_closed_after_30_s() {
 
 // ---- idle jobs ----
 
-/// A server in which jobs expire after a minute.
+/// Returns a server in which idle jobs expire after 1 min.
 fn expiring() -> Loopback {
     Loopback::new(HubOptions { expire_idle_jobs: Some(60 * SECOND), ..HubOptions::default() }, ())
 }
 
-/// Sends requests over a connection of its own, which ends after them.
+/// Opens a connection, sends requests, and breaks the connection.
 fn exchange_once(net: &mut Loopback, requests: &[Request<'_>]) {
     let id = client(net);
     exchange(net, id, requests);
     net.fail(id);
 }
 
-/// Returns run id and number of keys of the jobs that expired since the last call.
+/// Removes all events, and returns the run ids and the numbers of keys of expired jobs.
 fn expired(net: &mut Loopback) -> Vec<(String, usize)> {
     let events = std::mem::take(&mut net.events).into_iter();
     let job = |event| if let Event::Expired(job) = event { Some(job) } else { None };
@@ -504,7 +505,7 @@ fn a_job_is_in_use_while_a_connection_names_its_keys() {
         exchange_once(&mut net, &[Request::Add { key, delta: 1 }]);
         net.advance(50 * SECOND);
         let id = client(&mut net);
-        // A request without a rendezvous key leaves the connection with its job.
+        // A request without a rendezvous key does not change the job of the connection.
         exchange(&mut net, id, &[request, set(b"/other", b"")]);
         net.advance(1_000 * SECOND);
         assert_eq!(expired(&mut net), [], "{request:?}: its client is connected");

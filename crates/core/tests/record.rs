@@ -1,4 +1,4 @@
-//! FileStore's records as properties, and the seed corpus of the reader's fuzzing replayed.
+//! Property tests of FileStore's records, and tests with the seeds of the `record_reader` fuzz target.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use proptest::prelude::*;
 use rallypoint_core::Limits;
 use rallypoint_core::record::{Parsed, Record, Table, user_key, user_keys};
 
-/// What reading some bytes came to.
+/// The result of parsing a file.
 #[derive(Debug, Clone, PartialEq)]
 struct Reading {
     records: Vec<Record>,
-    /// The end of the last whole record.
+    /// The end of the last complete record.
     position: usize,
     damage: Option<String>,
 }
 
-/// Reads `bytes` in pieces that end at `cuts`.
+/// Parses `bytes` in pieces that end at `cuts`.
 fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
     let mut reading = Reading { records: vec![], position: 0, damage: None };
     let mut ends: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
@@ -28,7 +28,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
                     reading.position += len;
                 }
                 Ok(Parsed::Torn(need)) => {
-                    assert!(need > end - reading.position, "more bytes are needed than there are");
+                    assert!(need > end - reading.position, "`Torn` needs more bytes than there are");
                     break;
                 }
                 Err(damage) => return Reading { damage: Some(damage), ..reading },

@@ -1,9 +1,10 @@
-//! The seed corpus of the fuzz targets: written here, kept in `fuzz/seeds`, and replayed through the targets' own checks.
+//! The seed corpus of the fuzz targets. The tests compare the files in `fuzz/seeds` with the seeds that are defined
+//! here, and run the checks of the fuzz targets on them.
 //!
-//! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files anew. Those of `record_reader` are recordings and stay as
-//! they are.
+//! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files again. The seeds of `record_reader` and `state` are not
+//! defined here, and this test does not overwrite them.
 
-// Not by a dependency: the fuzz targets' package needs a fuzzer's runtime.
+// Included by path, because a dependency on the package of the fuzz targets would need the fuzzer's runtime.
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub)]
 mod checks;
@@ -23,11 +24,11 @@ fn folder(target: &str) -> PathBuf {
 
 fn seeds_on_disk(target: &str) -> Seeds {
     let files = fs::read_dir(folder(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
-    let files = files.map(|file| file.expect("a readable folder"));
+    let files = files.map(|file| file.expect("a readable directory"));
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// Compares what is kept with what is written here, or makes it so.
+/// Asserts that the files of a target are these seeds. With `UPDATE_SEEDS`, writes the files first.
 fn assert_up_to_date(target: &str, seeds: &Seeds) {
     if std::env::var_os("UPDATE_SEEDS").is_some() {
         let folder = folder(target);
@@ -35,7 +36,7 @@ fn assert_up_to_date(target: &str, seeds: &Seeds) {
         fs::create_dir_all(&folder).unwrap();
         seeds.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
     }
-    assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` writes them anew");
+    assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` updates the files");
 }
 
 fn replay(target: &str, check: fn(&[u8])) {
@@ -55,14 +56,14 @@ fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
 
 const VALIDATE: Request<'static> = Request::Validate { magic: MAGIC };
 
-/// An operation code and some numbers behind it.
+/// Returns an operation code followed by 64-bit numbers.
 fn numbers(op: Op, numbers: &[u64]) -> Vec<u8> {
     let mut bytes = vec![op as u8];
     numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     bytes
 }
 
-/// Streams of clients: each operation behind a handshake, some ways to use them together, and what is refused.
+/// Returns streams of requests: each operation after a handshake, some combinations, and protocol violations.
 fn request_seeds() -> Seeds {
     let keys: [&[u8]; 3] = [b"/a", b"", b"\0\xff"];
     let pairs: [(&[u8], &[u8]); 3] = [(b"/a", b"1"), (b"", b""), (b"/a", b"2")];
@@ -141,7 +142,7 @@ fn request_seeds() -> Seeds {
     seeds
 }
 
-/// Streams of replies, each behind the byte that chooses their kind.
+/// Returns streams of replies. The first byte selects their kind.
 fn reply_seeds() -> Seeds {
     let value = |bytes: &[u8]| Value::copied(bytes);
     let replies = |kind: u8, replies: &[Reply]| {
@@ -185,7 +186,7 @@ fn reply_seeds() -> Seeds {
     .into()
 }
 
-/// Commands for the hub: what each of several connections does, in one order.
+/// Returns commands for the `hub` target: the actions of several connections in one order.
 fn hub_seeds() -> Seeds {
     let send = |slot: u8, requests: &[Request<'_>]| {
         let bytes = encoded(requests);

@@ -1,7 +1,6 @@
-//! Bytes recorded between torch's own client and server, decoded and encoded again.
+//! Tests of the codec with bytes that were recorded between torch's client and torch's server.
 //!
-//! The recording, and how to read it, is `tests/interop/record_transcripts.py`'s. Only the codec is asked here; what the
-//! answers mean is the engine's affair.
+//! `tests/interop/record_transcripts.py` makes the recording and describes its format.
 
 use rallypoint_core::Limits;
 use rallypoint_core::wire::{Op, Reply, ReplyDecoder, ReplyKind, Request, RequestDecoder};
@@ -12,11 +11,11 @@ const RECORDING: &str = include_str!("../../../tests/transcripts/torch-2.15.0-li
 #[derive(Debug, Default)]
 struct Conversation {
     name: &'static str,
-    /// Operations by name, written down by the one who recorded, not read off the bytes.
+    /// The names of the operations, from the recording script and not from the bytes.
     ops: Vec<&'static str>,
     client: Vec<u8>,
     server: Vec<u8>,
-    /// The server ended it.
+    /// Whether the server closed the connection.
     closed: bool,
 }
 
@@ -42,11 +41,11 @@ fn conversations() -> Vec<Conversation> {
 }
 
 fn parse_hex(text: &str) -> impl Iterator<Item = u8> + '_ {
-    assert!(text.len().is_multiple_of(2), "half a byte in {text}");
+    assert!(text.len().is_multiple_of(2), "an odd number of digits in {text}");
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))
 }
 
-/// Feeds the pieces one after the other and hands each whole request to `visit`. Fails if bytes are left.
+/// Decodes the pieces of a stream, and calls `visit` for each request. Panics if bytes are left.
 fn for_each_request<'a>(
     name: &str,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -60,9 +59,9 @@ fn for_each_request<'a>(
         {
             visit(&frame.request());
         }
-        assert!(piece.is_empty(), "{name}: bytes left over without an error");
+        assert!(piece.is_empty(), "{name}: the decoder left bytes without an error");
     }
-    assert_eq!(decoder.allocated(), 0, "{name}: ends in the middle of a request");
+    assert_eq!(decoder.allocated(), 0, "{name}: the stream ends within a request");
 }
 
 fn reencode<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
@@ -71,7 +70,7 @@ fn reencode<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u
     out
 }
 
-/// The kinds of answer the client of this conversation expects, in order.
+/// Returns the kinds of the replies that the client expects, in order.
 fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
     let mut kinds = Vec::new();
     for_each_request(conversation.name, [&conversation.client[..]], |request| {
@@ -80,7 +79,8 @@ fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
     kinds
 }
 
-/// Decodes the pieces as answers of these kinds. An answer that a cancel took away is skipped, as the client does.
+/// Decodes the pieces of a stream as replies of these kinds. Like the client, skips the reply of a WAIT that was
+/// canceled.
 fn replies<'a>(
     conversation: &Conversation,
     kinds: &[ReplyKind],
@@ -98,19 +98,19 @@ fn replies<'a>(
             let Some(reply) = reply else { break };
             kinds.next();
             if reply == Reply::Canceled && kind != ReplyKind::Waited(Op::CancelWait) {
-                // The cancel came before the wake-up: one byte answers both.
-                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: never cancelled");
+                // The CANCEL_WAIT arrived before the wake-up, so one byte is the reply to both requests.
+                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: not canceled");
             }
             replies.push(reply);
         }
-        assert!(piece.is_empty(), "{name}: the server says more than was asked");
+        assert!(piece.is_empty(), "{name}: the server sends more than the replies");
     }
-    assert!(!decoder.is_mid_reply(), "{name}: ends in the middle of a reply");
+    assert!(!decoder.is_mid_reply(), "{name}: the stream ends within a reply");
     let missing: Vec<_> = kinds.collect();
-    // A request that got the connection closed got no answer; MULTI_GET of nothing has an empty one.
+    // The request for which the server closed the connection got no reply.
     match conversation.closed {
-        true => assert_eq!(missing.len(), 1, "{name}: unanswered {missing:?}"),
-        false => assert!(missing.is_empty(), "{name}: unanswered {missing:?}"),
+        true => assert_eq!(missing.len(), 1, "{name}: no reply to {missing:?}"),
+        false => assert!(missing.is_empty(), "{name}: no reply to {missing:?}"),
     }
     replies
 }
@@ -121,7 +121,7 @@ fn every_operation_is_recorded() {
     for op in Op::ALL {
         assert!(
             recorded.iter().any(|conversation| conversation.ops.contains(&op.name())),
-            "{op} is in no conversation"
+            "no conversation has {op}"
         );
     }
 }
@@ -178,8 +178,10 @@ fn recorded_replies_reencode_to_the_same_bytes_for_every_cut() {
 fn a_canceled_wait_gets_one_reply_and_a_crossed_cancel_two() {
     let waits = |name: &str| {
         let recorded = conversations();
-        let conversation =
-            recorded.iter().find(|conversation| conversation.name == name).expect("it is in the recording");
+        let conversation = recorded
+            .iter()
+            .find(|conversation| conversation.name == name)
+            .expect("the recording has this conversation");
         let kinds = expected_kinds(conversation);
         let replies = replies(conversation, &kinds, [&conversation.server[..]]);
         replies.into_iter().filter(|reply| matches!(reply, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()

@@ -1,8 +1,8 @@
-//! Work is linear: sixteen times as much takes about sixteen times as long, however it arrives and whoever else waits.
+//! Tests that the cost of decoding and of engine operations is linear in the size of the input.
 //!
-//! Times are those the processor spent on this thread, whatever else the machine does, and are compared with times of
-//! the same build and the same moment, never with a number of seconds. The bound lies far above what caches make of
-//! linear work and far below what quadratic work would need.
+//! The tests measure the processor time of their thread, so other processes hardly matter. They compare a measurement
+//! with one of 1/16 of the size from the same run, never with a fixed time. The permitted ratio is far above that of
+//! linear work with cache effects, and far below that of quadratic work.
 
 #[path = "support/loopback.rs"]
 mod loopback;
@@ -17,18 +17,18 @@ use rallypoint_core::store::{ClientId, Engine, EngineOptions, Outcome};
 use rallypoint_core::wire::{KeyList, MAGIC, PairList, Reply, Request, RequestDecoder};
 use rustix::time::{ClockId, clock_gettime};
 
-/// As many keys as one request may have.
+/// The maximum number of keys in one request.
 const KEYS_PER_REQUEST: usize = 131_072;
-/// Enough clients, or keys one by one, to tell linear from quadratic.
+/// A number of clients or keys that distinguishes linear from quadratic work.
 const CLIENTS: usize = 32_768;
-/// Linear work needs 16 times as long, and several times more where it leaves the caches; quadratic work 256 times, and more
-/// for the same reason.
+/// The maximum ratio of the times for 16 times the work. Linear work takes 16 times as long, and several times more
+/// beyond the caches. Quadratic work takes at least 256 times as long.
 const MAX_RATIO: u32 = 96;
 
-/// One measurement at a time.
+/// Serializes the measurements.
 static MEASUREMENT: Mutex<()> = Mutex::new(());
 
-/// Since when this thread has been working.
+/// A timer of the processor time of this thread.
 struct CpuTimer(Duration);
 
 impl CpuTimer {
@@ -42,12 +42,12 @@ impl CpuTimer {
     }
 }
 
-/// The shortest of several times. What else the machine does to the caches makes each longer, and none shorter.
+/// Returns the shortest of several measurements. Interference by other processes can only make a measurement longer.
 fn shortest(times: usize, mut run: impl FnMut() -> Duration) -> Duration {
-    (0..times).map(|_| run()).min().expect("at least one")
+    (0..times).map(|_| run()).min().expect("at least one measurement")
 }
 
-/// Checks that `work` of this size takes at most [`MAX_RATIO`] times as long as a sixteenth of it.
+/// Asserts that `work` of this size takes less than [`MAX_RATIO`] times as long as 1/16 of it.
 #[track_caller]
 fn assert_linear(size: usize, work: impl Fn(usize) -> Duration) {
     let _guard = MEASUREMENT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,13 +75,13 @@ fn wait_of(n: usize) -> Vec<u8> {
     encoded(Request::Wait { keys: KeyList::new(&slices(&names)) })
 }
 
-/// How long decoding takes in pieces of this length.
+/// Returns the time of decoding in pieces of this length.
 fn decode(bytes: &[u8], piece: usize) -> Duration {
     let timer = CpuTimer::start();
     let mut decoder = RequestDecoder::default();
     let mut frames = 0;
     for mut input in bytes.chunks(piece) {
-        while decoder.next(&mut input, &Limits::default()).expect("these are requests").is_some() {
+        while decoder.next(&mut input, &Limits::default()).expect("valid requests").is_some() {
             frames += 1;
         }
     }
@@ -116,7 +116,8 @@ fn decoding_byte_by_byte_takes_less_than_1000_times_as_long_as_at_once() {
     let bytes = wait_of(KEYS_PER_REQUEST);
     let whole = shortest(3, || decode(&bytes, bytes.len()));
     let bytewise = shortest(2, || decode(&bytes, 1));
-    // A call for each byte rather than one for all: a few dozen times, where a walk for each byte is a million.
+    // One call per byte costs a few dozen times as much. Parsing the whole frame for each byte would cost a million
+    // times as much.
     assert!(bytewise < whole * 1000, "whole: {whole:?}, byte by byte: {bytewise:?}");
 }
 
@@ -167,10 +168,13 @@ fn the_cost_of_a_cancel_does_not_depend_on_other_waiters() {
     assert_eq!(crowded.snapshot().awaited, 400_000);
     let alone = shortest(3, || cancels(&mut alone));
     let crowded = shortest(3, || cancels(&mut crowded));
-    assert!(crowded < alone * 10, "alone: {alone:?}, beside 400,000 awaited keys: {crowded:?}");
+    assert!(
+        crowded < alone * 10,
+        "alone: {alone:?}, with 400,000 awaited keys of other clients: {crowded:?}"
+    );
 }
 
-/// A store where this many clients wait for one key.
+/// Returns an engine with `n` clients that wait for the same key.
 fn engine_with_waiters(n: usize) -> Engine {
     let mut engine = engine();
     for at in 1..=n {
@@ -195,7 +199,7 @@ fn disconnecting_waiters_is_linear() {
     assert_linear(CLIENTS, |n| {
         let mut engine = engine_with_waiters(n);
         let timer = CpuTimer::start();
-        // From the middle of the line outwards, where a search from either end would be dear.
+        // From the middle of the list outwards, where a search from either end would be expensive.
         (1..=n / 2).rev().chain(n / 2 + 1..=n).for_each(|at| engine.handle_disconnect(client(at)));
         assert_eq!(engine.snapshot().blocked, 0);
         timer.elapsed()
@@ -238,7 +242,7 @@ fn reading_latched_values_is_linear() {
 fn cancels_behind_deferred_waits_are_linear() {
     assert_linear(CLIENTS, |n| {
         let mut bytes = encoded(Request::Validate { magic: MAGIC });
-        // Each cancel ends a wait that was held back behind those before it.
+        // Each CANCEL_WAIT ends a WAIT that was deferred behind the earlier ones.
         bytes.extend(
             std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten(),
         );
@@ -250,7 +254,7 @@ fn cancels_behind_deferred_waits_are_linear() {
         let timer = CpuTimer::start();
         net.send(id, &bytes);
         let elapsed = timer.elapsed();
-        assert_eq!(net.take_received(id).len(), n, "a reply for each cancel");
+        assert_eq!(net.take_received(id).len(), n, "one reply for each CANCEL_WAIT");
         elapsed
     });
 }

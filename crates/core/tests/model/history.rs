@@ -1,4 +1,4 @@
-//! Invariants read off the history of an engine, without a model: what was asked, and which client was answered what.
+//! Invariants of the history of an engine, without a model: the requests, and the replies to each client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use rallypoint_core::wire::Reply;
 use crate::operation::{Operation, Text};
 use crate::scenario::{SLOTS, Turn};
 
-/// One thing that happened, and what came of it.
+/// A request or a disconnect, and its replies.
 #[derive(Debug)]
 pub(crate) struct Step {
     slot: usize,
-    /// The request; `None` if the client disconnected.
+    /// The request, or `None` if the client disconnected.
     operation: Option<Operation>,
-    /// The replies and their receivers.
+    /// The replies with the slots of their clients.
     replies: Vec<(usize, Reply)>,
 }
 
-/// Carries out turns on an engine. A client that is blocked cancels or disconnects, and skips everything else.
+/// Executes turns on an engine and returns their history. A blocked client skips all requests but CANCEL_WAIT.
 pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     let mut engine = Engine::new(EngineOptions::default(), ());
     let (mut history, mut blocked) = (Vec::new(), [false; SLOTS]);
@@ -54,11 +54,11 @@ pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     history
 }
 
-/// Items come out once, in the order they went in, and a push wakes at most one waiter.
+/// Asserts that items are popped once and in the order of their pushes, and that a push wakes at most one waiter.
 pub(crate) fn assert_queues_are_first_in_first_out(history: &[Step]) {
     let mut pushed: BTreeMap<&Text, Vec<&[u8]>> = BTreeMap::new();
     let mut popped: BTreeMap<&Text, usize> = BTreeMap::new();
-    // Clients that were woken and have done nothing since. If one then does something else, it hands its item on.
+    // Clients that were woken and have sent no request since. A request that is not a pop passes the claim on.
     let mut woken: BTreeSet<usize> = BTreeSet::new();
     for step in history {
         let passes_on = usize::from(woken.remove(&step.slot));
@@ -81,12 +81,12 @@ pub(crate) fn assert_queues_are_first_in_first_out(history: &[Step]) {
     }
 }
 
-/// A barrier releases as many clients as it is for, all different and still connected.
+/// Asserts that a barrier releases `world_size` clients, all different and all connected.
 pub(crate) fn assert_barriers_release_connected_clients(history: &[Step]) {
     let mut rounds: BTreeMap<(&Text, i64), BTreeSet<usize>> = BTreeMap::new();
     for step in history {
         let Some(Operation::Barrier(key, world_size)) = &step.operation else {
-            // A client that does anything else has left its barrier.
+            // A client that sends another request or disconnects has left its barrier.
             rounds.values_mut().for_each(|round| {
                 round.remove(&step.slot);
             });
@@ -98,7 +98,7 @@ pub(crate) fn assert_barriers_release_connected_clients(history: &[Step]) {
         let released: Vec<usize> = released.map(|(slot, _)| *slot).collect();
         match round.len() as i64 == *world_size {
             true => {
-                assert_eq!(released.len(), round.len(), "each is let go once");
+                assert_eq!(released.len(), round.len(), "each client is released once");
                 assert_eq!(BTreeSet::from_iter(released), std::mem::take(round));
             }
             false => assert_eq!(released, []),

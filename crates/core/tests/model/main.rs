@@ -1,23 +1,25 @@
-//! Random orders of everything: several clients, bytes cut anywhere, requests pipelined, canceled and half sent, connections
-//! that end. The hub runs against a simple model; invariants are also read off the history of an engine.
+//! Model tests: random sequences of requests from several clients, with split, pipelined, canceled and incomplete
+//! requests, and with disconnects. The tests compare the hub with a simple model, and check invariants of the history
+//! of an engine.
 //!
-//! | invariant | held by |
+//! | invariant | checked by |
 //! |---|---|
-//! | S1, S4, S5, S7, S8, S13: one order, sums, chains, wake-ups, one reply per request, counts | `every_reply_matches_the_model`, in both forms |
-//! | S2: half a request does nothing | `an_incomplete_request_changes_nothing` |
-//! | S3: a multi_set is atomic | the model stores all of it or none |
-//! | S6: what a wait has seen can be read | `reads_after_waits_match_the_model` |
-//! | S9, S10: no registration outlives its wait | registrations are counted beside the model's after each turn |
-//! | S11: queues | `items_are_popped_once_in_order_and_a_push_wakes_one_waiter` |
-//! | S12: barriers | `a_barrier_releases_clients_that_are_still_connected` |
-//! | S14: the store and the requests are within their limits | `memory_stays_within_the_limits` |
-//! | S16: no connection notices another's misbehavior | `misbehavior_of_one_connection_does_not_affect_others` |
-//! | S17: prefixes | `clients_with_different_prefixes_are_isolated` |
-//! | S18: codec and cuts | `requests_decode_as_encoded_for_every_piece_length`, `replies_do_not_depend_on_where_the_stream_is_cut` |
-//! | outputs don't depend on how they are drained | `replies_and_refusals_do_not_depend_on_retained_replies`, `replies_and_refusals_do_not_depend_on_receive_windows`, `the_bytes_sent_do_not_depend_on_the_receive_window` |
-//! | a snapshot with the effects since then is the state | the replica beside every hub (`server.rs`) |
+//! | total order, sums, compare-and-set chains, wake-ups, one reply per request, counts | `every_reply_matches_the_model`, `every_reply_matches_the_model_with_tight_limits` |
+//! | an incomplete request has no effect | `an_incomplete_request_changes_nothing` |
+//! | MULTI_SET is atomic | the model, which stores all pairs or none |
+//! | a read after a WAIT returns the values that the WAIT saw | `reads_after_waits_match_the_model` |
+//! | no registration outlives its WAIT | the model, which counts registrations after each turn |
+//! | queues are first in, first out, and a push wakes one waiter | `items_are_popped_once_in_order_and_a_push_wakes_one_waiter` |
+//! | a barrier releases `world_size` connected clients | `a_barrier_releases_clients_that_are_still_connected` |
+//! | stored data and requests stay within their limits | `memory_stays_within_the_limits` |
+//! | misbehavior of one connection does not affect other connections | `misbehavior_of_one_connection_does_not_affect_others` |
+//! | prefixes are isolated | `clients_with_different_prefixes_are_isolated` |
+//! | the codec does not depend on splits | `requests_decode_as_encoded_for_every_piece_length`, `replies_do_not_depend_on_where_the_stream_is_cut` |
+//! | outputs do not depend on the receive windows of peers | `replies_and_refusals_do_not_depend_on_retained_replies`, `replies_and_refusals_do_not_depend_on_receive_windows`, `the_bytes_sent_do_not_depend_on_the_receive_window` |
+//! | a snapshot plus the effects since then is the state | the replica of every hub (`server.rs`) |
 //!
-//! S7 and S10 are also asserted inside the engine after each piece. S15, the work, is in `work.rs`.
+//! `Engine::check_invariants` also checks wake-ups and registrations after each piece. `work.rs` tests that costs are
+//! linear.
 
 mod history;
 #[path = "../support/loopback.rs"]
@@ -41,7 +43,7 @@ use operation::{
 use scenario::{SLOTS, Scenario, Split, Turn, turns};
 use server::validate;
 
-/// Limits that a few requests reach.
+/// Returns limits that a few requests reach.
 fn tight() -> Limits {
     let mut limits = Limits::default();
     (limits.keys, limits.queue_items) = (3, 2);
@@ -109,7 +111,7 @@ proptest! {
         let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
         let mut scenario = Scenario::new(Limits::default(), split);
         turns.iter().for_each(|turn| scenario.turn(turn));
-        // Without whatever its client waits for or has deferred.
+        // Ends the blocked and deferred requests of the client.
         disconnect_if_open(&mut scenario, 0);
         let before = scenario.state();
         let (operations, partial, cuts) = (vec![], Some((request, part)), vec![]);
@@ -153,14 +155,14 @@ proptest! {
         (limits.key_len, limits.value_len) = (64, 100);
         (limits.store_bytes, limits.frame_len) = (700, 150);
         let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
-        // The server asserts it, with each request and each piece.
+        // The server checks the limits after each piece.
         let mut scenario = Scenario::new(limits, split);
         turns.iter().for_each(|turn| scenario.turn(turn));
     }
 
     #[test]
     fn replies_do_not_depend_on_where_the_stream_is_cut(turns in turns(any_operation(), 25)) {
-        // Which requests of several connections come first depends on the cuts.
+        // One connection only, because the cuts affect the order of requests of different connections.
         let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: 0, ..turn }).collect();
         let mut scenarios = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Scenario::new(Limits::default(), split));
         for turn in &turns {
@@ -198,11 +200,11 @@ proptest! {
         });
         let [(slow, is_open, keys), (fast, ..)] = &received;
         assert_eq!((*is_open, *keys), (received[1].1, received[1].2));
-        // A connection that is closed for a refused request loses the replies it has not taken.
+        // A connection that is closed for a refused request loses its unsent replies.
         assert!(if *is_open { slow == fast } else { fast.starts_with(slow) }, "{slow:?} {fast:?}");
     }
 
-    /// The reader takes its bytes at any pace, and the writer takes its bytes at once. A connection that is closed is opened again.
+    /// The window of the reader varies, and the writer reads all bytes. A connection that is closed is opened again.
     #[test]
     fn replies_and_refusals_do_not_depend_on_receive_windows(
         operations in prop::collection::vec((any::<bool>(), any_operation()), 1..60),
@@ -213,18 +215,18 @@ proptest! {
         let [slow, fast] = [&windows[..], &[usize::MAX]].map(|windows| {
             let mut net = Loopback::new(HubOptions { limits: limits.clone(), ..HubOptions::default() }, ());
             let open = |net: &mut Loopback| {
-                // From this host, whose refused requests don't count as offences.
+                // From loopback, which is exempt from offences.
                 let id = net.open_from("127.0.0.1:1000".parse().unwrap()).expect("a free slot");
                 net.send(id, &validate());
                 id
             };
             let [mut reader, mut writer] = [open(&mut net), open(&mut net)];
-            // What each connection of the reader received, and what is seen after each operation.
+            // The bytes that each connection of the reader received, and the state after each operation.
             let (mut received, mut seen) = (vec![Vec::new()], Vec::new());
             for ((is_reader, operation), window) in operations.iter().zip(windows.iter().cycle()) {
                 net.set_window(reader, *window);
                 net.send(if *is_reader { reader } else { writer }, &operation.encode());
-                received.last_mut().expect("one at least").extend(net.take_received(reader));
+                received.last_mut().expect("at least one connection").extend(net.take_received(reader));
                 let are_open = [reader, writer].map(|id| net.is_open(id));
                 seen.push((net.take_received(writer), are_open, net.hub.snapshot().keys));
                 if !are_open[0] {
@@ -236,12 +238,12 @@ proptest! {
                 }
             }
             net.set_window(reader, usize::MAX);
-            received.last_mut().expect("one at least").extend(net.take_received(reader));
+            received.last_mut().expect("at least one connection").extend(net.take_received(reader));
             (received, seen)
         });
         assert_eq!(slow.1, fast.1);
         assert_eq!(slow.0.last(), fast.0.last());
-        // A connection that is closed for a refused request loses the replies it has not taken.
+        // A connection that is closed for a refused request loses its unsent replies.
         assert!(slow.0.iter().zip(&fast.0).all(|(slow, fast)| fast.starts_with(slow)), "{slow:?} {fast:?}");
     }
 
@@ -270,7 +272,7 @@ proptest! {
                 assert_eq!(first, second);
                 blocked[turn.slot] = first.0 == Some(Ok(Outcome::Blocked));
                 first.1.iter().for_each(|client| blocked[client.index()] = false);
-                // One engine's replies are dropped, those of the other are kept or dropped at random times.
+                // The replies of one engine are dropped. Those of the other are dropped at random times.
                 retained.push(second);
                 if *drops.next().expect("a cycle") {
                     retained.clear();
@@ -290,7 +292,7 @@ proptest! {
         let mut disturbed = Scenario::new(Limits::default(), Split::AsDrawn);
         for (turn, (bytes, disconnects)) in turns.iter().zip(&misbehaviors) {
             alone.turn(turn);
-            // Always a new connection: what it adds to half a request of its own might make that a write.
+            // Always a new connection, because further bytes could complete an earlier partial request to a write.
             disconnect_if_open(&mut disturbed, OFFENDER);
             disturbed.server.connect(OFFENDER);
             disturbed.server.deliver(OFFENDER, bytes);
@@ -365,13 +367,13 @@ fn disconnect_if_open(scenario: &mut Scenario, slot: usize) {
     }
 }
 
-/// About as long as a request may be in the test of that, or somewhat longer.
+/// Generates a MULTI_SET of about the maximum length in `memory_stays_within_the_limits`.
 fn long_multi_set() -> impl Strategy<Value = Operation> {
     let text = |max| prop::collection::vec(any::<u8>(), 0..max).prop_map(Text);
     prop::collection::vec((text(20), text(90)), 1..4).prop_map(Operation::MultiSet)
 }
 
-/// Makes each item that is pushed the only one of its kind.
+/// Gives each pushed item a unique value.
 fn make_items_unique(turns: &mut [Turn]) {
     let mut number = 0u32;
     for turn in turns {
@@ -385,8 +387,8 @@ fn make_items_unique(turns: &mut [Turn]) {
     }
 }
 
-/// What a connection of no good sends, and whether it then ends. None of it is a write, and what it waits for is
-/// nobody else's.
+/// Generates the bytes of a misbehaving connection, and whether it disconnects after them. The bytes contain no write,
+/// and no wait for a key or barrier of the other connections.
 fn misbehavior() -> impl Strategy<Value = (Vec<u8>, bool)> {
     let private = |operation: Operation| [validate(), operation.encode()].concat();
     let wait = Operation::Wait(vec![Text(b"private".to_vec()); 3]);

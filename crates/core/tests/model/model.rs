@@ -1,5 +1,5 @@
-//! The store as one would explain it: sorted maps, and lists that are searched from end to end. It shares no code with
-//! the engine and takes no short cut; where the two disagree, one of them is wrong.
+//! A simple model of the store, with sorted maps and linear searches. It shares no code with the engine. If the two
+//! disagree, one of them is wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,13 +9,13 @@ use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 use crate::operation::{Operation, Text};
 use crate::server::Contents;
 
-/// What the reserved name reads as.
+/// The value of the server key.
 pub(crate) const IDENTITY: &[u8] = b"the identity";
 
-/// What a client is blocked in, and since which step.
+/// The blocked request of a client, and the step at which it blocked.
 #[derive(Debug)]
 enum Blocked {
-    /// The keys that have not come, as often as they were named.
+    /// The keys that are still absent. A key occurs as often as the request named it.
     Wait {
         missing: Vec<Text>,
         since: usize,
@@ -30,19 +30,19 @@ enum Blocked {
 #[derive(Debug, Default)]
 struct Client {
     is_open: bool,
-    /// Requests that have come and not been carried out.
+    /// Requests that have arrived and are not executed yet.
     pending: VecDeque<Operation>,
     blocked: Option<Blocked>,
-    /// What its wait has seen, for its next request.
+    /// The values that the last WAIT saw, until the next request.
     latch: BTreeMap<Text, Text>,
-    /// The queue it was woken for, until its next request.
+    /// The queue that the client has a claim on, until the next request.
     claim: Option<Text>,
-    /// Whether its last compare-and-set stored.
+    /// Whether the client's last COMPARE_SET stored its value.
     stored: bool,
     replies: Vec<u8>,
 }
 
-/// The whole store.
+/// The model.
 pub(crate) struct Model {
     limits: Limits,
     keys: BTreeMap<Text, Text>,
@@ -52,7 +52,7 @@ pub(crate) struct Model {
     steps: usize,
 }
 
-/// A request that ends the connection it came over.
+/// The refusal of a request, which closes the connection.
 struct Refused;
 
 impl Model {
@@ -67,21 +67,21 @@ impl Model {
         }
     }
 
-    // ---- connections: what comes when ----
+    // ---- connections ----
 
     pub(crate) fn connect(&mut self, slot: usize) {
         let replies = std::mem::take(&mut self.clients[slot].replies);
         self.clients[slot] = Client { is_open: true, replies, ..Client::default() };
     }
 
-    /// Whole requests have come, in one piece.
+    /// Executes complete requests that arrived in one piece.
     pub(crate) fn arrive(&mut self, slot: usize, operations: &[&Operation]) {
         for operation in operations {
             if !self.clients[slot].is_open {
                 break;
             }
             if let Operation::Garbage(_) = operation {
-                // What came before it is carried out first.
+                // The requests before the garbage are executed first.
                 self.serve(slot);
                 if self.clients[slot].is_open {
                     self.close(slot);
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// In order; but one who is blocked can only cancel.
+    /// Returns the next request. Requests are executed in order, but a blocked client only executes CANCEL_WAIT.
     fn next(&mut self, slot: usize) -> Option<Operation> {
         let client = &mut self.clients[slot];
         if !client.is_open {
@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    // ---- operations: what each does ----
+    // ---- operations ----
 
     fn apply(
         &mut self,
@@ -240,7 +240,7 @@ impl Model {
                 self.clients[slot].latch.clear();
                 Ok(vec![1])
             }
-            Operation::Garbage(_) => unreachable!("garbage is no request"),
+            Operation::Garbage(_) => unreachable!("garbage is not a request"),
         }
     }
 
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    /// All of these pairs or none of them; then whoever waited has seen what is there.
+    /// Stores all pairs or none, and then wakes the waiters of their keys.
     fn store(&mut self, pairs: Vec<(Text, Text)>) -> Result<(), Refused> {
         let mut after = self.keys.clone();
         for (key, value) in &pairs {
@@ -270,7 +270,7 @@ impl Model {
         }
         self.keys = after;
         for (key, _) in &pairs {
-            // The oldest waiter goes on first.
+            // The oldest waiter is woken first.
             let mut slots: Vec<usize> = (0..self.clients.len()).collect();
             slots.sort_by_key(|&slot| match &self.clients[slot].blocked {
                 Some(Blocked::Wait { since, .. }) => *since,
@@ -320,15 +320,15 @@ impl Model {
         arrived.sort();
         if arrived.len() as i64 == world_size {
             arrived.into_iter().for_each(|(_, slot)| self.release(slot));
-            // The last client to arrive is being served already.
+            // The last client to arrive is being served.
             self.released.pop_back();
         }
         Ok(vec![])
     }
 
-    // ---- waking ----
+    // ---- wake-ups ----
 
-    /// If this client waits for this key it has seen it now; whether it was the last it waited for.
+    /// Marks a key as seen by a client that may wait for it. Returns whether this ended the WAIT of the client.
     fn fulfill(&mut self, slot: usize, key: &Text) -> bool {
         let client = &mut self.clients[slot];
         let Some(Blocked::Wait { missing, .. }) = &mut client.blocked else { return false };
@@ -346,7 +346,7 @@ impl Model {
         is_complete
     }
 
-    /// While there are more items than clients on their way to them, the oldest waiter sees one.
+    /// Wakes waiters while a queue has more items than claims.
     fn wake_for_items(&mut self, queue: &Text) {
         loop {
             let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
@@ -357,7 +357,7 @@ impl Model {
         }
     }
 
-    /// The oldest waiters see an item, until one of them has seen all it waits for.
+    /// Marks a queue as seen by its waiters, oldest first, until this ends the WAIT of one. Returns whether it did.
     fn wake_for_item(&mut self, queue: &Text) -> bool {
         loop {
             let oldest = (0..self.clients.len())
@@ -380,13 +380,13 @@ impl Model {
         self.clients[slot].replies.push(0);
     }
 
-    // ---- looking ----
+    // ---- reads ----
 
     pub(crate) fn is_open(&self, slot: usize) -> bool {
         self.clients[slot].is_open
     }
 
-    /// All that is stored.
+    /// Returns all stored data.
     pub(crate) fn contents(&self) -> Contents {
         let text = |text: &Text| text.to_vec();
         let queues = self.queues.iter().filter(|(_, items)| !items.is_empty());
@@ -429,7 +429,7 @@ fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// What C++'s `stoll` makes of it.
+/// Parses a number like C++'s `std::stoll`.
 fn parse_decimal_prefix(text: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);

@@ -1,5 +1,6 @@
-//! What clients do, in one global order: turns of requests, cut anywhere, pipelined, half sent, cancelled, given up.
-//! A scenario plays against the server, and beside it, if asked, against the model.
+//! Scenarios: turns of several clients in one order, with requests that are split, pipelined, incomplete, or canceled.
+//!
+//! A scenario runs against the server and optionally compares it with the model.
 
 use proptest::prelude::*;
 use rallypoint_core::Limits;
@@ -8,24 +9,24 @@ use crate::model::Model;
 use crate::operation::{Operation, garbage};
 use crate::server::{Contents, Server, validate};
 
-/// How many clients there are at a time.
+/// The number of concurrent clients.
 pub(crate) const SLOTS: usize = 4;
 
-/// One client's turn.
+/// The turn of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) slot: usize,
-    /// Requests that arrive whole, after the rest of what was left half sent.
+    /// Requests that arrive completely, after the rest of the client's partial request.
     pub(crate) operations: Vec<Operation>,
-    /// A request of which only this part of 256 arrives in this turn; the rest comes with the client's next turn.
+    /// A request of which this fraction of 256 arrives in this turn. The rest arrives in the client's next turn.
     pub(crate) partial: Option<(Operation, u8)>,
-    /// Where the bytes are cut, in parts of 256.
+    /// The positions at which the bytes are split, as fractions of 256.
     pub(crate) cuts: Vec<u8>,
-    /// Whether the connection ends with this turn.
+    /// Whether the client disconnects after this turn.
     pub(crate) disconnects: bool,
 }
 
-/// Turns made of these operations.
+/// Generates up to `max_turns` turns with these operations.
 pub(crate) fn turns(
     operation: BoxedStrategy<Operation>,
     max_turns: usize,
@@ -46,7 +47,7 @@ pub(crate) fn turns(
         cuts,
         disconnects,
     });
-    // Whoever was just woken may be gone before it does anything.
+    // A turn without requests, so that a woken client may disconnect before its next request.
     let disconnect = (0..SLOTS).prop_map(|slot| Turn {
         slot,
         operations: vec![],
@@ -57,25 +58,25 @@ pub(crate) fn turns(
     prop::collection::vec(prop_oneof![12 => turn, 1 => disconnect], 1..max_turns)
 }
 
-/// How the bytes of a turn come.
+/// The way in which the bytes of a turn arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// As the scenario has it.
+    /// In the pieces that the scenario specifies.
     AsDrawn,
-    /// Each turn in one piece, and nothing ahead of its time.
+    /// Each turn in one piece, without a partial request.
     Whole,
-    /// Each byte by itself.
+    /// Byte by byte.
     Bytewise,
 }
 
-/// A scenario on its way.
+/// A running scenario.
 pub(crate) struct Scenario {
     pub(crate) server: Server,
     model: Option<Model>,
     split: Split,
-    /// What each client has half sent: the request, and how many of its bytes.
+    /// The partial request of each client, and the number of its bytes that were sent.
     partials: Vec<Option<(Operation, usize)>>,
-    /// All replies to each slot, over all its connections.
+    /// The bytes of all replies to each slot, over all its connections.
     pub(crate) replies: Vec<Vec<u8>>,
 }
 
@@ -90,7 +91,7 @@ impl Scenario {
         }
     }
 
-    /// Compares everything with the model after each turn.
+    /// Creates a scenario that compares the server with the model after each turn.
     pub(crate) fn with_model(limits: Limits, split: Split) -> Scenario {
         let model = Some(Model::new(limits.clone(), SLOTS));
         Scenario { model, ..Scenario::new(limits, split) }
@@ -120,7 +121,7 @@ impl Scenario {
             bytes.extend(&encoded[..partial_len]);
             self.partials[slot] = Some((partial.clone(), partial_len));
         }
-        // Which operations a piece completes decides what the server carries out in one turn.
+        // The model gets the operations that each piece completes, because the server executes those in one step.
         let mut ends = Vec::new();
         let mut end = bytes.len() - (whole.len() - sent) - partial_len;
         for operation in &operations {
@@ -144,7 +145,7 @@ impl Scenario {
         self.compare();
     }
 
-    /// All that a client could see of the store, and how many clients wait for what.
+    /// Returns the stored data, and the numbers of awaited keys and of blocked clients.
     pub(crate) fn state(&mut self) -> (Contents, usize, usize) {
         let snapshot = self.server.snapshot();
         let (awaited, blocked) = (snapshot.awaited, snapshot.blocked);
@@ -170,8 +171,12 @@ impl Scenario {
         for slot in 0..SLOTS {
             let replies = self.server.take_replies(slot);
             if let Some(model) = &mut self.model {
-                assert_eq!(replies, model.take_replies(slot), "the replies to client {slot}");
-                assert_eq!(self.server.is_open(slot), model.is_open(slot), "client {slot} is connected");
+                assert_eq!(replies, model.take_replies(slot), "replies to client {slot}");
+                assert_eq!(
+                    self.server.is_open(slot),
+                    model.is_open(slot),
+                    "whether client {slot} is connected"
+                );
             }
             self.replies[slot].extend(replies);
         }
@@ -180,7 +185,7 @@ impl Scenario {
             assert_eq!(
                 (snapshot.keys, snapshot.queue_items, snapshot.awaited, snapshot.blocked),
                 (model.len(), model.queue_items(), model.awaited(), model.blocked()),
-                "keys, items, registrations, blocked clients"
+                "keys, queue items, awaited keys, blocked clients"
             );
             assert_eq!(self.server.contents(), model.contents());
         }

@@ -1,4 +1,4 @@
-//! The hub in memory, with a fixed number of clients, beside an engine that receives only effects.
+//! The hub in memory with a fixed number of clients, and a replica that receives its effects.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use rallypoint_core::wire::{MAGIC, Request};
 
 use crate::loopback::Loopback;
 
-/// An engine that gets every effect that another engine decides.
+/// An engine that receives every effect of another engine.
 #[derive(Clone)]
 struct Replica(Rc<RefCell<Engine>>);
 
 impl Replica {
+    /// Creates an engine with the contents of a snapshot, or an empty one.
     fn of(snapshot: Option<Snapshot<'_>>) -> Engine {
         let mut engine = Engine::new(EngineOptions::default(), ());
         snapshot.iter().flat_map(Snapshot::effects).for_each(|effect| engine.apply(effect));
@@ -29,7 +30,7 @@ impl EffectLog for Replica {
     }
 }
 
-/// All that is stored: keys with values, and queues with items.
+/// All stored data: keys with values, and queues with items.
 pub(crate) type Contents = (BTreeMap<Vec<u8>, Vec<u8>>, BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 
 fn contents(snapshot: Snapshot<'_>) -> Contents {
@@ -48,11 +49,12 @@ fn contents(snapshot: Snapshot<'_>) -> Contents {
     contents
 }
 
+/// A hub with one connection per slot, and its replica.
 pub(crate) struct Server {
     net: Loopback<Replica>,
     replica: Replica,
     slots: Vec<Option<ConnectionId>>,
-    /// Counts pieces, to restore the replica from a snapshot now and then.
+    /// The number of checks. Every 7th check restores the replica from a snapshot.
     pieces: usize,
 }
 
@@ -74,13 +76,13 @@ impl Server {
         Server { net, replica, slots: vec![None; slots], pieces: 0 }
     }
 
-    /// Opens a new connection in this slot.
+    /// Opens a connection in a slot.
     pub(crate) fn connect(&mut self, slot: usize) {
         assert!(!self.is_open(slot));
         self.slots[slot] = self.net.open();
     }
 
-    /// Delivers bytes.
+    /// Sends bytes over the connection of a slot.
     pub(crate) fn deliver(&mut self, slot: usize, bytes: &[u8]) {
         if let Some(id) = self.slots[slot] {
             self.net.send(id, bytes);
@@ -88,7 +90,7 @@ impl Server {
         self.check();
     }
 
-    /// Ends the connection.
+    /// Breaks the connection of a slot.
     pub(crate) fn disconnect(&mut self, slot: usize) {
         if let Some(id) = self.slots[slot] {
             self.net.fail(id);
@@ -96,11 +98,11 @@ impl Server {
         self.check();
     }
 
-    /// A snapshot with the effects since then is the state after every step.
+    /// Checks that the last snapshot plus the effects since then equals the stored data.
     fn check(&mut self) {
         self.net.hub.check_invariants();
         let contents_of_hub = contents(self.net.hub.snapshot());
-        assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica");
+        assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica differs");
         self.pieces += 1;
         if self.pieces.is_multiple_of(7) {
             *self.replica.0.borrow_mut() = Replica::of(Some(self.net.hub.snapshot()));
@@ -119,7 +121,7 @@ impl Server {
         contents(self.net.hub.snapshot())
     }
 
-    /// Takes what was answered over the newest connection of this slot.
+    /// Removes and returns the bytes received over the newest connection of a slot.
     pub(crate) fn take_replies(&mut self, slot: usize) -> Vec<u8> {
         self.slots[slot].map(|id| self.net.take_received(id)).unwrap_or_default()
     }
