@@ -159,11 +159,11 @@ pub fn printable(key: &[u8]) -> String {
     const MAX_PRINTED_BYTES: usize = 80;
     let is_cut = key.len() > MAX_PRINTED_BYTES;
     let mut text = key[..key.len().min(MAX_PRINTED_BYTES)].escape_ascii().to_string();
-    if let Ok(whole) = std::str::from_utf8(key)
+    if let Ok(utf8) = std::str::from_utf8(key)
         && !is_cut
-        && !whole.chars().any(char::is_control)
+        && !utf8.chars().any(char::is_control)
     {
-        text = whole.to_owned();
+        text = utf8.to_owned();
     }
     if is_cut {
         text.push_str(&format!("… ({} bytes)", key.len()));

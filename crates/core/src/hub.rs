@@ -300,7 +300,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles the result of a send: the number of bytes sent, and whether the connection is still writable.
-    pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
+    pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, is_writable: bool, now: Duration) {
         self.now = now;
         let output_pause = self.limits.output_pause;
         let Some(connection) = self.find(id) else { return };
@@ -308,7 +308,7 @@ impl<L: EffectLog> Hub<L> {
         connection.outbox.advance(sent);
         let unsent = connection.outbox.unsent();
         if connection.closing {
-            if !takes_more {
+            if !is_writable {
                 connection.outbox = Default::default();
             }
             return self.queue_send(id.index());
@@ -327,7 +327,7 @@ impl<L: EffectLog> Hub<L> {
         if unsent == 0 || self.connections[id.index()].output_bytes == 0 {
             self.count_output(id.index());
         }
-        if unsent > 0 && takes_more {
+        if unsent > 0 && is_writable {
             self.queue_send(id.index());
         }
         self.close_if_finished(id.index());

@@ -19,17 +19,17 @@ macro_rules! limits {
         $(#[$outer:meta])*
         pub struct Limits;
         server { $($(#[doc = $doc:literal])* pub $name:ident: $kind:ty = $default:expr, $print:ident;)* }
-        unlisted { $($(#[$other_doc:meta])* pub $other:ident: $other_kind:ty = $other_default:expr;)* }
+        unlisted { $($(#[$unlisted_doc:meta])* pub $unlisted:ident: $unlisted_kind:ty = $unlisted_default:expr;)* }
     ) => {
         $(#[$outer])*
         pub struct Limits {
             $($(#[doc = $doc])* pub $name: $kind,)*
-            $($(#[$other_doc])* pub $other: $other_kind,)*
+            $($(#[$unlisted_doc])* pub $unlisted: $unlisted_kind,)*
         }
 
         impl Default for Limits {
             fn default() -> Self {
-                Limits { $($name: $default,)* $($other: $other_default,)* }
+                Limits { $($name: $default,)* $($unlisted: $unlisted_default,)* }
             }
         }
 

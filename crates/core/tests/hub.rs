@@ -304,8 +304,8 @@ fn a_connection_that_is_not_read_gets_no_share_of_the_budget() {
     let [blocked, other] = [(); 2].map(|()| client(&mut net));
     let [small, large] = [2 * MIB, 8 * MIB].map(|len| encoded(&[set(b"/k", &vec![7; len])]));
     // Behind the WAIT are a complete request that exceeds `deferred_bytes`, and the start of another request.
-    let behind = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
-    net.send(blocked, &behind.concat());
+    let requests = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
+    net.send(blocked, &requests.concat());
     net.send(other, &large);
     assert_eq!(net.hub.snapshot().keys, 1);
 }
@@ -498,9 +498,9 @@ fn only_the_keys_of_idle_jobs_are_deleted() {
 #[test]
 fn a_job_is_in_use_while_a_connection_names_its_keys() {
     let key = &b"/torch.rendezvous.job.0/k"[..];
-    let (one, two) = ([key], [&b"/other"[..], key]);
-    let check = Request::Check { keys: KeyList::new(&two) };
-    for request in [Request::Get { key }, check, wait(&one), Request::Add { key, delta: 1 }] {
+    let (single, pair) = ([key], [&b"/other"[..], key]);
+    let check = Request::Check { keys: KeyList::new(&pair) };
+    for request in [Request::Get { key }, check, wait(&single), Request::Add { key, delta: 1 }] {
         let mut net = expiring();
         exchange_once(&mut net, &[Request::Add { key, delta: 1 }]);
         net.advance(50 * SECOND);

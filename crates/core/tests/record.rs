@@ -83,10 +83,10 @@ proptest! {
         let bytes = encoded(&records);
         let cut = cut.index(bytes.len());
         let reading = read(&bytes[..cut], &cuts);
-        let whole = reading.records.len();
-        prop_assert_eq!(&reading.records[..], &records[..whole]);
-        prop_assert_eq!(reading.position, encoded(&records[..whole]).len());
-        prop_assert!(encoded(&records[..whole + 1]).len() > cut);
+        let count = reading.records.len();
+        prop_assert_eq!(&reading.records[..], &records[..count]);
+        prop_assert_eq!(reading.position, encoded(&records[..count]).len());
+        prop_assert!(encoded(&records[..count + 1]).len() > cut);
         prop_assert_eq!(reading.damage, None);
     }
 
@@ -96,12 +96,12 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..4),
         cuts in prop::collection::vec(any::<usize>(), 0..6),
     ) {
-        let whole = encoded(&records);
-        let mut bytes = whole.clone();
+        let original = encoded(&records);
+        let mut bytes = original.clone();
         for (at, flip) in flips {
-            bytes[at.index(whole.len())] ^= flip;
+            bytes[at.index(original.len())] ^= flip;
         }
-        let first = (0..whole.len()).find(|at| whole[*at] != bytes[*at]).unwrap_or(whole.len());
+        let first = (0..original.len()).find(|at| original[*at] != bytes[*at]).unwrap_or(original.len());
         let reading = read(&bytes, &[]);
         prop_assert_eq!(&reading, &read(&bytes, &cuts));
         let intact = (0..=records.len()).rev().find(|n| encoded(&records[..*n]).len() <= first).unwrap();

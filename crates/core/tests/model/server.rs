@@ -17,7 +17,7 @@ struct Replica(Rc<RefCell<Engine>>);
 
 impl Replica {
     /// Creates an engine with the contents of a snapshot, or an empty one.
-    fn of(snapshot: Option<Snapshot<'_>>) -> Engine {
+    fn from_snapshot(snapshot: Option<Snapshot<'_>>) -> Engine {
         let mut engine = Engine::new(EngineOptions::default(), ());
         snapshot.iter().flat_map(Snapshot::effects).for_each(|effect| engine.apply(effect));
         engine
@@ -71,7 +71,7 @@ impl Server {
         limits.offences_per_second = u32::MAX;
         let identity = crate::model::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
-        let replica = Replica(Rc::new(RefCell::new(Replica::of(None))));
+        let replica = Replica(Rc::new(RefCell::new(Replica::from_snapshot(None))));
         let net = Loopback::new(options, replica.clone());
         Server { net, replica, slots: vec![None; slots], pieces: 0 }
     }
@@ -105,7 +105,7 @@ impl Server {
         assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica differs");
         self.pieces += 1;
         if self.pieces.is_multiple_of(7) {
-            *self.replica.0.borrow_mut() = Replica::of(Some(self.net.hub.snapshot()));
+            *self.replica.0.borrow_mut() = Replica::from_snapshot(Some(self.net.hub.snapshot()));
         }
     }
 

@@ -12,14 +12,14 @@ use crate::wire::{KeyList, Op, Reply};
 impl<L: EffectLog> Engine<L> {
     pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Outcome> {
         let mut latch = Box::<Latch>::default();
-        let room = self.limits.latched_bytes - self.latched;
-        latch.values.reserve_exact(keys.len().min(room / size_of::<(Key, Value)>()));
+        let free_bytes = self.limits.latched_bytes - self.latched;
+        latch.values.reserve_exact(keys.len().min(free_bytes / size_of::<(Key, Value)>()));
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
                 Some((key, value)) => {
                     let cost = latch_cost(key, value);
-                    if latch.bytes + cost <= room {
+                    if latch.bytes + cost <= free_bytes {
                         latch.bytes += cost;
                         latch.values.push((key.clone(), value.clone()));
                     }
