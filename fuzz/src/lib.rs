@@ -44,7 +44,7 @@ fn for_every_split<T: PartialEq + std::fmt::Debug>(
 pub fn request_decoder(data: &[u8]) {
     for limits in [Limits::default(), limits()] {
         let (frames, error) = for_every_split(data, |pieces| requests(pieces, &limits));
-        assert!(data.starts_with(&frames.concat()), "the frames are the input");
+        assert!(data.starts_with(&frames.concat()), "encoding changed the bytes");
         assert!(error.is_some() || frames.concat().len() <= data.len());
         for_every_split(data, |pieces| serve(pieces, &limits));
     }
@@ -169,7 +169,7 @@ pub fn reply_decoder(data: &[u8]) {
     };
     for limits in [Limits::default(), limits()] {
         let (read, _) = for_every_split(data, |pieces| replies(kind, pieces, &limits));
-        assert!(data.starts_with(&read), "the frames are the input");
+        assert!(data.starts_with(&read), "encoding changed the bytes");
     }
 }
 

@@ -22,7 +22,7 @@ struct Peer {
     /// The bytes that the hub has not read yet.
     sending: Vec<u8>,
     has_ended: bool,
-    /// The number of bytes that the peer still reads.
+    /// The number of bytes that the peer reads before it stops.
     window: usize,
 }
 
@@ -78,7 +78,7 @@ impl<L: EffectLog> Loopback<L> {
         self.run();
     }
 
-    /// Sets the number of bytes that the peer still reads, and runs the hub.
+    /// Sets the number of bytes that the peer reads before it stops, and runs the hub.
     pub(crate) fn set_window(&mut self, id: ConnectionId, window: usize) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.window = window;
@@ -129,7 +129,7 @@ impl<L: EffectLog> Loopback<L> {
             Action::Send(id) => {
                 let (slices, count) = self.hub.transmit(id);
                 let mut bytes = slices[..count].concat();
-                assert!(!bytes.is_empty(), "the hub has nothing to send");
+                assert!(!bytes.is_empty(), "the hub requested a send without bytes");
                 let Some(peer) = self.peers.get_mut(&id) else {
                     return self.hub.handle_failure(id, self.now);
                 };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Client 1 waits for `a` and `b`. Client 0 sets `a` to `first`, deletes it, and then sets `b`.
+/// Lets client 1 wait for `a` and `b`, while client 0 sets `a` to `first`, deletes it, and then sets `b`.
 fn wait_and_delete(store: &mut Store) {
     store.run(1, wait(&[b"a", b"b"]));
     store.run(0, set(b"a", b"first"));
