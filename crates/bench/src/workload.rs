@@ -123,7 +123,7 @@ impl FromStr for Workload {
 
 fn bounded(text: &str, size: &str, sized: Sized) -> Result<usize, String> {
     let (size, most, what) = match sized {
-        Sized::ValueBytes => (usize::read(size).ok(), MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
+        Sized::ValueBytes => (usize::parse(size).ok(), MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
         Sized::Keys => (size.parse().ok(), MOST_KEYS, "keys"),
         _ => (size.parse().ok(), 65_536, "clients"),
     };

@@ -89,7 +89,7 @@ fn some_requests(text: &str) -> Result<u64, String> {
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {
-    match Duration::read(text) {
+    match Duration::parse(text) {
         Ok(Duration::ZERO) => Err("a workload needs some time".into()),
         Ok(time) => Ok(time),
         Err(why) => Err(format!("it must be {why}")),

@@ -142,11 +142,11 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     let _ = out.flush();
     let limits = limits.unwrap_or(defaults);
-    let connections = server.stats().most_connections;
+    let connections = server.stats().max_connections;
     tracing::info!(
         "limits: {connections} connections, {} of keys and values, {} per value",
-        limits.store_bytes.print(),
-        limits.value_len.print()
+        limits.store_bytes.format(),
+        limits.value_len.format()
     );
     if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
@@ -173,7 +173,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
 
 /// Parses the argument of --expire-idle-jobs.
 fn idle_time(text: &str) -> Result<Duration, String> {
-    match Duration::read(text)? {
+    match Duration::parse(text)? {
         Duration::ZERO => Err("must be more than 0, for example 30min".into()),
         time => Ok(time),
     }
@@ -184,13 +184,13 @@ fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::
     let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
         let stats = inquire(timeout)?;
-        let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
+        let is_full = stats.connections >= stats.max_connections || stats.out_of_files > 0;
         Some(json!({
             "status": if is_full { "full" } else { "serving" },
             "instance": instance,
             "seconds": start.elapsed().as_secs_f64(),
             "connections": stats.connections,
-            "most_connections": stats.most_connections,
+            "most_connections": stats.max_connections,
             "out_of_files": stats.out_of_files > 0,
             "accepted": stats.accepted,
             "refused": stats.refused,

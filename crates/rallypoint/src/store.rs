@@ -44,7 +44,7 @@ pub(crate) struct StoreArgs {
     #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", global = true)]
     endpoint: Option<Endpoint>,
     /// How long to wait, connecting included (250ms, 10s, 5min; 0 is without end)
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read, global = true)]
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::parse, global = true)]
     timeout: Duration,
     /// Answers in JSON, one object on one line; failures too, beside their text on standard error
     #[arg(long, global = true)]

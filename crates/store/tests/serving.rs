@@ -299,7 +299,7 @@ fn a_server_tells_how_it_is_doing_until_it_is_stopped() {
     let inquire = server.inquiry();
     let before = inquire(SOON).unwrap();
     assert_eq!((before.connections, before.keys, before.bytes), (0, 0, 0));
-    assert!(before.most_connections > 0 && before.out_of_files == 0);
+    assert!(before.max_connections > 0 && before.out_of_files == 0);
     let store = TcpStore::open(TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))).unwrap();
     store.set("key", &[7; 1000]).unwrap();
     let after = inquire(SOON).unwrap();

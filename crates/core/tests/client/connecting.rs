@@ -79,7 +79,7 @@ fn a_stranger_is_named_at_once_and_does_not_hide_the_store_at_another_address() 
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], "an HTTP server"),
         (b"\x15\x03\x01\x00\x02", "a TLS server"),
         (b"SSH-2.0-OpenSSH", "an SSH server"),
-        (b"220 mail", "no store server (its reply begins with \"220 \")"),
+        (b"220 mail", "an unknown server (its reply begins with \"220 \")"),
     ] {
         let net = Net::new(vec![Host::Says(said.into())]);
         let (result, _, took) = connect(&net);

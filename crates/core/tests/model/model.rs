@@ -1,5 +1,5 @@
-//! The store as one would explain it: sorted maps, and lists that are searched from end to end. It shares no code with
-//! the engine and takes no short cut; where the two disagree, one of them is wrong.
+//! A simple model of the store, with sorted maps and linear searches. It shares no code with the engine. If the two
+//! disagree, one of them is wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,13 +9,13 @@ use rallypoint_core::store::{RESERVED_PREFIX, SERVER_KEY, STORED_KEY};
 use crate::operation::{Operation, Text};
 use crate::server::Contents;
 
-/// What the reserved name reads as.
+/// The value of the server key.
 pub(crate) const IDENTITY: &[u8] = b"the identity";
 
-/// What a client is blocked in, and since which step.
+/// The blocked request of a client, and the step at which it blocked.
 #[derive(Debug)]
 enum Blocked {
-    /// The keys that have not come, as often as they were named.
+    /// The keys that are still absent. A key occurs as often as the request named it.
     Wait {
         missing: Vec<Text>,
         since: usize,
@@ -30,20 +30,20 @@ enum Blocked {
 #[derive(Debug, Default)]
 struct Client {
     is_open: bool,
-    /// Requests that have come and not been carried out.
+    /// Requests that have arrived and are not executed yet.
     pending: VecDeque<Operation>,
     blocked: Option<Blocked>,
-    /// What its wait has seen, for its next request.
+    /// The values that the last WAIT saw, until the next request.
     latch: BTreeMap<Text, Text>,
-    /// The queue it was woken for, until its next request.
+    /// The queue that the client has a claim on, until the next request.
     claim: Option<Text>,
-    /// Whether its last compare-and-set stored.
+    /// Whether the client's last COMPARE_SET stored its value.
     stored: bool,
     replies: Vec<u8>,
 }
 
-/// The whole store.
-pub(crate) struct Simple {
+/// The model.
+pub(crate) struct Model {
     limits: Limits,
     keys: BTreeMap<Text, Text>,
     queues: BTreeMap<Text, VecDeque<Text>>,
@@ -52,12 +52,12 @@ pub(crate) struct Simple {
     steps: usize,
 }
 
-/// A request that ends the connection it came over.
+/// The refusal of a request, which closes the connection.
 struct Refused;
 
-impl Simple {
-    pub(crate) fn new(limits: Limits, slots: usize) -> Simple {
-        Simple {
+impl Model {
+    pub(crate) fn new(limits: Limits, slots: usize) -> Model {
+        Model {
             limits,
             keys: BTreeMap::new(),
             queues: BTreeMap::new(),
@@ -67,21 +67,21 @@ impl Simple {
         }
     }
 
-    // ---- connections: what comes when ----
+    // ---- connections ----
 
     pub(crate) fn connect(&mut self, slot: usize) {
         let replies = std::mem::take(&mut self.clients[slot].replies);
         self.clients[slot] = Client { is_open: true, replies, ..Client::default() };
     }
 
-    /// Whole requests have come, in one piece.
+    /// Executes complete requests that arrived in one piece.
     pub(crate) fn arrive(&mut self, slot: usize, operations: &[&Operation]) {
         for operation in operations {
             if !self.clients[slot].is_open {
                 break;
             }
             if let Operation::Garbage(_) = operation {
-                // What came before it is carried out first.
+                // The requests before the garbage are executed first.
                 self.serve(slot);
                 if self.clients[slot].is_open {
                     self.close(slot);
@@ -91,27 +91,27 @@ impl Simple {
             self.clients[slot].pending.push_back((*operation).clone());
         }
         self.serve(slot);
-        self.go_on();
+        self.serve_released();
     }
 
-    pub(crate) fn hang_up(&mut self, slot: usize) {
+    pub(crate) fn disconnect(&mut self, slot: usize) {
         self.close(slot);
-        self.go_on();
+        self.serve_released();
     }
 
     fn serve(&mut self, slot: usize) {
         while let Some(operation) = self.next(slot) {
-            self.ask(slot, operation);
+            self.execute(slot, operation);
         }
     }
 
-    fn go_on(&mut self) {
+    fn serve_released(&mut self) {
         while let Some(slot) = self.released.pop_front() {
             self.serve(slot);
         }
     }
 
-    /// In order; but one who is blocked can only cancel.
+    /// Returns the next request. Requests are executed in order, but a blocked client only executes CANCEL_WAIT.
     fn next(&mut self, slot: usize) -> Option<Operation> {
         let client = &mut self.clients[slot];
         if !client.is_open {
@@ -126,15 +126,15 @@ impl Simple {
         }
     }
 
-    fn ask(&mut self, slot: usize, operation: Operation) {
+    fn execute(&mut self, slot: usize, operation: Operation) {
         self.steps += 1;
         let latch = std::mem::take(&mut self.clients[slot].latch);
         let claim = self.clients[slot].claim.take();
-        let answered = self.answer(slot, operation, latch);
+        let result = self.apply(slot, operation, latch);
         if let Some(queue) = claim {
             self.wake_for_items(&queue);
         }
-        match answered {
+        match result {
             Ok(reply) => self.clients[slot].replies.extend(reply),
             Err(Refused) => self.close(slot),
         }
@@ -142,54 +142,54 @@ impl Simple {
 
     fn close(&mut self, slot: usize) {
         let replies = std::mem::take(&mut self.clients[slot].replies);
-        let gone = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
-        if let Some(queue) = gone.claim {
+        let removed = std::mem::replace(&mut self.clients[slot], Client { replies, ..Client::default() });
+        if let Some(queue) = removed.claim {
             self.wake_for_items(&queue);
         }
     }
 
-    // ---- operations: what each does ----
+    // ---- operations ----
 
-    fn answer(
+    fn apply(
         &mut self,
         slot: usize,
         operation: Operation,
         latch: BTreeMap<Text, Text>,
     ) -> Result<Vec<u8>, Refused> {
-        let none = Ok(vec![]);
+        let no_reply = Ok(vec![]);
         let number = |number: i64| Ok(number.to_le_bytes().to_vec());
         match operation {
             Operation::Set(key, value) => {
                 self.store(vec![(key, value)])?;
-                none
+                no_reply
             }
             Operation::MultiSet(pairs) => {
                 self.store(pairs)?;
-                none
+                no_reply
             }
             Operation::CompareSet(key, expected, desired) => {
                 self.clients[slot].stored = false;
-                writable(&key)?;
-                let answer = match self.keys.get(&key) {
+                check_name(&key)?;
+                let reply = match self.keys.get(&key) {
                     None if expected.is_empty() => desired.clone(),
-                    None => return Ok(string(&expected)),
-                    Some(held) if *held == expected => desired.clone(),
-                    Some(held) => return Ok(string(held)),
+                    None => return Ok(encode_string(&expected)),
+                    Some(current) if *current == expected => desired.clone(),
+                    Some(current) => return Ok(encode_string(current)),
                 };
                 self.store(vec![(key, desired)])?;
                 self.clients[slot].stored = true;
-                Ok(string(&answer))
+                Ok(encode_string(&reply))
             }
-            Operation::Get(key) => Ok(string(&self.read(&key, &latch))),
+            Operation::Get(key) => Ok(encode_string(&self.read(&key, &latch))),
             Operation::MultiGet(keys) => {
-                Ok(keys.iter().flat_map(|key| string(&self.read(key, &latch))).collect())
+                Ok(keys.iter().flat_map(|key| encode_string(&self.read(key, &latch))).collect())
             }
             Operation::Add(key, delta) => {
-                let held = match self.keys.get(&key) {
+                let current = match self.keys.get(&key) {
                     None => 0,
-                    Some(value) => leading_number(value).ok_or(Refused)?,
+                    Some(value) => parse_decimal_prefix(value).ok_or(Refused)?,
                 };
-                let sum = held.checked_add(delta).ok_or(Refused)?;
+                let sum = current.checked_add(delta).ok_or(Refused)?;
                 self.store(vec![(key, Text(sum.to_string().into_bytes()))])?;
                 number(sum)
             }
@@ -200,7 +200,7 @@ impl Simple {
                     return Err(Refused);
                 }
                 self.store(vec![(key, value)])?;
-                none
+                no_reply
             }
             Operation::Check(keys) => {
                 let stored = |key: &Text| **key == *STORED_KEY && self.clients[slot].stored;
@@ -209,27 +209,27 @@ impl Simple {
             Operation::NumKeys => number(self.keys.len() as i64),
             Operation::ListKeys => {
                 let mut reply = (self.keys.len() as i64).to_le_bytes().to_vec();
-                self.keys.keys().for_each(|key| reply.extend(string(key)));
+                self.keys.keys().for_each(|key| reply.extend(encode_string(key)));
                 Ok(reply)
             }
             Operation::DeleteKey(key) => {
-                writable(&key)?;
+                check_name(&key)?;
                 number(i64::from(self.keys.remove(&key).is_some()))
             }
             Operation::Ping(nonce) => Ok(nonce.to_le_bytes().to_vec()),
             Operation::QueuePush(key, item) => {
-                writable(&key)?;
+                check_name(&key)?;
                 if self.queue_items() >= self.limits.queue_items {
                     return Err(Refused);
                 }
                 self.queues.entry(key.clone()).or_default().push_back(item);
                 self.wake_for_item(&key);
-                none
+                no_reply
             }
             Operation::QueuePop(key) => {
                 let queue = self.queues.entry(key).or_default();
                 let mut reply = (queue.len() as i64).to_le_bytes().to_vec();
-                reply.extend(queue.pop_front().iter().flat_map(|item| string(item)));
+                reply.extend(queue.pop_front().iter().flat_map(|item| encode_string(item)));
                 Ok(reply)
             }
             Operation::QueueLen(key) => number(self.queues.get(&key).map_or(0, VecDeque::len) as i64),
@@ -240,7 +240,7 @@ impl Simple {
                 self.clients[slot].latch.clear();
                 Ok(vec![1])
             }
-            Operation::Garbage(_) => unreachable!("garbage is no request"),
+            Operation::Garbage(_) => unreachable!("garbage is not a request"),
         }
     }
 
@@ -258,11 +258,11 @@ impl Simple {
         }
     }
 
-    /// All of these pairs or none of them; then whoever waited has seen what is there.
+    /// Stores all pairs or none, and then wakes the waiters of their keys.
     fn store(&mut self, pairs: Vec<(Text, Text)>) -> Result<(), Refused> {
         let mut after = self.keys.clone();
         for (key, value) in &pairs {
-            writable(key)?;
+            check_name(key)?;
             after.insert(key.clone(), value.clone());
         }
         if after.len() > self.limits.keys.max(self.keys.len()) {
@@ -270,14 +270,14 @@ impl Simple {
         }
         self.keys = after;
         for (key, _) in &pairs {
-            // The oldest waiter goes on first.
+            // The oldest waiter is woken first.
             let mut slots: Vec<usize> = (0..self.clients.len()).collect();
             slots.sort_by_key(|&slot| match &self.clients[slot].blocked {
                 Some(Blocked::Wait { since, .. }) => *since,
                 _ => 0,
             });
             for slot in slots {
-                self.see(slot, key);
+                self.fulfill(slot, key);
             }
         }
         Ok(())
@@ -309,55 +309,55 @@ impl Simple {
         }
         self.clients[slot].blocked =
             Some(Blocked::Barrier { key: key.clone(), world_size, since: self.steps });
-        let mut here: Vec<(usize, usize)> = (0..self.clients.len())
+        let mut arrived: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|slot| match &self.clients[slot].blocked {
-                Some(Blocked::Barrier { key: at, world_size: of, since }) => {
-                    (*at == key && *of == world_size).then_some((*since, slot))
+                Some(Blocked::Barrier { key: name, world_size: size, since }) => {
+                    (*name == key && *size == world_size).then_some((*since, slot))
                 }
                 _ => None,
             })
             .collect();
-        here.sort();
-        if here.len() as i64 == world_size {
-            here.into_iter().for_each(|(_, slot)| self.release(slot));
-            // The last client to arrive is being served already.
+        arrived.sort();
+        if arrived.len() as i64 == world_size {
+            arrived.into_iter().for_each(|(_, slot)| self.release(slot));
+            // The last client to arrive is being served.
             self.released.pop_back();
         }
         Ok(vec![])
     }
 
-    // ---- waking ----
+    // ---- wake-ups ----
 
-    /// If this client waits for this key it has seen it now; whether it was the last it waited for.
-    fn see(&mut self, slot: usize, key: &Text) -> bool {
+    /// Marks a key as seen by a client that may wait for it. Returns whether this ended the WAIT of the client.
+    fn fulfill(&mut self, slot: usize, key: &Text) -> bool {
         let client = &mut self.clients[slot];
         let Some(Blocked::Wait { missing, .. }) = &mut client.blocked else { return false };
         if !missing.contains(key) {
             return false;
         }
         missing.retain(|other| other != key);
-        let is_over = missing.is_empty();
+        let is_complete = missing.is_empty();
         if let Some(value) = self.keys.get(key) {
             client.latch.insert(key.clone(), value.clone());
         }
-        if is_over {
+        if is_complete {
             self.release(slot);
         }
-        is_over
+        is_complete
     }
 
-    /// While there are more items than clients on their way to them, the oldest waiter sees one.
+    /// Wakes waiters while a queue has more items than claims.
     fn wake_for_items(&mut self, queue: &Text) {
         loop {
             let claims = self.clients.iter().filter(|client| client.claim.as_ref() == Some(queue)).count();
-            let covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
-            if covered || !self.wake_for_item(queue) {
+            let is_covered = self.queues.get(queue).map_or(0, VecDeque::len) <= claims;
+            if is_covered || !self.wake_for_item(queue) {
                 return;
             }
         }
     }
 
-    /// The oldest waiters see an item, until one of them has seen all it waits for.
+    /// Marks a queue as seen by its waiters, oldest first, until this ends the WAIT of one. Returns whether it did.
     fn wake_for_item(&mut self, queue: &Text) -> bool {
         loop {
             let oldest = (0..self.clients.len())
@@ -367,7 +367,7 @@ impl Simple {
                 })
                 .min();
             let Some((_, slot)) = oldest else { return false };
-            if self.see(slot, queue) {
+            if self.fulfill(slot, queue) {
                 self.clients[slot].claim = Some(queue.clone());
                 return true;
             }
@@ -380,13 +380,13 @@ impl Simple {
         self.clients[slot].replies.push(0);
     }
 
-    // ---- looking ----
+    // ---- reads ----
 
     pub(crate) fn is_open(&self, slot: usize) -> bool {
         self.clients[slot].is_open
     }
 
-    /// All that is stored.
+    /// Returns all stored data.
     pub(crate) fn contents(&self) -> Contents {
         let text = |text: &Text| text.to_vec();
         let queues = self.queues.iter().filter(|(_, items)| !items.is_empty());
@@ -421,16 +421,16 @@ impl Simple {
     }
 }
 
-fn writable(key: &Text) -> Result<(), Refused> {
+fn check_name(key: &Text) -> Result<(), Refused> {
     if key.starts_with(RESERVED_PREFIX) { Err(Refused) } else { Ok(()) }
 }
 
-fn string(bytes: &[u8]) -> Vec<u8> {
+fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// What C++'s `stoll` makes of it.
-fn leading_number(text: &[u8]) -> Option<i64> {
+/// Parses a number like C++'s `std::stoll`.
+fn parse_decimal_prefix(text: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let digits = text.trim_start_matches(['+', '-']);
