@@ -26,7 +26,7 @@ use crate::limits::Limits;
 use connection::Connection;
 
 /// Idle connections kept: enough for a few threads, not for every thread that ever called.
-const MAX_IDLE: usize = 8;
+const MAX_IDLE_CONNECTIONS: usize = 8;
 
 /// A client of one server, to be shared by many threads.
 ///
@@ -66,8 +66,8 @@ impl<I: Io> Client<I> {
     }
 
     /// Calls `look` with the stream of an idle connection, if there is one.
-    pub fn inspect_idle<T>(&self, look: impl FnOnce(&I::Stream) -> T) -> Option<T> {
-        self.idle().first().map(|connection| look(&connection.stream))
+    pub fn inspect_idle<T>(&self, inspect: impl FnOnce(&I::Stream) -> T) -> Option<T> {
+        self.idle().first().map(|connection| inspect(&connection.stream))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection<I>>> {
@@ -89,7 +89,7 @@ impl<I: Io> Client<I> {
     /// Takes back a connection on which a call has ended.
     fn put_back(&self, connection: Connection<I>) {
         let mut idle = self.idle();
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push(connection);
         }
     }

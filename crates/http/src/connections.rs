@@ -20,7 +20,7 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection may last, including the time for the snapshot.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, for example because the process has no file left.
-const ACCEPT_PAUSE_INTERVAL: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest request. Bytes beyond it are not parsed.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
 /// How long to read on after the response. If unread bytes were left, the system would reset the connection and the client
@@ -32,7 +32,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
     let mut open = VecDeque::<AbortHandle>::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE_INTERVAL).await;
+            tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         open.retain(|connection| !connection.is_finished());

@@ -3,7 +3,7 @@
 //!
 //! No process serves this store, so a waiter can't be woken: `get` and `wait` poll the file.
 
-mod place;
+mod lock;
 mod view;
 
 use std::fmt;
@@ -16,7 +16,7 @@ use rallypoint_core::record::{CLEANUP, REFCOUNT, RUN_ID, Record, Table, user_key
 use rallypoint_core::wire::Op;
 use rallypoint_core::{Limits, printable};
 
-use self::place::{Access, Locked, Place};
+use self::lock::{Access, Locked, StoreFile};
 use self::view::View;
 use crate::deadline::{AtomicTimeout, now, pause};
 use crate::error::{Context, FileFault, Result, StoreError, StoreKind};
@@ -89,15 +89,15 @@ impl FileStoreOptions {
             path: self.path.clone(),
             fault: FileFault::System { what: "find", source },
         })?;
-        let (place, timeout) = (Place { path, shared: self.shared }, AtomicTimeout::new(self.timeout));
+        let (file, timeout) = (StoreFile { path, shared: self.shared }, AtomicTimeout::new(self.timeout));
         let store =
-            FileStore { shared: Arc::new(Shared { options: self, place, view: Mutex::default() }), timeout };
+            FileStore { shared: Arc::new(Shared { options: self, file, view: Mutex::default() }), timeout };
         let names = [REFCOUNT];
         store.shared.change(&store.call(Op::Add, &names), |table| {
             let count = store.shared.count(table, REFCOUNT, 1)?;
             Ok((vec![Record::set(REFCOUNT, count.to_string())], ()))
         })?;
-        store.shared.view().joined = true;
+        store.shared.view().is_counted = true;
         Ok(store)
     }
 }
@@ -120,7 +120,7 @@ pub struct FileStore {
 /// What a store and its copies with other timeouts have in common. It is counted in the file.
 struct Shared {
     options: FileStoreOptions,
-    place: Place,
+    file: StoreFile,
     /// Locked after the file and only for as long as it takes to read: a thread that waits for the file's lock must not
     /// block another thread with an earlier deadline.
     view: Mutex<View>,
@@ -137,10 +137,10 @@ impl Call<'_> {
     fn context(&self, path: &Path) -> Context {
         let keys = self.keys.iter().map(|key| key.to_string()).collect();
         let waited = self.deadline.waited(now());
-        Context::new(StoreKind::File, path.display().to_string()).during(self.op, keys).after(waited)
+        Context::new(StoreKind::File, path.display().to_string()).with_call(self.op, keys).after(waited)
     }
 
-    fn gave_up(&self, path: &Path, obstacle: &'static str) -> StoreError {
+    fn timeout_error(&self, path: &Path, obstacle: &'static str) -> StoreError {
         StoreError::FileTimeout { context: Box::new(self.context(path)), obstacle }
     }
 }
@@ -160,17 +160,17 @@ impl FileStore {
     /// Closes the store: it is no longer counted in the file, and if it was the last one, the file is removed. If the
     /// file is gone or was replaced meanwhile there is nothing to do.
     pub fn close(self) -> Result<()> {
-        let left = self.shared.leave(self.timeout());
+        let result = self.shared.leave(self.timeout());
         // Dropping the store must not try again, even after a failure.
-        self.shared.view().joined = false;
-        left
+        self.shared.view().is_counted = false;
+        result
     }
 
     /// The same file for a process that was forked from the one which opened it. It is not counted in the file, and has
     /// nothing in common with the one it is made from: that one's locks may be held by threads which were not copied.
     pub fn for_child(&self, timeout: Option<Duration>) -> FileStore {
-        let Shared { options, place, .. } = &*self.shared;
-        let shared = Shared { options: options.clone(), place: place.clone(), view: Mutex::default() };
+        let Shared { options, file, .. } = &*self.shared;
+        let shared = Shared { options: options.clone(), file: file.clone(), view: Mutex::default() };
         FileStore { shared: Arc::new(shared), timeout: AtomicTimeout::new(timeout) }
     }
 
@@ -209,31 +209,31 @@ impl Shared {
     }
 
     /// Looks at what the file holds now. The lock is needed only if the file has changed.
-    fn look<T>(&self, call: &Call, see: impl FnOnce(&View) -> T) -> Result<T> {
-        if let Some(metadata) = self.place.metadata()? {
+    fn read<T>(&self, call: &Call, read: impl FnOnce(&View) -> T) -> Result<T> {
+        if let Some(metadata) = self.file.metadata()? {
             let view = self.view();
-            if view.covers(&metadata) {
-                self.admit(&view.table)?;
-                return Ok(see(&view));
+            if view.is_current(&metadata) {
+                self.check_run(&view.table)?;
+                return Ok(read(&view));
             }
         }
         let (_locked, view, _) = self.lock(Access::Read, call)?;
-        Ok(see(&view))
+        Ok(read(&view))
     }
 
-    /// Looks until `seek` finds something, or the time is up. There is a last look at the deadline.
-    fn wait<T>(&self, call: &Call, keys: &[Vec<u8>], seek: impl Fn(&Table) -> Option<T>) -> Result<T> {
+    /// Looks until `find` finds something, or the time is up. There is a last look at the deadline.
+    fn wait<T>(&self, call: &Call, keys: &[Vec<u8>], find: impl Fn(&Table) -> Option<T>) -> Result<T> {
         // Torch's pause is 10 ms always.
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10));
-        let mut sought = None;
+        let mut last_position = None;
         loop {
             let is_last = call.deadline.has_passed(now());
-            let found = self.look(call, |view| {
+            let found = self.read(call, |view| {
                 // Seeking many keys takes time, and most looks find the file unchanged.
-                let is_changed = sought.replace(view.position()) != Some(view.position());
-                match is_changed.then(|| seek(&view.table)).flatten() {
+                let is_changed = last_position.replace(view.position()) != Some(view.position());
+                match is_changed.then(|| find(&view.table)).flatten() {
                     Some(found) => Ok(Some(found)),
-                    None if is_last => Err(self.timed_out(call, keys, view)),
+                    None if is_last => Err(self.key_timeout_error(call, keys, view)),
                     None => Ok(None),
                 }
             })??;
@@ -244,10 +244,10 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self, call: &Call, keys: &[Vec<u8>], view: &View) -> StoreError {
-        let mut context = call.context(&self.place.path);
-        if view.torn() > 0 {
-            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn()));
+    fn key_timeout_error(&self, call: &Call, keys: &[Vec<u8>], view: &View) -> StoreError {
+        let mut context = call.context(&self.file.path);
+        if view.torn_len() > 0 {
+            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn_len()));
         }
         let present = keys.iter().map(|key| view.table.contains_key(key)).collect();
         context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
@@ -255,15 +255,15 @@ impl Shared {
 
     /// The error for what can't be done to this key.
     fn refused(&self, key: &str, failure: Failure) -> StoreError {
-        let path = self.place.path.display().to_string();
-        Context::new(StoreKind::File, path).during(None, vec![key.to_owned()]).failed(failure)
+        let path = self.file.path.display().to_string();
+        Context::new(StoreKind::File, path).with_call(None, vec![key.to_owned()]).failed(failure)
     }
 
     /// The number that `key`, which the file has as `name`, holds once `delta` is added. An empty value counts as 0: torch's
     /// FileStore does so, although its TCPStore refuses it.
     fn sum(&self, table: &Table, key: &str, name: &[u8], delta: i64) -> Result<i64> {
-        let held = table.get(name).map(Vec::as_slice).filter(|held| !held.is_empty());
-        sum(held, delta).map_err(|failure| self.refused(key, failure))
+        let value = table.get(name).map(Vec::as_slice).filter(|value| !value.is_empty());
+        sum(value, delta).map_err(|failure| self.refused(key, failure))
     }
 
     /// One of the file's own counts after this change.
@@ -277,63 +277,63 @@ impl Shared {
         let access = if call.op == Op::DeleteKey { Access::Write } else { Access::Create };
         let (locked, mut view, claim) = self.lock(access, call)?;
         let (records, result) = decide(&view.table)?;
-        view.append(&locked, &self.place, claim.into_iter().chain(records).collect())?;
+        view.append(&locked, &self.file, claim.into_iter().chain(records).collect())?;
         Ok(result)
     }
 
     /// Locks the file and reads it. Returns the record that claims it for this run, too, if that is not written yet.
     fn lock(&self, access: Access, call: &Call) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
-        let locked = self.place.lock(access, call)?;
+        let locked = self.file.lock(access, call)?;
         let mut view = self.view();
-        view.refresh(&locked, &self.place, &self.options.limits, call)?;
-        let claim = self.admit(&view.table)?;
+        view.refresh(&locked, &self.file, &self.options.limits, call)?;
+        let claim = self.check_run(&view.table)?;
         if access != Access::Read {
-            view.cut_torn_tail(&locked, &self.place)?;
+            view.cut_torn_tail(&locked, &self.file)?;
         }
         Ok((locked, view, claim))
     }
 
     /// Refuses a file of another run. Returns the record that claims a file which no run has used yet.
-    fn admit(&self, table: &Table) -> Result<Option<Record>> {
+    fn check_run(&self, table: &Table) -> Result<Option<Record>> {
         let Some(run_id) = &self.options.run_id else { return Ok(None) };
-        let found = match table.get(RUN_ID.as_bytes()) {
-            Some(found) if found == run_id.as_bytes() => return Ok(None),
-            Some(found) => format!("it belongs to run {:?}", printable(found)),
+        let reason = match table.get(RUN_ID.as_bytes()) {
+            Some(owner) if owner == run_id.as_bytes() => return Ok(None),
+            Some(owner) => format!("it belongs to run {:?}", printable(owner)),
             None if user_keys(table).next().is_none() => {
                 return Ok(Some(Record::set(RUN_ID, run_id.as_str())));
             }
             None => "it holds keys already and names no run".into(),
         };
         Err(self
-            .place
-            .refused(format!("{found}, so run {run_id:?} does not use it; remove it if its run is over")))
+            .file
+            .refused(format!("{reason}, so run {run_id:?} does not use it; remove it if its run is over")))
     }
 
     /// Signs out of the file. By torch's rule, the instance removes the file if no other has it open and at least as many
     /// have closed it as there are workers. If the file is gone or is another one now, there is nothing to do.
     fn leave(&self, timeout: Option<Duration>) -> Result<()> {
-        let is_counted_in = |metadata| {
+        let is_counted_here = |metadata| {
             let view = self.view();
-            view.joined && view.is_of(&metadata)
+            view.is_counted && view.is_same_file(&metadata)
         };
-        if !self.place.metadata()?.is_some_and(is_counted_in) {
+        if !self.file.metadata()?.is_some_and(is_counted_here) {
             return Ok(());
         }
         let call = self.call(Op::Add, &[CLEANUP, REFCOUNT], timeout);
         let (locked, mut view, _) = self.lock(Access::Write, &call)?;
-        if !view.joined {
+        if !view.is_counted {
             return Ok(());
         }
         let (closed, open) = (self.count(&view.table, CLEANUP, 1)?, self.count(&view.table, REFCOUNT, -1)?);
         let records = vec![Record::set(CLEANUP, closed.to_string()), Record::set(REFCOUNT, open.to_string())];
-        view.append(&locked, &self.place, records)?;
-        view.joined = false;
+        view.append(&locked, &self.file, records)?;
+        view.is_counted = false;
         let workers = self.options.num_workers.and_then(|workers| i64::try_from(workers).ok());
         // Removed under the lock: a process that waits for the lock then finds the file gone.
         match open == 0 && workers.is_some_and(|workers| closed >= workers) {
             true => {
-                let removed = std::fs::remove_file(&self.place.path);
-                removed.map_err(|error| self.place.failed("remove", error))
+                let removed = std::fs::remove_file(&self.file.path);
+                removed.map_err(|error| self.file.system_error("remove", error))
             }
             false => Ok(()),
         }
@@ -342,7 +342,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.view().joined {
+        if !self.view().is_counted {
             return;
         }
         if let Err(error) = self.leave(Some(DROP_TIMEOUT)) {
@@ -379,7 +379,7 @@ impl Store for FileStore {
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
         let names = self.keys(keys)?;
-        self.shared.look(&self.call(Op::Check, keys), |view| has_all(&view.table, &names))
+        self.shared.read(&self.call(Op::Check, keys), |view| has_all(&view.table, &names))
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
@@ -392,7 +392,7 @@ impl Store for FileStore {
         let record = self.record(key, desired)?;
         self.shared.change(&self.call(Op::CompareSet, &[key]), |table| {
             Ok(match table.get(&record.key) {
-                Some(held) if held != expected => (vec![], Exchange::Held(held.clone())),
+                Some(value) if value != expected => (vec![], Exchange::Held(value.clone())),
                 None if !expected.is_empty() => (vec![], Exchange::Absent),
                 _ => (vec![record], Exchange::Stored),
             })
@@ -405,14 +405,14 @@ impl Store for FileStore {
     }
 
     fn num_keys(&self) -> Result<u64> {
-        self.shared.look(&self.call(Op::NumKeys, &[]), |view| view.table.len() as u64)
+        self.shared.read(&self.call(Op::NumKeys, &[]), |view| view.table.len() as u64)
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let name = self.key(key)?;
         self.shared.change(&self.call(Op::Append, &[key]), |table| {
-            let held = table.get(&name).map_or(&[][..], Vec::as_slice);
-            Ok((vec![self.record(key, &[held, value].concat())?], ()))
+            let current = table.get(&name).map_or(&[][..], Vec::as_slice);
+            Ok((vec![self.record(key, &[current, value].concat())?], ()))
         })
     }
 
@@ -430,7 +430,7 @@ impl Store for FileStore {
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        self.shared.look(&self.call(Op::ListKeys, &[]), |view| {
+        self.shared.read(&self.call(Op::ListKeys, &[]), |view| {
             user_keys(&view.table).map(|key| String::from_utf8_lossy(key).into_owned()).collect()
         })
     }

@@ -87,59 +87,59 @@ impl HashStore {
         changed
     }
 
-    /// Looks at the contents after every change until `look` finds something.
+    /// Looks at the contents after every change until `poll` finds something.
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Timeout`] when the time is up. `give_up` says what was awaited.
+    /// Fails with [`Failure::Timeout`] when the time is up. `on_timeout` says what was awaited.
     fn wait_until<T>(
         &self,
         op: Op,
         keys: &[&str],
         timeout: Option<Duration>,
-        mut look: impl FnMut(&mut Contents) -> Option<T>,
-        give_up: impl FnOnce(&mut Contents) -> Awaited,
+        mut poll: impl FnMut(&mut Contents) -> Option<T>,
+        on_timeout: impl FnOnce(&mut Contents) -> Awaited,
     ) -> Result<T> {
         let deadline = Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone());
         let mut contents = self.contents();
-        let mut asked = now();
+        let mut last_on_wait = now();
         loop {
-            if let Some(found) = look(&mut contents) {
+            if let Some(found) = poll(&mut contents) {
                 return Ok(found);
             }
             let slice = deadline.slice(now()).unwrap_or(Duration::MAX);
             if slice.is_zero() {
-                let failure = Failure::Timeout(give_up(&mut contents));
+                let failure = Failure::Timeout(on_timeout(&mut contents));
                 return Err(context(op, keys).after(deadline.waited(now())).failed(failure));
             }
             let waited = self.shared.changed.wait_timeout(contents, slice);
             (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
             // Counted from the last time, because changes may interrupt every wait.
-            if now() - asked >= slice {
+            if now() - last_on_wait >= slice {
                 drop(contents);
                 deadline.on_wait();
-                asked = now();
+                last_on_wait = now();
                 contents = self.contents();
             }
         }
     }
 
-    /// Waits until `look` finds something; a timeout says which of these keys are there.
+    /// Waits until `poll` finds something; a timeout says which of these keys are there.
     fn wait_for_keys<T>(
         &self,
         op: Op,
         keys: &[&str],
         timeout: Option<Duration>,
-        look: impl FnMut(&mut Contents) -> Option<T>,
+        poll: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T> {
-        self.wait_until(op, keys, timeout, look, |contents| {
+        self.wait_until(op, keys, timeout, poll, |contents| {
             Awaited::Keys(Some(keys.iter().map(|key| contents.has(key)).collect()))
         })
     }
 }
 
 fn context(op: Op, keys: &[&str]) -> Context {
-    Context::new(StoreKind::Hash, "").during(op, keys.iter().map(|key| key.to_string()).collect())
+    Context::new(StoreKind::Hash, "").with_call(op, keys.iter().map(|key| key.to_string()).collect())
 }
 
 impl Default for HashStore {
@@ -187,7 +187,7 @@ impl Store for HashStore {
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         Ok(self.change(|contents| match contents.values.get(key) {
-            Some(held) if held != expected => Exchange::Held(held.clone()),
+            Some(value) if value != expected => Exchange::Held(value.clone()),
             None if !expected.is_empty() => Exchange::Absent,
             _ => {
                 contents.set(key, desired);
@@ -309,9 +309,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Counted(AtomicU32);
+    struct CancelOnThirdWait(AtomicU32);
 
-    impl Cancellation for Counted {
+    impl Cancellation for CancelOnThirdWait {
         fn is_cancelled(&self) -> bool {
             self.0.load(Ordering::SeqCst) >= 3
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_cancelled_although_other_threads_write_all_the_time() {
+    fn a_wait_is_cancelled_while_another_thread_keeps_writing() {
         let store = HashStore::new();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -331,8 +331,8 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            let waits = store.with_cancellation(Some(Arc::new(Counted::default()) as _));
-            let error = waits.wait_for(&["absent"], Some(Duration::from_secs(60))).unwrap_err();
+            let waiter = store.with_cancellation(Some(Arc::new(CancelOnThirdWait::default()) as _));
+            let error = waiter.wait_for(&["absent"], Some(Duration::from_secs(60))).unwrap_err();
             is_over.store(true, Ordering::SeqCst);
             assert!(error.context().unwrap().waited < Duration::from_secs(30), "{error}");
         });

@@ -25,7 +25,7 @@ pub use sharing::SharedServers;
 use crate::deadline::random;
 use crate::error::{Result, StoreError};
 use crate::setters;
-use event_loop::{Call, EventLoop};
+use event_loop::{Command, EventLoop};
 
 /// How to start a [`TcpStoreServer`].
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl ServerOptions {
 pub struct TcpStoreServer {
     addresses: Vec<SocketAddr>,
     instance: String,
-    calls: Sender<Call>,
+    commands: Sender<Command>,
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
@@ -71,30 +71,30 @@ impl TcpStoreServer {
     pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
         let limits = options.limits.unwrap_or_else(Self::default_limits);
         limits.check().map_err(StoreError::InvalidArgument)?;
-        let listeners = listen::open(options.listen, &limits)?;
-        let instance = random_name();
+        let listeners = listen::open_listeners(options.listen, &limits)?;
+        let instance = random_instance();
         let identity = format!(
             "version={} instance={instance} capabilities=in-order,stored{} value_len={}",
             env!("CARGO_PKG_VERSION"),
             if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
-        let wrong = |error| StoreError::Listen { address: "event loop".into(), error };
+        let failed = |error| StoreError::Listen { address: "event loop".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let addresses = addresses.map_err(wrong)?;
+        let addresses = addresses.map_err(failed)?;
         let hub = HubOptions {
             limits,
             seed: random(),
             identity: identity.into_bytes(),
             expire_idle_jobs: options.expire_idle_jobs,
         };
-        let (calls, called) = channel();
-        let (event_loop, waker) = EventLoop::new(listeners, hub, called).map_err(wrong)?;
+        let (commands, receiver) = channel();
+        let (event_loop, waker) = EventLoop::new(listeners, hub, receiver).map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
-            .map_err(wrong)?;
-        Ok(TcpStoreServer { addresses, instance, calls, waker: Arc::new(waker), thread: Some(thread) })
+            .map_err(failed)?;
+        Ok(TcpStoreServer { addresses, instance, commands, waker: Arc::new(waker), thread: Some(thread) })
     }
 
     /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
@@ -138,12 +138,12 @@ impl TcpStoreServer {
     /// Returns a function that any thread may call to ask for the figures. The event loop answers itself, so an answer shows
     /// that it turns. The function returns `None` if no answer comes within the given time.
     pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
-        let (calls, waker) = (self.calls.clone(), Arc::clone(&self.waker));
+        let (commands, waker) = (self.commands.clone(), Arc::clone(&self.waker));
         move |timeout| {
-            let (reply, replied) = channel();
-            calls.send(Call::Stats(reply)).ok()?;
+            let (sender, receiver) = channel();
+            commands.send(Command::Stats(sender)).ok()?;
             waker.wake().ok()?;
-            replied.recv_timeout(timeout).ok()
+            receiver.recv_timeout(timeout).ok()
         }
     }
 
@@ -151,7 +151,7 @@ impl TcpStoreServer {
     pub fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
             // Both fail only if the loop has ended already.
-            let _ = self.calls.send(Call::Stop);
+            let _ = self.commands.send(Command::Stop);
             let _ = self.waker.wake();
             let _ = thread.join();
         }
@@ -164,6 +164,6 @@ impl Drop for TcpStoreServer {
     }
 }
 
-fn random_name() -> String {
+fn random_instance() -> String {
     format!("{:016x}{:016x}", random(), random())
 }

@@ -49,7 +49,7 @@ pub trait Store: Send + Sync {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.compare_exchange(key, expected, desired)? {
             Exchange::Stored => desired.into(),
-            Exchange::Held(held) => held,
+            Exchange::Held(value) => value,
             Exchange::Absent => expected.into(),
         })
     }
@@ -59,7 +59,7 @@ pub trait Store: Send + Sync {
     /// Torch's servers answer only with a value, so with them [`Exchange::Stored`] may also mean that `desired` was held
     /// already: give each caller a `desired` of its own there. Our stores and servers tell the two apart.
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        exchange_of(self, key, expected, desired)
+        exchange_from_compare_set(self, key, expected, desired)
     }
 
     /// Removes `key`; whether it was there (a [`FileStore`](crate::FileStore) always says yes, as torch's does).
@@ -70,13 +70,13 @@ pub trait Store: Send + Sync {
 
     /// Puts `value` after what `key` holds.
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        let mut held = Vec::new();
+        let mut current = Vec::new();
         loop {
-            let grown = [held.as_slice(), value].concat();
-            match self.compare_exchange(key, &held, &grown)? {
+            let grown = [current.as_slice(), value].concat();
+            match self.compare_exchange(key, &current, &grown)? {
                 Exchange::Stored => return Ok(()),
-                Exchange::Held(now) => held = now,
-                Exchange::Absent => held.clear(),
+                Exchange::Held(value) => current = value,
+                Exchange::Absent => current.clear(),
             }
         }
     }
@@ -190,30 +190,30 @@ pub fn arrive<S: Store + ?Sized>(
 }
 
 /// What the answer of [`Store::compare_set`] means, as far as it can be told.
-pub(crate) fn exchange_of<S: Store + ?Sized>(
+pub(crate) fn exchange_from_compare_set<S: Store + ?Sized>(
     store: &S,
     key: &str,
     expected: &[u8],
     desired: &[u8],
 ) -> Result<Exchange> {
-    let held = store.compare_set(key, expected, desired)?;
-    Ok(if expected == desired && held == desired && !expected.is_empty() {
+    let value = store.compare_set(key, expected, desired)?;
+    Ok(if expected == desired && value == desired && !expected.is_empty() {
         // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
         if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
-    } else if held == desired {
+    } else if value == desired {
         Exchange::Stored
-    } else if held == expected && !expected.is_empty() {
+    } else if value == expected && !expected.is_empty() {
         Exchange::Absent
     } else {
-        Exchange::Held(held)
+        Exchange::Held(value)
     })
 }
 
 /// What a key holds once `delta` is added to it.
-pub(crate) fn sum(held: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
-    let Some(held) = held else { return Ok(delta) };
-    let sum = parse_prefix(held).and_then(|number| number.checked_add(delta));
-    sum.ok_or_else(|| Failure::NotANumber { delta, held: Value::copied(held) })
+pub(crate) fn sum(value: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
+    let Some(value) = value else { return Ok(delta) };
+    let sum = parse_prefix(value).and_then(|number| number.checked_add(delta));
+    sum.ok_or_else(|| Failure::NotANumber { delta, value: Value::copied(value) })
 }
 
 /// Fails with [`Failure::TooLarge`] if `len` is over the limit.
@@ -222,5 +222,5 @@ pub(crate) fn within(what: Oversized, len: usize, limit: usize) -> Result<(), Fa
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {
-    Context::new(store, "").during(op, Vec::new()).failed(Failure::Unsupported(None))
+    Context::new(store, "").with_call(op, Vec::new()).failed(Failure::Unsupported(None))
 }

@@ -180,11 +180,11 @@ impl TcpStore {
 
     /// The socket of an idle connection: its number, this end and the other.
     pub fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
-        let look = |stream: &sockets::Stream| {
+        let addresses = |stream: &sockets::Stream| {
             let (local, remote) = (stream.socket.local_addr().ok()?, stream.socket.peer_addr().ok()?);
             Some((stream.socket.as_raw_fd(), local, remote))
         };
-        self.client.inspect_idle(look).flatten()
+        self.client.inspect_idle(addresses).flatten()
     }
 
     /// The address of this machine that an idle connection to the server has.
@@ -216,7 +216,7 @@ impl TcpStore {
 
     /// Whether the server belongs to no node of a job (`rallypoint serve`), as it says.
     pub fn is_server_standalone(&self) -> bool {
-        self.client.server().is_capable_of("standalone")
+        self.client.server().has_capability("standalone")
     }
 
     /// Asks the server for a sign of life; how long it took.
@@ -231,7 +231,7 @@ impl TcpStore {
     }
 
     /// A clone with this timeout.
-    fn within(&self, timeout: Option<Duration>) -> TcpStore {
+    fn clone_with_timeout(&self, timeout: Option<Duration>) -> TcpStore {
         TcpStore { timeout: AtomicTimeout::new(timeout), ..self.clone() }
     }
 
@@ -249,6 +249,6 @@ impl TcpStore {
     ) -> StoreError {
         let context = Context::new(StoreKind::Tcp, self.endpoint().to_string());
         let keys = keys.iter().map(|key| user_key(key)).collect();
-        context.during(op, keys).after(deadline.waited(now())).failed(failure)
+        context.with_call(op, keys).after(deadline.waited(now())).failed(failure)
     }
 }

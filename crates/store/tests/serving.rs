@@ -21,72 +21,72 @@ fn has_ipv6() -> bool {
 }
 
 /// Whether a store answers there.
-fn answers(host: &str, port: u16) -> bool {
+fn is_serving(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
     // A refusal is known at once; no need to wait for more.
-    let there =
+    let is_listening =
         endpoint.resolve_within(None).unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
     let options = TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(2));
-    there && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
+    is_listening && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
 }
 
 #[test]
-fn port_0_is_a_free_port_and_is_told() {
+fn port_0_selects_a_free_port() {
     let (first, second) =
         (TcpStoreServer::bind("127.0.0.1", 0).unwrap(), TcpStoreServer::bind("127.0.0.1", 0).unwrap());
     assert_ne!(first.port(), 0);
     assert_ne!(first.port(), second.port());
     assert_ne!(first.instance(), second.instance());
-    assert!(answers("127.0.0.1", first.port()) && answers("127.0.0.1", second.port()));
+    assert!(is_serving("127.0.0.1", first.port()) && is_serving("127.0.0.1", second.port()));
 }
 
 #[test]
-fn a_server_binds_what_it_was_asked_to_bind_and_nothing_else() {
+fn a_server_binds_only_the_requested_address() {
     let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let four = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    assert_eq!(four.addresses(), [SocketAddr::from((localhost, four.port()))]);
-    assert!(answers("127.0.0.1", four.port()));
-    assert!(TcpStream::connect(("127.0.0.2", four.port())).is_err());
-    let all_four = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
-    assert!(answers("127.0.0.2", all_four.port()));
+    let ipv4 = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    assert_eq!(ipv4.addresses(), [SocketAddr::from((localhost, ipv4.port()))]);
+    assert!(is_serving("127.0.0.1", ipv4.port()));
+    assert!(TcpStream::connect(("127.0.0.2", ipv4.port())).is_err());
+    let any_ipv4 = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
+    assert!(is_serving("127.0.0.2", any_ipv4.port()));
     if !has_ipv6() {
         return println!("skipped the rest: no IPv6 here");
     }
-    assert!(TcpStream::connect(("::1", four.port())).is_err());
-    assert!(TcpStream::connect(("::1", all_four.port())).is_err());
-    let six = TcpStoreServer::bind("::1", 0).unwrap();
-    assert_eq!(six.addresses(), [SocketAddr::from((Ipv6Addr::LOCALHOST, six.port()))]);
-    assert!(answers("::1", six.port()) && answers("[::1]", six.port()));
-    assert!(TcpStream::connect(("127.0.0.1", six.port())).is_err());
+    assert!(TcpStream::connect(("::1", ipv4.port())).is_err());
+    assert!(TcpStream::connect(("::1", any_ipv4.port())).is_err());
+    let ipv6 = TcpStoreServer::bind("::1", 0).unwrap();
+    assert_eq!(ipv6.addresses(), [SocketAddr::from((Ipv6Addr::LOCALHOST, ipv6.port()))]);
+    assert!(is_serving("::1", ipv6.port()) && is_serving("[::1]", ipv6.port()));
+    assert!(TcpStream::connect(("127.0.0.1", ipv6.port())).is_err());
 }
 
 #[test]
-fn no_host_is_every_address_of_both_kinds() {
+fn an_empty_host_means_all_ipv4_and_ipv6_addresses() {
     let server = TcpStoreServer::bind("", 0).unwrap();
     assert_eq!(server.addresses().len(), 1);
-    assert!(answers("127.0.0.1", server.port()) && answers("127.0.0.2", server.port()));
+    assert!(is_serving("127.0.0.1", server.port()) && is_serving("127.0.0.2", server.port()));
     if has_ipv6() {
-        assert!(answers("::1", server.port()));
+        assert!(is_serving("::1", server.port()));
     }
 }
 
 #[test]
-fn several_places_are_one_store() {
-    let places = vec![Listen::at("127.0.0.1", 0), Listen::at("127.0.0.2", 0)];
-    let server = start(places).unwrap();
+fn several_addresses_serve_one_store() {
+    let listen = vec![Listen::at("127.0.0.1", 0), Listen::at("127.0.0.2", 0)];
+    let server = start(listen).unwrap();
     let [first, second] = server.addresses() else { panic!("{:?}", server.addresses()) };
-    let one = TcpStore::connect(&first.ip().to_string(), first.port()).unwrap();
+    let store = TcpStore::connect(&first.ip().to_string(), first.port()).unwrap();
     let other = TcpStore::connect(&second.ip().to_string(), second.port()).unwrap();
-    one.set("k", b"v").unwrap();
+    store.set("k", b"v").unwrap();
     assert_eq!(other.get("k").unwrap(), b"v");
 }
 
 #[test]
-fn a_given_listening_socket_is_served() {
+fn a_server_can_use_a_socket_that_already_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     // Whoever came before the server did is served, too.
-    let early = std::thread::spawn(move || answers("127.0.0.1", address.port()));
+    let early = std::thread::spawn(move || is_serving("127.0.0.1", address.port()));
     let server = start(vec![Listen::Socket(listener)]).unwrap();
     assert_eq!(server.addresses(), [address]);
     assert!(early.join().unwrap());
@@ -100,11 +100,11 @@ fn a_given_listening_socket_is_served() {
     )
     .unwrap();
     assert_eq!(store.port(), port);
-    assert!(answers("127.0.0.1", port));
+    assert!(is_serving("127.0.0.1", port));
 }
 
 #[test]
-fn nowhere_to_listen_is_refused() {
+fn a_server_without_an_available_address_is_refused() {
     assert!(matches!(start(vec![]).unwrap_err(), StoreError::InvalidArgument(_)));
     // An address that this machine doesn't have (it is for documentation).
     let error = TcpStoreServer::bind("192.0.2.1", 0).unwrap_err();
@@ -114,19 +114,19 @@ fn nowhere_to_listen_is_refused() {
 
 /// All places or none: a server that could not have one of them holds none.
 #[test]
-fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
+fn a_server_that_cannot_bind_every_address_binds_none() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = Port::held();
-    let places = [place.number, taken.local_addr().unwrap().port()];
-    let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
+    let reserved = Port::held();
+    let ports = [reserved.number, taken.local_addr().unwrap().port()];
+    let error = start(ports.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
-    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
+    reserved.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
-fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
-    let place = Port::held();
-    let port = place.number;
+fn a_dropped_server_closes_every_connection_and_releases_its_port() {
+    let reserved = Port::held();
+    let port = reserved.number;
     let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set_timeout(Some(Duration::from_secs(2)));
@@ -142,18 +142,18 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
         );
     });
     eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
-    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
+    reserved.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
-fn a_master_and_its_clones_keep_the_server_and_the_last_of_them_ends_it() {
+fn the_server_of_a_master_stops_with_its_last_clone() {
     let master = TcpStore::serve("127.0.0.1", 0).unwrap();
     let port = master.port();
     let clone = master.clone_store().unwrap();
     master.set("k", b"v").unwrap();
     drop(master);
     assert_eq!(clone.get("k").unwrap(), b"v");
-    assert!(answers("127.0.0.1", port));
+    assert!(is_serving("127.0.0.1", port));
     drop(clone);
     eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
@@ -172,8 +172,8 @@ fn tenant_options(port: u16) -> TcpStoreOptions {
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let place = Port::held();
-    let port = place.number;
+    let reserved = Port::held();
+    let port = reserved.number;
     let first = tenant(port, SOON);
     let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
     first.set("k", b"v").unwrap();
@@ -188,17 +188,17 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
-    let again = place.listen(|port| try_tenant(port, SOON));
+    let again = reserved.listen(|port| try_tenant(port, SOON));
     assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
 }
 
 #[test]
-fn tenants_that_come_at_once_start_one_server() {
-    let place = Port::held();
-    let port = place.number;
+fn concurrent_tenants_start_one_server() {
+    let reserved = Port::held();
+    let port = reserved.number;
     let tenants: Vec<_> = std::thread::scope(|scope| {
-        let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
-        coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
+        threads.into_iter().map(|tenant| tenant.join().unwrap()).collect()
     });
     for tenant in &tenants {
         tenant.add("n", 1).unwrap();
@@ -218,33 +218,33 @@ fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
 }
 
 #[test]
-fn a_server_is_shared_by_who_asks_for_an_address_that_it_listens_on() {
-    let everywhere = shared("0.0.0.0", 0).unwrap();
+fn a_server_is_shared_if_it_listens_on_the_requested_address() {
+    let wildcard = shared("0.0.0.0", 0).unwrap();
     for host in ["0.0.0.0", "127.0.0.1", "127.0.0.2", "localhost", "::ffff:127.0.0.1"] {
-        let found = shared(host, everywhere.port());
-        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, wildcard.port());
+        assert_eq!(found.unwrap().instance(), wildcard.instance(), "{host}");
     }
-    let everywhere = shared("", 0).unwrap();
+    let wildcard = shared("", 0).unwrap();
     for host in ["", "*", "0.0.0.0", "127.0.0.1", "localhost"] {
-        let found = shared(host, everywhere.port());
-        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, wildcard.port());
+        assert_eq!(found.unwrap().instance(), wildcard.instance(), "{host}");
     }
-    let here = shared("localhost", 0).unwrap();
-    for host in ["localhost".to_owned(), here.addresses()[0].ip().to_string()] {
-        let found = shared(&host, here.port());
-        assert_eq!(found.unwrap().instance(), here.instance(), "{host}");
+    let local = shared("localhost", 0).unwrap();
+    for host in ["localhost".to_owned(), local.addresses()[0].ip().to_string()] {
+        let found = shared(&host, local.port());
+        assert_eq!(found.unwrap().instance(), local.instance(), "{host}");
     }
 }
 
 #[test]
-fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() {
-    let here = shared("127.0.0.1", 0).unwrap();
-    for (host, asked) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
-        let expected = format!("it listens on {}, not on {asked}", here.addresses()[0]);
-        assert_eq!(mismatch(shared(host, here.port())), expected);
+fn a_server_on_another_address_is_not_shared() {
+    let local = shared("127.0.0.1", 0).unwrap();
+    for (host, requested) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
+        let expected = format!("it listens on {}, not on {requested}", local.addresses()[0]);
+        assert_eq!(mismatch(shared(host, local.port())), expected);
     }
-    let error = shared("0.0.0.0", here.port()).unwrap_err().to_string();
-    let port = here.port();
+    let error = shared("0.0.0.0", local.port()).unwrap_err().to_string();
+    let port = local.port();
     assert_eq!(
         error,
         format!(
@@ -252,13 +252,13 @@ fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() 
         )
     );
     // Through the store, as its users meet it; and the one that runs has suffered nothing.
-    let asked = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
-    assert!(matches!(TcpStore::open(asked), Err(StoreError::Listen { .. })));
-    assert!(answers("127.0.0.1", port));
+    let options = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
+    assert!(matches!(TcpStore::open(options), Err(StoreError::Listen { .. })));
+    assert!(is_serving("127.0.0.1", port));
 }
 
 #[test]
-fn a_server_with_other_limits_is_not_shared_silently() {
+fn a_server_with_other_limits_is_not_shared() {
     let mut limits = TcpStoreServer::default_limits();
     (limits.value_len, limits.keys) = (1 << 20, 1_000);
     let first = tenant_with(0, limits.clone()).unwrap();
@@ -277,11 +277,11 @@ fn a_server_with_other_limits_is_not_shared_silently() {
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
     assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
 
-    let mut others = limits;
-    others.value_len = 2 << 20;
-    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), others.clone()));
+    let mut other_limits = limits;
+    other_limits.value_len = 2 << 20;
+    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), other_limits.clone()));
     assert_eq!(found, "it has other limits: value_len is 1MiB, not 2MiB");
-    let error = tenant_with(first.port(), others).unwrap_err().to_string();
+    let error = tenant_with(first.port(), other_limits).unwrap_err().to_string();
     assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
 }
 
@@ -294,23 +294,23 @@ fn server_refuses(port: u16, len: usize) -> StoreError {
 }
 
 #[test]
-fn a_server_tells_how_it_is_doing_until_it_is_stopped() {
+fn a_server_reports_its_stats_until_it_is_stopped() {
     let mut server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let inquire = server.inquiry();
-    let before = inquire(SOON).unwrap();
+    let stats = server.inquiry();
+    let before = stats(SOON).unwrap();
     assert_eq!((before.connections, before.keys, before.bytes), (0, 0, 0));
     assert!(before.most_connections > 0 && before.out_of_files == 0);
     let store = TcpStore::open(TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))).unwrap();
     store.set("key", &[7; 1000]).unwrap();
-    let after = inquire(SOON).unwrap();
+    let after = stats(SOON).unwrap();
     assert_eq!((after.connections, after.keys), (1, 1));
     assert!((1000..2000).contains(&after.bytes), "{after:?}");
     server.stop();
-    assert_eq!(inquire(Duration::from_millis(100)), None);
+    assert_eq!(stats(Duration::from_millis(100)), None);
 }
 
 #[test]
-fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
+fn a_client_applies_the_value_limit_of_its_server() {
     for (value_len, len, fits) in
         [(1 << 20, 2 << 20, false), (1 << 20, 1 << 20, true), (16 << 20, 9 << 20, true)]
     {
@@ -336,7 +336,7 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
 
 /// Connections of the first server linger after it has closed them.
 #[test]
-fn a_server_can_be_followed_by_another_at_once() {
+fn a_new_server_can_bind_the_port_of_a_dropped_server() {
     let first = TcpStoreServer::bind("", 0).unwrap();
     let port = first.port();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();

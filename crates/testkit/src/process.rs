@@ -155,12 +155,12 @@ impl Lines {
     /// Waits until `take` returns a value, at most [`WAIT_TIMEOUT`].
     fn wait_for<T>(&self, mut take: impl FnMut(&Printed) -> Option<T>) -> Option<T> {
         let mut taken = None;
-        let waits = |printed: &mut Printed| {
+        let is_missing = |printed: &mut Printed| {
             taken = take(printed);
             taken.is_none()
         };
         let printed = self.shared.read.lock().unwrap();
-        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, waits).unwrap());
+        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, is_missing).unwrap());
         taken
     }
 }

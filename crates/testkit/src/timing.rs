@@ -16,12 +16,12 @@ pub fn fails_in_time<T: Debug, E: Display>(timeout: Duration, call: impl FnOnce(
     fails_within(timeout, (timeout / 20).max(Duration::from_millis(100)), call)
 }
 
-/// Like [`fails_in_time`], but at most `late` after the timeout: for calls that have much to compute, which an unoptimized build
+/// Like [`fails_in_time`], but at most `max_late` after the timeout: for calls that have much to compute, which an unoptimized build
 /// does slowly.
 #[track_caller]
 pub fn fails_within<T: Debug, E: Display>(
     timeout: Duration,
-    late: Duration,
+    max_late: Duration,
     call: impl FnOnce() -> Result<T, E>,
 ) -> E {
     let (start, before) = (Instant::now(), run_delays());
@@ -36,7 +36,7 @@ pub fn fails_within<T: Debug, E: Display>(
     };
     assert!(took >= timeout, "took {took:?} with {timeout:?}: {error}");
     assert!(
-        took.saturating_sub(delay) <= timeout + late,
+        took.saturating_sub(delay) <= timeout + max_late,
         "took {took:?}, {delay:?} not running, with {timeout:?}: {error}"
     );
     error

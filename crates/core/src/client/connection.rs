@@ -30,9 +30,9 @@ pub(super) struct Connection<I: Io> {
     pub(super) is_repeatable: bool,
     /// When sends and receives fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
-    is_greeted: bool,
+    is_handshake_done: bool,
     /// Whether the server behind this connection was compared with the one that is known.
-    pub(super) is_recognized: bool,
+    pub(super) is_verified: bool,
     ack: Ack,
     nonce: u32,
 }
@@ -48,25 +48,25 @@ pub(super) enum Ack {
 
 /// How an exchange failed.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(super) enum RequestError {
     /// The connection is gone, or silent at the deadline. `sent`: whether any byte of the request may have left.
     Lost { fault: ConnectionFault, sent: bool },
     /// The server sent something that is not the protocol.
     Violation(WireError),
 }
 
-impl Broken {
+impl RequestError {
     /// The same failure, of a step before which (or after which) the request itself was sent.
-    pub(super) fn with_sent(self, sent: bool) -> Broken {
+    pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
-            Broken::Lost { fault, .. } => Broken::Lost { fault, sent },
+            RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
             other => other,
         }
     }
 
     /// Whether the connection was lost in this way.
-    pub(super) fn is(&self, how: ConnectionFault) -> bool {
-        matches!(self, Broken::Lost { fault, .. } if *fault == how)
+    pub(super) fn is(&self, expected: ConnectionFault) -> bool {
+        matches!(self, RequestError::Lost { fault, .. } if *fault == expected)
     }
 }
 
@@ -91,10 +91,10 @@ impl<I: Io> Connection<I> {
         address: &I::Address,
         ack: Ack,
         deadline: &Deadline,
-    ) -> Result<Connection<I>, Broken> {
+    ) -> Result<Connection<I>, RequestError> {
         let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
         let mut connection = Connection {
-            stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
+            stream: connected.map_err(|fault| RequestError::Lost { fault, sent: false })?,
             io: Arc::clone(io),
             limits: Arc::clone(limits),
             decoder: ReplyDecoder::default(),
@@ -105,8 +105,8 @@ impl<I: Io> Connection<I> {
             user_timeout: None,
             is_repeatable: true,
             deadline: deadline.clone(),
-            is_greeted: false,
-            is_recognized: false,
+            is_handshake_done: false,
+            is_verified: false,
             ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
         };
@@ -118,12 +118,12 @@ impl<I: Io> Connection<I> {
     /// Sends what was queued, and waits until the handshake is done.
     ///
     /// `on_silence` is called once per second while the server has accepted the connection and not answered.
-    pub(super) async fn greet(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+    pub(super) async fn handshake(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         self.send().await?;
-        if !self.is_greeted {
+        if !self.is_handshake_done {
             self.await_input(on_silence).await?;
             self.receive_ack().await?;
-            self.is_greeted = true;
+            self.is_handshake_done = true;
         }
         Ok(())
     }
@@ -138,18 +138,18 @@ impl<I: Io> Connection<I> {
         &mut self,
         was_ours: bool,
         on_silence: Report<'_>,
-    ) -> Result<Option<String>, Broken> {
+    ) -> Result<Option<String>, RequestError> {
         let get = Request::Get { key: SERVER_KEY };
         let is_read_ahead = was_ours && self.ack == Ack::Ping;
         self.queue_identify();
         if is_read_ahead {
             self.queue(&get);
         }
-        self.greet(on_silence).await?;
+        self.handshake(on_silence).await?;
         let is_ours = self.receive(ReplyKind::Checked).await? == Reply::Checked(true);
         let identity = match is_read_ahead {
             true => self.receive(ReplyKind::Value).await?,
-            false if is_ours => self.exchange(&get).await?,
+            false if is_ours => self.request(&get).await?,
             false => return Ok(None),
         };
         match identity {
@@ -166,12 +166,12 @@ impl<I: Io> Connection<I> {
     }
 
     /// Waits for the first bytes from the server.
-    async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+    async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         loop {
             let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
             match self.read_more(&interval).await {
-                Err(broken)
-                    if broken.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
+                Err(error)
+                    if error.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
                 {
                     on_silence(&ConnectionFault::Silent);
                 }
@@ -197,14 +197,14 @@ impl<I: Io> Connection<I> {
     }
 
     /// Sends what was queued.
-    pub(super) async fn send(&mut self) -> Result<(), Broken> {
+    pub(super) async fn send(&mut self) -> Result<(), RequestError> {
         self.choose_user_timeout();
         let mut sent = 0;
         while sent < self.out.len() {
             match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
                 // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
-                Err(fault) => return Err(Broken::Lost { fault, sent: sent > 0 }),
+                Err(fault) => return Err(RequestError::Lost { fault, sent: sent > 0 }),
             }
         }
         self.out.clear();
@@ -217,51 +217,51 @@ impl<I: Io> Connection<I> {
     /// after the other looks the same.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
-        let is_brief = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
-        let wanted = if is_brief { limits.client_user_timeout } else { limits.user_timeout };
-        if self.user_timeout != Some(wanted) {
-            self.io.set_user_timeout(&self.stream, wanted);
-            self.user_timeout = Some(wanted);
+        let is_small = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let timeout = if is_small { limits.client_user_timeout } else { limits.user_timeout };
+        if self.user_timeout != Some(timeout) {
+            self.io.set_user_timeout(&self.stream, timeout);
+            self.user_timeout = Some(timeout);
         }
     }
 
     /// Returns the next reply, which must be of this kind.
-    pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, Broken> {
+    pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, RequestError> {
         loop {
             let mut input = &self.input[self.at..self.end];
-            let offered = input.len();
+            let available = input.len();
             let reply = self.decoder.next(kind, &mut input, &self.limits);
-            self.at += offered - input.len();
+            self.at += available - input.len();
             match reply {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => self.read_more(&self.deadline.clone()).await?,
-                Err(error) => return Err(Broken::Violation(error)),
+                Err(error) => return Err(RequestError::Violation(error)),
             }
         }
     }
 
     /// Reads the reply to the last [`Connection::queue_ack`].
-    async fn receive_ack(&mut self) -> Result<(), Broken> {
+    async fn receive_ack(&mut self) -> Result<(), RequestError> {
         if self.ack == Ack::Check {
             return self.receive(ReplyKind::Checked).await.map(drop);
         }
         match self.receive(ReplyKind::Nonce).await? {
             Reply::Nonce(found) if found != self.nonce => {
-                Err(Broken::Violation(WireError::WrongNonce { found }))
+                Err(RequestError::Violation(WireError::WrongNonce { found }))
             }
             _ => Ok(()),
         }
     }
 
     /// Sends what was queued, and waits until the server has handled it.
-    pub(super) async fn acknowledge(&mut self) -> Result<(), Broken> {
+    pub(super) async fn acknowledge(&mut self) -> Result<(), RequestError> {
         self.queue_ack();
         self.send().await?;
         self.receive_ack().await
     }
 
     /// Sends one request and reads its reply.
-    pub(super) async fn exchange(&mut self, request: &Request<'_>) -> Result<Reply, Broken> {
+    pub(super) async fn request(&mut self, request: &Request<'_>) -> Result<Reply, RequestError> {
         let kind = request.reply_kind().expect("only requests that have a reply are exchanged");
         self.queue(request);
         self.send().await?;
@@ -269,7 +269,7 @@ impl<I: Io> Connection<I> {
     }
 
     /// Of each key, whether it is there.
-    pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, Broken> {
+    pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, RequestError> {
         for key in keys {
             self.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
         }
@@ -282,14 +282,14 @@ impl<I: Io> Connection<I> {
     }
 
     /// All bytes received so far are decoded; reads more.
-    async fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
-        let room = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
+    async fn read_more(&mut self, deadline: &Deadline) -> Result<(), RequestError> {
+        let read_len = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
         (self.at, self.end) = (0, 0);
-        if self.input.len() != room {
-            self.input = vec![0; room];
+        if self.input.len() != read_len {
+            self.input = vec![0; read_len];
         }
         let read = self.io.read(&mut self.stream, &mut self.input, deadline).await;
-        self.end = read.map_err(|fault| Broken::Lost { fault, sent: true })?;
+        self.end = read.map_err(|fault| RequestError::Lost { fault, sent: true })?;
         Ok(())
     }
 

@@ -56,10 +56,10 @@ impl Deadline {
         Deadline { at, ..self.clone() }
     }
 
-    /// This deadline, or `most` after `now` if that is earlier.
-    pub fn or_after(&self, now: Duration, most: Duration) -> Deadline {
-        let soon = now.saturating_add(most);
-        Deadline { at: Some(self.at.map_or(soon, |at| at.min(soon))), ..self.clone() }
+    /// This deadline, or `max` after `now` if that is earlier.
+    pub fn or_after(&self, now: Duration, max: Duration) -> Deadline {
+        let limit = now.saturating_add(max);
+        Deadline { at: Some(self.at.map_or(limit, |at| at.min(limit))), ..self.clone() }
     }
 
     /// What is left: `None` for without end, zero if the deadline has passed or was cancelled.
@@ -103,20 +103,20 @@ impl Deadline {
 #[derive(Debug)]
 pub struct Backoff {
     next: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Pauses from `first` to `most`.
-    pub fn new(first: Duration, most: Duration) -> Backoff {
-        Backoff { next: first, most }
+    /// Pauses from `first` to `max`.
+    pub fn new(first: Duration, max: Duration) -> Backoff {
+        Backoff { next: first, max }
     }
 
     /// The next pause.
     pub fn pause(&mut self, random: u32) -> Duration {
-        let whole = self.next;
-        self.next = (whole * 2).min(self.most);
-        whole / 2 + whole * (random % 1024) / 2048
+        let interval = self.next;
+        self.next = (interval * 2).min(self.max);
+        interval / 2 + interval * (random % 1024) / 2048
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_000);
 
     #[test]
-    fn a_timeout_that_the_clock_cannot_hold_is_never() {
+    fn a_timeout_beyond_the_range_of_the_clock_never_passes() {
         for timeout in [None, Some(Duration::MAX)] {
             let deadline = Deadline::after(NOW, timeout);
             assert_eq!((deadline.left(NOW), deadline.grace(NOW).left(NOW)), (None, None));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_is_within_5_percent_or_100_milliseconds() {
+    fn the_grace_ends_within_5_percent_or_100_ms_of_the_timeout() {
         for millis in [0, 1, 1_000, 10_000, 300_000] {
             let timeout = Duration::from_millis(millis);
             let end = NOW + timeout;
@@ -160,12 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_their_most_and_stay_within_half() {
+    fn pauses_double_up_to_the_maximum_and_are_at_least_half_as_long() {
         for random in [0, 511, u32::MAX] {
             let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
-            for whole in [10, 20, 40, 40, 40] {
-                let (pause, whole) = (backoff.pause(random), Duration::from_millis(whole));
-                assert!(pause >= whole / 2 && pause <= whole, "{pause:?} of {whole:?}");
+            for millis in [10, 20, 40, 40, 40] {
+                let (pause, interval) = (backoff.pause(random), Duration::from_millis(millis));
+                assert!(pause >= interval / 2 && pause <= interval, "{pause:?} of {interval:?}");
             }
         }
     }

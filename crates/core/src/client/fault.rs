@@ -49,7 +49,7 @@ pub enum Failure {
         /// What was to be added.
         delta: i64,
         /// What is held.
-        held: Value,
+        value: Value,
     },
 }
 
@@ -88,7 +88,7 @@ pub enum Oversized {
     /// What was to be appended to a value.
     Append {
         /// How many bytes the value has.
-        held: usize,
+        current_len: usize,
     },
     /// The number of keys in one call.
     Keys,
@@ -158,13 +158,13 @@ pub enum ConnectionFault {
     NoRoute,
     /// The connection attempt timed out.
     #[error("no answer to the connection attempt")]
-    Unanswered,
+    ConnectTimeout,
     /// The machine is up, but no process listens on the port.
     #[error("connection refused (nothing listens there)")]
     Refused,
     /// The server's machine stopped acknowledging what was sent.
     #[error("no sign of life from the server's machine (cut off, or gone)")]
-    Vanished,
+    Unacknowledged,
     /// The server closed or reset the connection.
     #[error("the server closed the connection")]
     Closed,
@@ -188,13 +188,13 @@ impl ConnectionFault {
             ConnectionFault::System(_) => {
                 "check the host and the port of the endpoint, and this machine's network"
             }
-            ConnectionFault::NoRoute | ConnectionFault::Unanswered => {
+            ConnectionFault::NoRoute | ConnectionFault::ConnectTimeout => {
                 "check that the machine is up, and that no firewall blocks the port"
             }
             ConnectionFault::Refused => {
                 "check that the node or server that hosts the store is up, and listens on more than 127.0.0.1"
             }
-            ConnectionFault::Vanished => "check that the machine is up, and connected to the network",
+            ConnectionFault::Unacknowledged => "check that the machine is up, and connected to the network",
             ConnectionFault::Closed => {
                 "check that the server is a TCPStore; a TLS server closes the connection like this, and a store server logs why"
             }
@@ -213,7 +213,7 @@ impl From<&io::Error> for ConnectionFault {
         match error.kind() {
             ErrorKind::ConnectionRefused => ConnectionFault::Refused,
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectionFault::Closed,
-            ErrorKind::TimedOut => ConnectionFault::Unanswered,
+            ErrorKind::TimedOut => ConnectionFault::ConnectTimeout,
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => ConnectionFault::NoRoute,
             _ => ConnectionFault::System(error.to_string()),
         }
@@ -225,23 +225,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_system_are_told_apart() {
+    fn io_errors_become_distinct_faults() {
         for (kind, fault) in [
             (ErrorKind::ConnectionRefused, ConnectionFault::Refused),
             (ErrorKind::ConnectionReset, ConnectionFault::Closed),
             (ErrorKind::BrokenPipe, ConnectionFault::Closed),
-            (ErrorKind::TimedOut, ConnectionFault::Unanswered),
+            (ErrorKind::TimedOut, ConnectionFault::ConnectTimeout),
             (ErrorKind::HostUnreachable, ConnectionFault::NoRoute),
             (ErrorKind::NetworkUnreachable, ConnectionFault::NoRoute),
         ] {
             assert_eq!(ConnectionFault::from(&io::Error::from(kind)), fault);
         }
-        let other = io::Error::other("too many open files");
-        assert_eq!(ConnectionFault::from(&other), ConnectionFault::System("too many open files".into()));
+        let error = io::Error::other("too many open files");
+        assert_eq!(ConnectionFault::from(&error), ConnectionFault::System("too many open files".into()));
     }
 
     #[test]
-    fn the_most_telling_fault_of_several_addresses_is_the_greatest() {
+    fn the_most_specific_fault_is_the_greatest() {
         let http = ConnectionFault::NotAStore("answered like an HTTP server".into());
         let no_ipv6 = ConnectionFault::System("cannot assign the requested address".into());
         assert!(http > ConnectionFault::Refused && ConnectionFault::Refused > no_ipv6);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Client;
-use super::connection::Broken;
+use super::connection::RequestError;
 use super::deadline::{Backoff, Deadline};
 use super::fault::{Awaited, Failure, Oversized};
 use super::io::Io;
@@ -15,7 +15,7 @@ use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 /// The counter of workers that have joined. Torch's own name for it, without the slash that users' keys have.
 const INIT_KEY: &[u8] = b"init/";
 /// How long the client may take to find out why a request failed.
-const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What became of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,18 +30,18 @@ pub enum Exchange {
 
 impl<I: Io> Client<I> {
     /// One request and its reply.
-    pub async fn exchange(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
-        self.call(request.op(), deadline, async |connection| connection.exchange(&request).await).await
+    pub async fn request(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
+        self.call(request.op(), deadline, async |connection| connection.request(&request).await).await
     }
 
     /// One request whose reply is a number.
-    pub async fn number(&self, request: Request<'_>, deadline: &Deadline) -> Result<i64, Failure> {
-        self.exchange(request, deadline).await.map(number)
+    pub async fn request_number(&self, request: Request<'_>, deadline: &Deadline) -> Result<i64, Failure> {
+        self.request(request, deadline).await.map(number)
     }
 
     /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key; `None` if that is a
     /// queue, which comes and goes.
-    pub async fn acknowledged(
+    pub async fn send_acknowledged(
         &self,
         key: Option<&[u8]>,
         request: Request<'_>,
@@ -59,8 +59,8 @@ impl<I: Io> Client<I> {
     /// Identifies the server if no operation has done so yet.
     pub async fn identify(&self, deadline: &Deadline) -> Result<(), Failure> {
         // Every call identifies the server first.
-        let is_met = self.server().is_met;
-        if is_met { Ok(()) } else { self.call(Op::Ping, deadline, async |_| Ok(())).await }
+        let is_identified = self.server().is_identified;
+        if is_identified { Ok(()) } else { self.call(Op::Ping, deadline, async |_| Ok(())).await }
     }
 
     /// Asks the server for a sign of life.
@@ -99,17 +99,17 @@ impl<I: Io> Client<I> {
 
     /// Adds to the number that a key holds; the sum.
     pub async fn add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64, Failure> {
-        match self.exchange(Request::Add { key, delta }, deadline).await {
+        match self.request(Request::Add { key, delta }, deadline).await {
             Ok(reply) => {
                 self.server().remember(key);
                 Ok(number(reply))
             }
             // Servers close the connection when the value is not a number, and can't say so.
-            Err(failure @ Failure::Indeterminate(_)) => match self.look_at(key, deadline).await {
-                Some(Some(held))
-                    if parse_prefix(&held).and_then(|held| held.checked_add(delta)).is_none() =>
+            Err(failure @ Failure::Indeterminate(_)) => match self.inspect_key(key, deadline).await {
+                Some(Some(value))
+                    if parse_prefix(&value).and_then(|number| number.checked_add(delta)).is_none() =>
                 {
-                    Err(Failure::NotANumber { delta, held })
+                    Err(Failure::NotANumber { delta, value })
                 }
                 _ => Err(failure),
             },
@@ -120,17 +120,17 @@ impl<I: Io> Client<I> {
     /// Appends to the value of a key.
     pub async fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<(), Failure> {
         let request = Request::Append { key, value: value.into() };
-        let failure = match self.acknowledged(Some(key), request, deadline).await {
+        let failure = match self.send_acknowledged(Some(key), request, deadline).await {
             Err(failure @ Failure::Indeterminate(_)) => failure,
             other => return other,
         };
         // Our servers close the connection when the value would be too long, and can't say so.
         let Some(limit) = self.server().value_len() else { return Err(failure) };
-        let held = self.look_at(key, deadline).await;
-        match held.map(|held| held.map_or(0, |held| held.len())) {
+        let stored = self.inspect_key(key, deadline).await;
+        match stored.map(|stored| stored.map_or(0, |stored| stored.len())) {
             // A server that holds more than its limit has another one.
-            Some(held) if held <= limit && held + value.len() > limit => {
-                let what = Oversized::Append { held };
+            Some(current_len) if current_len <= limit && current_len + value.len() > limit => {
+                let what = Oversized::Append { current_len };
                 Err(Failure::TooLarge { what, len: value.len() as u64, limit })
             }
             _ => Err(failure),
@@ -138,15 +138,15 @@ impl<I: Io> Client<I> {
     }
 
     /// What a key holds after a failure, if anything; `None` if that can't be learned within a second.
-    async fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
-        let brief = deadline.or_after(self.io.now(), EXPLAIN_TIMEOUT);
-        let mut connection = self.try_addresses(&brief, &mut |_| {}).await.ok()?;
-        let held = match connection.check_each(&[key]).await.ok()?[..] {
-            [true] => Some(value(connection.exchange(&Request::Get { key }).await.ok()?)),
+    async fn inspect_key(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
+        let diagnosis_deadline = deadline.or_after(self.io.now(), DIAGNOSIS_TIMEOUT);
+        let mut connection = self.try_addresses(&diagnosis_deadline, &mut |_| {}).await.ok()?;
+        let stored = match connection.check_each(&[key]).await.ok()?[..] {
+            [true] => Some(value(connection.request(&Request::Get { key }).await.ok()?)),
             _ => None,
         };
         self.put_back(connection);
-        Some(held)
+        Some(stored)
     }
 
     /// Stores a value if the key holds the expected one; what torch's server answers.
@@ -158,12 +158,12 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
     ) -> Result<Value, Failure> {
         let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
-        let held = value(self.exchange(request, deadline).await?);
+        let stored = value(self.request(request, deadline).await?);
         // An answer that is what was expected may mean that nothing is there.
-        if *held != *expected || expected.is_empty() {
+        if *stored != *expected || expected.is_empty() {
             self.server().remember(key);
         }
-        Ok(held)
+        Ok(stored)
     }
 
     /// Stores a value if the key holds the expected one, and tells the outcomes apart. If the server can't, returns `None` and
@@ -177,19 +177,19 @@ impl<I: Io> Client<I> {
     ) -> Result<Option<Exchange>, Failure> {
         let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
         self.call(Op::CompareSet, deadline, async |connection| {
-            if !self.server().is_capable_of("stored") {
+            if !self.server().has_capability("stored") {
                 return Ok(None);
             }
             connection.queue(&request);
             connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
             connection.send().await?;
-            let held = value(connection.receive(ReplyKind::Value).await?);
-            let stored = connection.receive(ReplyKind::Checked).await?;
-            Ok(Some(match stored {
+            let value = value(connection.receive(ReplyKind::Value).await?);
+            let stored_reply = connection.receive(ReplyKind::Checked).await?;
+            Ok(Some(match stored_reply {
                 Reply::Checked(true) => Exchange::Stored,
                 // The one answer that is not what is held: an equal value that was held would have been replaced.
-                _ if *held == *expected => Exchange::Absent,
-                _ => Exchange::Held(held.to_vec()),
+                _ if *value == *expected => Exchange::Absent,
+                _ => Exchange::Held(value.to_vec()),
             }))
         })
         .await
@@ -198,18 +198,18 @@ impl<I: Io> Client<I> {
     /// Deletes a key; whether it was there.
     pub async fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool, Failure> {
         self.server().forget(key);
-        let mut unanswered = false;
+        let mut has_lost_reply = false;
         let deleted = self
             .call(Op::DeleteKey, deadline, async |connection| {
-                let reply = connection.exchange(&Request::DeleteKey { key }).await;
-                unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
+                let reply = connection.request(&Request::DeleteKey { key }).await;
+                has_lost_reply |= matches!(reply, Err(RequestError::Lost { sent: true, .. }));
                 reply
             })
             .await?;
         // Again: another thread may have seen the key just before it was deleted.
         self.server().forget(key);
         match number(deleted) {
-            0 if unanswered => Err(Failure::Indeterminate(
+            0 if has_lost_reply => Err(Failure::Indeterminate(
                 "the first try got no answer, the second found no such key".into(),
             )),
             deleted => Ok(deleted == 1),
@@ -223,7 +223,7 @@ impl<I: Io> Client<I> {
 
     /// How many workers have joined.
     pub async fn workers(&self, deadline: &Deadline) -> Result<i64, Failure> {
-        let reply = self.exchange(Request::Get { key: INIT_KEY }, deadline).await?;
+        let reply = self.request(Request::Get { key: INIT_KEY }, deadline).await?;
         Ok(parse_prefix(&value(reply)).unwrap_or(0))
     }
 
@@ -243,7 +243,7 @@ impl<I: Io> Client<I> {
             joined = match self.workers(&deadline.grace(self.io.now())).await {
                 // The time is up, and none was left to ask once more.
                 Err(_) if deadline.has_passed(self.io.now()) => joined,
-                answer => answer?,
+                joined => joined?,
             };
         }
         Ok(())

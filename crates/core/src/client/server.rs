@@ -10,13 +10,13 @@ use super::user_key;
 use crate::counted::first_few;
 
 /// Keys that are remembered of a server without a name.
-const MAX_REMEMBERED: usize = 64;
+const MAX_REMEMBERED_KEYS: usize = 64;
 
 /// What a client knows of its server.
 #[derive(Debug, Default)]
 pub struct Server {
     /// Whether the server was identified.
-    pub(super) is_met: bool,
+    pub(super) is_identified: bool,
     /// How the server acknowledges requests that have no reply.
     pub(super) ack: Ack,
     /// Whether the server has answered a request about a queue.
@@ -56,14 +56,14 @@ impl Server {
     }
 
     /// Whether the server says that it has this capability.
-    pub fn is_capable_of(&self, capability: &str) -> bool {
-        let all = self.identity().and_then(|identity| part(identity, "capabilities="));
-        all.is_some_and(|all| all.split(',').any(|one| one == capability))
+    pub fn has_capability(&self, capability: &str) -> bool {
+        let capabilities = self.identity().and_then(|identity| identity_field(identity, "capabilities="));
+        capabilities.is_some_and(|names| names.split(',').any(|name| name == capability))
     }
 
     /// The longest value the server takes, as it says.
     pub fn value_len(&self) -> Option<usize> {
-        self.identity().and_then(|identity| part(identity, "value_len="))?.parse().ok()
+        self.identity().and_then(|identity| identity_field(identity, "value_len="))?.parse().ok()
     }
 
     /// Whether the server is known to have queues. All of ours have.
@@ -81,7 +81,7 @@ impl Server {
         if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
             return;
         }
-        if self.remembered.len() == MAX_REMEMBERED {
+        if self.remembered.len() == MAX_REMEMBERED_KEYS {
             // The first key is often the counter of workers, which no client deletes.
             self.remembered.remove(1);
         }
@@ -100,28 +100,28 @@ impl Server {
 
     /// The keys to look for on a server that was reached again and has this identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
-        match self.is_met && self.is_reconnect && self.identity.is_none() && identity.is_none() {
+        match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),
             false => Vec::new(),
         }
     }
 
     /// Compares a server that was reached with the one that is known. `missing` are the remembered keys that are not there.
-    pub(super) fn meet(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
+    pub(super) fn verify(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
         // Keys that were forgotten while the server was asked were deleted by this client, and are no evidence.
-        let remembered = !self.remembered.is_empty();
+        let had_keys = !self.remembered.is_empty();
         missing.iter().for_each(|key| self.forget(key));
-        let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
+        let instance = |identity: &str| identity_field(identity, "instance=").unwrap_or(identity).to_owned();
         let evidence = match (self.identity(), identity.as_deref()) {
             _ if self.reset.is_some() => return,
-            _ if !self.is_met => None,
+            _ if !self.is_identified => None,
             (Some(before), Some(now)) if instance(before) == instance(now) => None,
             (Some(before), Some(now)) => {
                 Some(format!("it was instance {}, now it is {}", instance(before), instance(now)))
             }
             (Some(_), None) => Some("it was a rallypoint server and is none now".into()),
             (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
-            (None, None) if remembered && self.remembered.is_empty() => {
+            (None, None) if had_keys && self.remembered.is_empty() => {
                 let names = first_few(missing.iter().map(|key| user_key(key)));
                 Some(format!("none of the keys seen before is there: {names}"))
             }
@@ -139,7 +139,7 @@ impl Server {
             }
             (None, _) => {}
         }
-        self.is_met = true;
+        self.is_identified = true;
         self.identity = identity;
         // Our own servers have PING. One that closed a connection on PING did so for another reason.
         if self.identity.is_some() {
@@ -149,27 +149,27 @@ impl Server {
 }
 
 /// One part of what a server says of itself.
-fn part<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
-    identity.split(' ').find_map(|part| part.strip_prefix(name))
+fn identity_field<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
+    identity.split(' ').find_map(|field| field.strip_prefix(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ours(instance: &str) -> Option<String> {
+    fn identity(instance: &str) -> Option<String> {
         Some(format!("version=1 instance={instance} capabilities=in-order,stored"))
     }
 
-    fn numbered(n: usize) -> Vec<u8> {
+    fn key(n: usize) -> Vec<u8> {
         format!("/{n}").into_bytes()
     }
 
     /// A server without a name that has this many keys.
-    fn nameless(keys: usize) -> Server {
+    fn torch_server(keys: usize) -> Server {
         let mut server = Server::default();
-        server.meet(None, &[]);
-        (0..keys).for_each(|n| server.remember(&numbered(n)));
+        server.verify(None, &[]);
+        (0..keys).for_each(|n| server.remember(&key(n)));
         server
     }
 
@@ -177,34 +177,34 @@ mod tests {
     fn reconnect_to_empty(server: &mut Server) {
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        server.meet(None, &checked);
+        server.verify(None, &checked);
     }
 
     #[test]
-    fn a_server_with_a_name_is_known_by_its_instance_alone() {
+    fn a_server_with_an_identity_is_recognized_by_its_instance_alone() {
         let mut server = Server::default();
-        server.meet(ours("a"), &[]);
+        server.verify(identity("a"), &[]);
         server.remember(b"/k");
         server.connection_lost();
-        assert!(server.keys_to_check(ours("a").as_deref()).is_empty());
-        server.meet(Some("version=2 instance=a capabilities=in-order value_len=77".into()), &[]);
+        assert!(server.keys_to_check(identity("a").as_deref()).is_empty());
+        server.verify(Some("version=2 instance=a capabilities=in-order value_len=77".into()), &[]);
         assert_eq!((server.reset(), server.value_len()), (None, Some(77)));
-        assert!(server.is_capable_of("in-order") && !server.is_capable_of("stored"));
-        assert!(!server.is_capable_of("order"));
-        server.meet(ours("b"), &[]);
+        assert!(server.has_capability("in-order") && !server.has_capability("stored"));
+        assert!(!server.has_capability("order"));
+        server.verify(identity("b"), &[]);
         assert_eq!(server.reset(), Some("it was instance a, now it is b"));
         assert_eq!(server.identity(), Some("version=2 instance=a capabilities=in-order value_len=77"));
     }
 
     #[test]
-    fn a_server_without_a_name_is_known_by_any_key_that_is_left() {
-        let mut server = nameless(100);
-        server.forget(&numbered(99));
+    fn a_server_without_an_identity_is_recognized_by_any_remaining_key() {
+        let mut server = torch_server(100);
+        server.forget(&key(99));
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        assert_eq!(checked, std::iter::once(0).chain(37..99).map(numbered).collect::<Vec<_>>());
+        assert_eq!(checked, std::iter::once(0).chain(37..99).map(key).collect::<Vec<_>>());
         // Those that are not there are forgotten.
-        server.meet(None, &checked[1..]);
+        server.verify(None, &checked[1..]);
         assert_eq!(server.reset(), None);
         server.remember(b"/k");
         reconnect_to_empty(&mut server);
@@ -212,29 +212,29 @@ mod tests {
     }
 
     #[test]
-    fn a_further_connection_is_no_reconnect() {
-        let mut server = nameless(3);
+    fn a_second_connection_is_not_a_reconnect() {
+        let mut server = torch_server(3);
         assert!(server.keys_to_check(None).is_empty());
-        server.meet(None, &[]);
+        server.verify(None, &[]);
         assert_eq!(server.reset(), None);
     }
 
     #[test]
-    fn keys_deleted_while_they_were_looked_for_are_no_evidence() {
-        let mut server = nameless(1);
+    fn keys_deleted_during_the_check_are_no_evidence_of_a_reset() {
+        let mut server = torch_server(1);
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        server.forget(&numbered(0));
-        server.meet(None, &checked);
+        server.forget(&key(0));
+        server.verify(None, &checked);
         assert_eq!(server.reset(), None);
     }
 
     #[test]
-    fn a_client_that_continues_counts_the_servers_it_has_met() {
+    fn a_client_that_continues_counts_one_generation_per_reset() {
         let mut server = Server::new(OnReset::Continue);
-        for (n, identity) in [ours("a"), ours("b"), None].into_iter().enumerate() {
-            server.meet(identity.clone(), &[]);
-            assert_eq!((server.generation(), server.identity()), (n as u64, identity.as_deref()));
+        for (n, found) in [identity("a"), identity("b"), None].into_iter().enumerate() {
+            server.verify(found.clone(), &[]);
+            assert_eq!((server.generation(), server.identity()), (n as u64, found.as_deref()));
         }
         server.remember(b"/k");
         reconnect_to_empty(&mut server);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rallypoint_core::Limits;
 use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, OnReset};
 
-use crate::server::{Act, Model, Served};
+use crate::server::{Behavior, Model, Response};
 
 /// What is at an address.
 pub(crate) enum Host {
@@ -19,16 +19,16 @@ pub(crate) enum Host {
     /// Connections are accepted, and closed when the first byte arrives.
     Closes,
     /// Connections are accepted, and answered with these bytes.
-    Says(Vec<u8>),
+    Sends(Vec<u8>),
     /// A store.
     Store(Box<Model>),
 }
 
 /// What happens at a moment, whatever the client does.
-type Event = Box<dyn FnOnce(&mut World)>;
+type Event = Box<dyn FnOnce(&mut NetState)>;
 
 /// Everything behind the client's sockets.
-pub(crate) struct World {
+pub(crate) struct NetState {
     pub(crate) now: Duration,
     pub(crate) hosts: Vec<Host>,
     /// Whether packets pass. While they don't, what is sent is lost with its connection.
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     /// The user timeouts that were set, in order.
     pub(crate) user_timeouts: Vec<Duration>,
-    pub(crate) resolves: bool,
+    pub(crate) is_resolvable: bool,
     events: Vec<(Duration, Event)>,
     /// How long a packet travels.
     pub(crate) latency: Duration,
@@ -90,7 +90,7 @@ pub(crate) struct Connection {
 }
 
 #[derive(Clone)]
-pub(crate) struct Net(pub(crate) Rc<RefCell<World>>);
+pub(crate) struct Net(pub(crate) Rc<RefCell<NetState>>);
 
 impl std::fmt::Debug for Net {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,10 +107,10 @@ pub(crate) struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut world = self.net.0.borrow_mut();
-        world.connections[self.id].is_dropped = true;
-        let host = world.connections[self.id].host;
-        if let Host::Store(model) = &mut world.hosts[host] {
+        let mut state = self.net.0.borrow_mut();
+        state.connections[self.id].is_dropped = true;
+        let host = state.connections[self.id].host;
+        if let Host::Store(model) = &mut state.hosts[host] {
             model.disconnect(self.id);
         }
     }
@@ -119,14 +119,14 @@ impl Drop for Stream {
 impl Net {
     /// A network with these addresses.
     pub(crate) fn new(hosts: Vec<Host>) -> Net {
-        Net(Rc::new(RefCell::new(World {
+        Net(Rc::new(RefCell::new(NetState {
             now: Duration::from_secs(1_000_000),
             hosts,
             is_cut: false,
             is_stopped: false,
             connections: Vec::new(),
             user_timeouts: Vec::new(),
-            resolves: true,
+            is_resolvable: true,
             events: Vec::new(),
             latency: Duration::from_micros(50),
             bad_link: None,
@@ -151,38 +151,38 @@ impl Net {
     }
 
     /// Lets something happen later.
-    pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut World) + 'static) {
-        let mut world = self.0.borrow_mut();
-        let at = world.now + delay;
-        world.events.push((at, Box::new(event)));
+    pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut NetState) + 'static) {
+        let mut state = self.0.borrow_mut();
+        let at = state.now + delay;
+        state.events.push((at, Box::new(event)));
     }
 
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut NetState) -> T) -> T {
         change(&mut self.0.borrow_mut())
     }
 
     /// Lets time pass.
-    pub(crate) fn pass(&self, time: Duration) {
+    pub(crate) fn advance_clock(&self, time: Duration) {
         let until = self.now() + time;
-        while self.0.borrow_mut().advance(until) {}
+        while self.0.borrow_mut().run_next_event(until) {}
         self.0.borrow_mut().now = until;
     }
 
     /// The store at the first address.
-    pub(crate) fn model<T>(&self, look: impl FnOnce(&mut Model) -> T) -> T {
-        self.change(|world| look(world.model()))
+    pub(crate) fn model<T>(&self, access: impl FnOnce(&mut Model) -> T) -> T {
+        self.change(|state| access(state.model()))
     }
 
     /// Waits until `is_ready`, an arrival or the deadline.
-    fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut World) -> Option<Poll>) -> Option<Poll> {
+    fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut NetState) -> Option<Poll>) -> Option<Poll> {
         loop {
-            let mut world = self.0.borrow_mut();
-            let next = match poll(&mut world) {
+            let mut state = self.0.borrow_mut();
+            let next = match poll(&mut state) {
                 Some(Poll::Later(at)) => Some(at),
                 Some(ready) => return Some(ready),
                 None => None,
             };
-            let now = world.now;
+            let now = state.now;
             let left = deadline.left(now);
             if left == Some(Duration::ZERO) {
                 return None;
@@ -191,10 +191,10 @@ impl Net {
             let end = match (next, until) {
                 (Some(next), Some(until)) => next.min(until),
                 (Some(end), None) | (None, Some(end)) => end,
-                (None, None) => world.next_event().expect("the client would wait for ever"),
+                (None, None) => state.next_event().expect("the client would wait for ever"),
             };
-            if !world.advance(end) {
-                world.now = end;
+            if !state.run_next_event(end) {
+                state.now = end;
             }
         }
     }
@@ -206,7 +206,7 @@ enum Poll {
     Ready(Result<usize, ConnectionFault>),
 }
 
-impl World {
+impl NetState {
     pub(crate) fn model(&mut self) -> &mut Model {
         match &mut self.hosts[0] {
             Host::Store(model) => model,
@@ -216,11 +216,11 @@ impl World {
 
     /// Another client sets a key of the store.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
-        let mut served = Vec::new();
+        let mut responses = Vec::new();
         let model = self.model();
         model.values.insert(key.into(), value.into());
-        model.wake(&mut served);
-        self.deliver(served);
+        model.wake(&mut responses);
+        self.deliver(responses);
     }
 
     pub(crate) fn is_dropped(&self, id: usize) -> bool {
@@ -262,12 +262,12 @@ impl World {
     }
 
     /// Runs the next event that is due by `end`; whether there was one.
-    fn advance(&mut self, end: Duration) -> bool {
+    fn run_next_event(&mut self, end: Duration) -> bool {
         let due = self.next_event().filter(|at| *at <= end);
         let Some(at) = due else { return false };
         self.now = self.now.max(at);
-        let place = self.events.iter().position(|(time, _)| *time == at).unwrap();
-        let (_, event) = self.events.remove(place);
+        let index = self.events.iter().position(|(time, _)| *time == at).unwrap();
+        let (_, event) = self.events.remove(index);
         event(self);
         true
     }
@@ -286,38 +286,38 @@ impl World {
         let connection = &mut self.connections[id];
         match &mut self.hosts[connection.host] {
             Host::Refuses | Host::Unreachable | Host::Closes => connection.closed_at = Some(now + latency),
-            Host::Says(reply) if reply.is_empty() => {}
-            Host::Says(reply) => connection.inbound.push_back((now + latency, std::mem::take(reply))),
+            Host::Sends(reply) if reply.is_empty() => {}
+            Host::Sends(reply) => connection.inbound.push_back((now + latency, std::mem::take(reply))),
             Host::Store(model) => {
-                let served = model.receive(id, bytes);
-                self.deliver(served);
+                let responses = model.receive(id, bytes);
+                self.deliver(responses);
             }
         }
     }
 
-    fn deliver(&mut self, served: Vec<Served>) {
+    fn deliver(&mut self, responses: Vec<Response>) {
         let (at, latency) = (self.now + self.round_trip(), self.latency);
-        for Served { to, act, reply } in served {
+        for Response { to, behavior, reply } in responses {
             let connection = &mut self.connections[to];
             let at = connection.inbound.back().map_or(at, |(last, _)| at.max(*last));
-            match act {
-                Act::Refuse | Act::Close => connection.closed_at = Some(at),
-                Act::Ignore => {}
-                Act::Say(bytes) => connection.inbound.push_back((at, bytes)),
-                Act::Cut(len) => {
+            match behavior {
+                Behavior::Refuse | Behavior::Close => connection.closed_at = Some(at),
+                Behavior::Ignore => {}
+                Behavior::Send(bytes) => connection.inbound.push_back((at, bytes)),
+                Behavior::Truncate(len) => {
                     connection.inbound.push_back((at, reply[..len.min(reply.len())].to_vec()));
                     connection.closed_at = Some(at + latency);
                 }
-                Act::Twice => {
+                Behavior::Duplicate => {
                     connection.inbound.push_back((at, reply.clone()));
                     connection.inbound.push_back((at + Duration::from_millis(3), reply));
                 }
-                Act::Drip(pause) => {
+                Behavior::SplitBytes(pause) => {
                     for (n, byte) in reply.into_iter().enumerate() {
                         connection.inbound.push_back((at + pause * (n as u32 + 1), vec![byte]));
                     }
                 }
-                Act::Answer => connection.inbound.push_back((at, reply)),
+                Behavior::Reply => connection.inbound.push_back((at, reply)),
             }
             connection.inbound.retain(|(_, bytes)| !bytes.is_empty());
         }
@@ -327,7 +327,7 @@ impl World {
         let now = self.now;
         let is_cut = self.is_cut;
         let connection = &mut self.connections[id];
-        let breaks = connection.breaks_at;
+        let breaks_at = connection.breaks_at;
         if let Some((at, bytes)) = connection.inbound.front_mut().filter(|_| !is_cut) {
             if *at > now {
                 return Some(Poll::Later(*at));
@@ -340,9 +340,9 @@ impl World {
             }
             return Some(Poll::Ready(Ok(len)));
         }
-        match (connection.closed_at.filter(|_| !is_cut), breaks) {
+        match (connection.closed_at.filter(|_| !is_cut), breaks_at) {
             (Some(at), _) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Closed))),
-            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Vanished))),
+            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Unacknowledged))),
             (Some(at), _) | (None, Some(at)) => Some(Poll::Later(at)),
             (None, None) => None,
         }
@@ -362,8 +362,8 @@ impl Io for Net {
     }
 
     async fn resolve(&self, deadline: &Deadline) -> Result<Vec<usize>, ConnectionFault> {
-        let (count, resolves) = self.change(|world| (world.hosts.len(), world.resolves));
-        if resolves {
+        let (count, is_resolvable) = self.change(|state| (state.hosts.len(), state.is_resolvable));
+        if is_resolvable {
             return Ok((0..count).collect());
         }
         let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
@@ -372,41 +372,41 @@ impl Io for Net {
     }
 
     async fn connect(&self, address: &usize, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
-        let (is_lost, is_refused, round_trip) = self.change(|world| {
-            let host = &world.hosts[*address];
+        let (is_lost, is_refused, round_trip) = self.change(|state| {
+            let host = &state.hosts[*address];
             let (is_lost, is_refused) =
-                (world.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses));
+                (state.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses));
             (
                 is_lost,
                 is_refused,
-                if world.bad_link.is_some() { world.round_trip() } else { 2 * world.latency },
+                if state.bad_link.is_some() { state.round_trip() } else { 2 * state.latency },
             )
         });
         if is_lost || deadline.left(self.now()).is_some_and(|left| left < round_trip) {
             self.sleep(deadline).await;
-            return Err(ConnectionFault::Unanswered);
+            return Err(ConnectionFault::ConnectTimeout);
         }
-        self.pass(round_trip);
+        self.advance_clock(round_trip);
         if is_refused {
             return Err(ConnectionFault::Refused);
         }
-        let id = self.change(|world| {
-            world.connections.push(Connection { host: *address, ..Connection::default() });
-            world.connections.len() - 1
+        let id = self.change(|state| {
+            state.connections.push(Connection { host: *address, ..Connection::default() });
+            state.connections.len() - 1
         });
         Ok(Stream { net: self.clone(), id, user_timeout: Duration::MAX.into() })
     }
 
     async fn write(&self, stream: &mut Stream, bytes: &[u8], _: &Deadline) -> Result<usize, ConnectionFault> {
-        self.change(|world| {
-            let (now, connection) = (world.now, &mut world.connections[stream.id]);
+        self.change(|state| {
+            let (now, connection) = (state.now, &mut state.connections[stream.id]);
             if connection.closed_at.is_some_and(|at| at <= now) {
                 return Err(ConnectionFault::Closed);
             }
-            if world.is_cut {
+            if state.is_cut {
                 connection.breaks_at.get_or_insert(now.saturating_add(stream.user_timeout.get()));
             } else {
-                world.serve(stream.id, bytes);
+                state.serve(stream.id, bytes);
             }
             Ok(bytes.len())
         })
@@ -418,7 +418,7 @@ impl Io for Net {
         buffer: &mut [u8],
         deadline: &Deadline,
     ) -> Result<usize, ConnectionFault> {
-        match self.wait(deadline, |world| world.poll_read(stream.id, buffer)) {
+        match self.wait(deadline, |state| state.poll_read(stream.id, buffer)) {
             Some(Poll::Ready(read)) => read,
             _ => Err(ConnectionFault::Silent),
         }
@@ -429,15 +429,15 @@ impl Io for Net {
     }
 
     fn is_quiet(&self, stream: &Stream) -> bool {
-        self.change(|world| {
-            let (now, connection) = (world.now, &world.connections[stream.id]);
-            let has_come = connection.inbound.front().is_some_and(|(at, _)| *at <= now);
-            !has_come && connection.closed_at.is_none_or(|at| at > now)
+        self.change(|state| {
+            let (now, connection) = (state.now, &state.connections[stream.id]);
+            let has_input = connection.inbound.front().is_some_and(|(at, _)| *at <= now);
+            !has_input && connection.closed_at.is_none_or(|at| at > now)
         })
     }
 
     fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
         stream.user_timeout.set(timeout);
-        self.change(|world| world.user_timeouts.push(timeout));
+        self.change(|state| state.user_timeouts.push(timeout));
     }
 }

@@ -9,7 +9,7 @@ use rallypoint_core::Limits;
 use rallypoint_core::record::{Parsed, Record, Table};
 
 use super::Call;
-use super::place::{Locked, Place, identity};
+use super::lock::{Locked, StoreFile, identity};
 use crate::deadline::now;
 use crate::error::{FileFault, Result, StoreError};
 
@@ -28,7 +28,7 @@ pub(super) struct View {
     /// be given to the next one.
     file: Option<(Arc<File>, (u64, u64))>,
     /// Whether this instance is counted in this file.
-    pub(super) joined: bool,
+    pub(super) is_counted: bool,
 }
 
 impl View {
@@ -38,16 +38,16 @@ impl View {
     }
 
     /// How many bytes behind the last whole record are no record yet.
-    pub(super) fn torn(&self) -> u64 {
+    pub(super) fn torn_len(&self) -> u64 {
         self.len - self.end
     }
 
     /// Whether everything in this file is known already. Records are only ever put at the end, so its length tells.
-    pub(super) fn covers(&self, metadata: &Metadata) -> bool {
-        self.is_of(metadata) && self.end == metadata.len()
+    pub(super) fn is_current(&self, metadata: &Metadata) -> bool {
+        self.is_same_file(metadata) && self.end == metadata.len()
     }
 
-    pub(super) fn is_of(&self, metadata: &Metadata) -> bool {
+    pub(super) fn is_same_file(&self, metadata: &Metadata) -> bool {
         self.file.as_ref().is_some_and(|(_, known)| *known == identity(metadata))
     }
 
@@ -55,14 +55,14 @@ impl View {
     pub(super) fn refresh(
         &mut self,
         locked: &Locked,
-        place: &Place,
+        file: &StoreFile,
         limits: &Limits,
         call: &Call,
     ) -> Result<()> {
         // The last look of a call is at its deadline.
         let deadline = call.deadline.grace(now());
         let metadata = &locked.metadata;
-        if !self.is_of(metadata) || metadata.len() < self.end {
+        if !self.is_same_file(metadata) || metadata.len() < self.end {
             *self = View { file: Some((Arc::clone(&locked.file), identity(metadata))), ..View::default() };
         }
         self.len = metadata.len();
@@ -70,20 +70,20 @@ impl View {
         let mut bytes = Vec::new();
         loop {
             let need = self.apply_whole_records(&mut bytes, limits).map_err(|error| StoreError::File {
-                path: place.path.clone(),
+                path: file.path.clone(),
                 fault: FileFault::Corrupt { offset: self.end, what: error.to_string() },
             })?;
             // What a torn record would take isn't there, so the rest of it need not be read.
-            if need as u64 > self.torn() {
+            if need as u64 > self.torn_len() {
                 return Ok(());
             }
             if deadline.has_passed(now()) {
-                return Err(call.gave_up(&place.path, "it is too long to be read in that time"));
+                return Err(call.timeout_error(&file.path, "it is too long to be read in that time"));
             }
-            let (start, len) = (bytes.len(), need.max(READ_BYTES).min(self.torn() as usize));
+            let (start, len) = (bytes.len(), need.max(READ_BYTES).min(self.torn_len() as usize));
             bytes.resize(len.max(start), 0);
             let read = locked.file.read_exact_at(&mut bytes[start..], self.end + start as u64);
-            read.map_err(|error| place.failed("read", error))?;
+            read.map_err(|error| file.system_error("read", error))?;
         }
     }
 
@@ -106,24 +106,24 @@ impl View {
     }
 
     /// Cuts off a torn tail. Under the exclusive lock, the process that wrote it must have died.
-    pub(super) fn cut_torn_tail(&mut self, locked: &Locked, place: &Place) -> Result<()> {
-        let (bytes, end) = (self.torn(), self.end);
+    pub(super) fn cut_torn_tail(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
+        let (bytes, end) = (self.torn_len(), self.end);
         if bytes > 0 {
-            tracing::warn!(path = %place.path.display(), bytes, end, "cut off a torn record");
-            locked.file.set_len(end).map_err(|error| place.failed("cut off a torn record of", error))?;
+            tracing::warn!(path = %file.path.display(), bytes, end, "cut off a torn record");
+            locked.file.set_len(end).map_err(|error| file.system_error("cut off a torn record of", error))?;
             self.len = end;
         }
         Ok(())
     }
 
     /// Puts records at the end of the file, with one write: a process that is killed meanwhile leaves a torn tail at most.
-    pub(super) fn append(&mut self, locked: &Locked, place: &Place, records: Vec<Record>) -> Result<()> {
+    pub(super) fn append(&mut self, locked: &Locked, file: &StoreFile, records: Vec<Record>) -> Result<()> {
         let mut bytes = Vec::new();
         records.iter().for_each(|record| record.encode_into(&mut bytes));
         if let Err(error) = locked.file.write_all_at(&bytes, self.end) {
             // Half a record would stop every torch process. If it can't be taken back, the next writer cuts it off.
             let _ = locked.file.set_len(self.end);
-            return Err(place.failed("write to", error));
+            return Err(file.system_error("write to", error));
         }
         self.end += bytes.len() as u64;
         self.len = self.end;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 /// The token of the waker. Listeners have the tokens above it; the tokens of connections have a generation in their upper
 /// half, which is never zero.
-const WAKE: Token = Token(0);
+const WAKE_TOKEN: Token = Token(0);
 /// Connections accepted before the open ones are served.
 const ACCEPT_BATCH: usize = 128;
 /// The interval after which accepting is tried again when files or memory were short.
@@ -24,7 +24,7 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What another thread wants of the loop. The thread wakes the loop after each call.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(super) enum Command {
     /// The figures of the server.
     Stats(Sender<ServerStats>),
     /// The end of the loop.
@@ -44,9 +44,9 @@ pub(super) struct EventLoop {
     /// Held so that one connection can be accepted, and closed, when no file is left.
     spare_file: Option<File>,
     /// When files or memory for another connection were last short.
-    starved: Option<Duration>,
+    accept_blocked_at: Option<Duration>,
     out_of_files: bool,
-    calls: Receiver<Call>,
+    commands: Receiver<Command>,
     started: Instant,
 }
 
@@ -60,26 +60,26 @@ impl EventLoop {
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         mut options: HubOptions,
-        calls: Receiver<Call>,
+        commands: Receiver<Command>,
     ) -> io::Result<(EventLoop, Waker)> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKE)?;
-        let mut ready = Vec::new();
+        let waker = Waker::new(poll.registry(), WAKE_TOKEN)?;
+        let mut registered = Vec::new();
         for (index, mut socket) in listeners.into_iter().enumerate() {
             poll.registry().register(&mut socket, Token(1 + index), Interest::READABLE)?;
-            ready.push(Listener { socket, is_ready: false });
+            registered.push(Listener { socket, is_ready: false });
         }
         options.limits.connections = options.limits.connections_within(super::raise_file_limit());
         let event_loop = EventLoop {
             poll,
-            listeners: ready,
+            listeners: registered,
             hub: Hub::new(options, ()),
             sockets: Vec::new(),
             buffer: vec![0; UPLOAD_READ_BYTES].into(),
             spare_file: File::open("/dev/null").ok(),
-            starved: None,
+            accept_blocked_at: None,
             out_of_files: false,
-            calls,
+            commands,
             started: Instant::now(),
         };
         Ok((event_loop, waker))
@@ -98,10 +98,10 @@ impl EventLoop {
                 }
             }
             let now = self.started.elapsed();
-            let mut is_called = false;
+            let mut has_commands = false;
             for event in &events {
                 match event.token() {
-                    WAKE => is_called = true,
+                    WAKE_TOKEN => has_commands = true,
                     Token(token) if token <= self.listeners.len() => {
                         self.listeners[token - 1].is_ready = true
                     }
@@ -110,9 +110,9 @@ impl EventLoop {
                         if event.is_writable() {
                             self.hub.handle_writable(id);
                         }
-                        let is_end = event.is_read_closed() || event.is_error();
-                        if event.is_readable() || is_end {
-                            self.hub.handle_readable(id, is_end);
+                        let is_closed = event.is_read_closed() || event.is_error();
+                        if event.is_readable() || is_closed {
+                            self.hub.handle_readable(id, is_closed);
                         }
                     }
                 }
@@ -127,19 +127,19 @@ impl EventLoop {
                 }
             }
             self.log_events();
-            if is_called && !self.answer_calls() {
+            if has_commands && !self.handle_commands() {
                 return;
             }
         }
     }
 
-    /// Answers the calls of other threads. Returns `false` if the loop must end.
-    fn answer_calls(&mut self) -> bool {
+    /// Answers the commands of other threads. Returns `false` if the loop must end.
+    fn handle_commands(&mut self) -> bool {
         let mut stats = self.hub.stats();
         stats.out_of_files = u64::from(self.out_of_files);
-        self.calls.try_iter().all(|call| match call {
-            Call::Stop => false,
-            Call::Stats(reply) => {
+        self.commands.try_iter().all(|command| match command {
+            Command::Stop => false,
+            Command::Stats(reply) => {
                 // The thread that asked may have given up.
                 let _ = reply.send(stats);
                 true
@@ -149,10 +149,10 @@ impl EventLoop {
 
     /// Returns how long to wait for sockets.
     fn timeout(&self) -> Option<Duration> {
-        if self.listeners.iter().any(|listener| listener.is_ready) && self.starved.is_none() {
+        if self.listeners.iter().any(|listener| listener.is_ready) && self.accept_blocked_at.is_none() {
             return Some(Duration::ZERO);
         }
-        let retry = self.starved.map(|_| ACCEPT_RETRY_INTERVAL);
+        let retry = self.accept_blocked_at.map(|_| ACCEPT_RETRY_INTERVAL);
         self.hub.poll_timeout(self.started.elapsed()).into_iter().chain(retry).min()
     }
 
@@ -199,29 +199,29 @@ impl EventLoop {
         self.sockets[id.index()] = None;
         self.out_of_files = false;
         // A file or some memory has become free.
-        self.starved = self.starved.map(|_| Duration::ZERO);
+        self.accept_blocked_at = self.accept_blocked_at.map(|_| Duration::ZERO);
     }
 
     // ---- accepting ----
 
     fn accept(&mut self, now: Duration) {
-        if self.starved.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
+        if self.accept_blocked_at.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
             return;
         }
-        if self.starved.take().is_some() && self.spare_file.is_none() {
+        if self.accept_blocked_at.take().is_some() && self.spare_file.is_none() {
             self.spare_file = File::open("/dev/null").ok();
         }
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].is_ready || self.starved.is_some() {
+                if !self.listeners[index].is_ready || self.accept_blocked_at.is_some() {
                     break;
                 }
-                self.accept_one(index, now);
+                self.accept_connection(index, now);
             }
         }
     }
 
-    fn accept_one(&mut self, listener: usize, now: Duration) {
+    fn accept_connection(&mut self, listener: usize, now: Duration) {
         let listener = &mut self.listeners[listener];
         match listener.socket.accept() {
             Ok((socket, peer)) => {
@@ -240,11 +240,11 @@ impl EventLoop {
                             self.hub.handle_out_of_files(peer, &error.to_string(), now);
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => listener.is_ready = false,
-                        Err(_) => self.starved = Some(now),
+                        Err(_) => self.accept_blocked_at = Some(now),
                     }
                     self.spare_file = File::open("/dev/null").ok();
                 }
-                _ => self.starved = Some(now),
+                _ => self.accept_blocked_at = Some(now),
             },
         }
     }

@@ -28,10 +28,10 @@ impl Listen {
 }
 
 /// Opens them all, or none.
-pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
+pub(super) fn open_listeners(listen: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
-    for place in places {
-        match place {
+    for target in listen {
+        match target {
             Listen::Endpoint(endpoint) => listeners.extend(open_endpoint(&endpoint)?),
             Listen::Socket(listener) => listeners.push(listener),
         }
@@ -44,13 +44,13 @@ pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListen
 
 fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     if endpoint.host.is_empty() {
-        let six = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
-        return Ok(vec![match six {
+        let listener = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
+        return Ok(vec![match listener {
             // A machine without IPv6.
             Err(error) if !error.is_address_in_use() => {
                 open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?
             }
-            six => six?,
+            listener => listener?,
         }]);
     }
     let addresses = endpoint.resolve_within(None)?;
@@ -67,7 +67,7 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
 
 fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
     let mut listeners: Vec<std::net::TcpListener> = Vec::new();
-    let mut missing = None;
+    let mut unavailable = None;
     for mut address in addresses.iter().copied() {
         if address.port() == 0
             && let Some(first) = listeners.first().and_then(|listener| listener.local_addr().ok())
@@ -77,12 +77,12 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
         match open_address(address) {
             // `localhost` may name an address this machine doesn't have; one of them is enough.
             Err(StoreError::Listen { address, error }) if error.kind() == ErrorKind::AddrNotAvailable => {
-                missing.get_or_insert(StoreError::Listen { address, error });
+                unavailable.get_or_insert(StoreError::Listen { address, error });
             }
             other => listeners.push(other?),
         }
     }
-    match missing {
+    match unavailable {
         Some(error) if listeners.is_empty() => Err(error),
         _ => Ok(listeners),
     }

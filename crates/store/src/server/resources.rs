@@ -28,7 +28,7 @@ const MALLOC_ARENA: u64 = 64 << 20;
 pub(super) fn budget() -> usize {
     static BUDGET: AtomicUsize = AtomicUsize::new(0);
     if BUDGET.load(Ordering::Relaxed) == 0 {
-        let budget = usize::try_from(share(left())).unwrap_or(usize::MAX);
+        let budget = usize::try_from(budget_share(available_bytes())).unwrap_or(usize::MAX);
         // The first result counts. A lock would hang in a child that is forked while another thread holds it.
         let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -37,19 +37,19 @@ pub(super) fn budget() -> usize {
 
 /// Returns the budget if the tightest memory limit of this process leaves this much: 7/10 of it. The other 3/10 keep the process
 /// below 4/5 of the limit while the rest of the program grows, too.
-fn share(left: u64) -> u64 {
-    (left / 10 * 7).max(MIN_BUDGET)
+fn budget_share(available: u64) -> u64 {
+    (available / 10 * 7).max(MIN_BUDGET)
 }
 
 /// Returns what the tightest memory limit leaves, in bytes.
-fn left() -> u64 {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let status = text("/proc/self/status");
+fn available_bytes() -> u64 {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
     let resident = status_bytes(&status, "VmRSS");
     let machine = rustix::system::sysinfo();
     let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-    let groups = cgroup_limits(&text("/proc/self/cgroup")).into_iter();
-    let arena = if allocates_by_arenas() { MALLOC_ARENA } else { 0 };
+    let groups = cgroup_limits(&read("/proc/self/cgroup")).into_iter();
+    let arena = if has_thread_arenas() { MALLOC_ARENA } else { 0 };
     let mapped = status_bytes(&status, "VmSize") + arena;
     let data = status_bytes(&status, "VmData").max(resident);
     let resources = [(Resource::As, mapped), (Resource::Data, data)].into_iter();
@@ -59,7 +59,7 @@ fn left() -> u64 {
 }
 
 /// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
-fn allocates_by_arenas() -> bool {
+fn has_thread_arenas() -> bool {
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
@@ -112,27 +112,27 @@ mod tests {
     }
 
     #[test]
-    fn version_two_has_limits_in_the_group_and_in_all_around_it() {
+    fn cgroup_v2_has_limits_in_the_group_and_in_its_ancestors() {
         let names = ["/user.slice/job.scope", "/user.slice", ""]
             .map(|group| ["memory.max", "memory.high"].map(|name| format!("/sys/fs/cgroup{group}/{name}")));
         assert_eq!(files("0::/user.slice/job.scope\n"), names.concat());
     }
 
     #[test]
-    fn version_one_has_limits_in_the_tree_of_the_memory_controller() {
+    fn cgroup_v1_has_limits_in_the_tree_of_the_memory_controller() {
         let names = ["/job/inner", "/job", ""]
             .map(|group| format!("/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"));
         assert_eq!(files("5:cpu,cpuacct:/other\n4:memory:/job/inner\n1:name=systemd:/\n"), names);
     }
 
     #[test]
-    fn a_machine_with_both_versions_is_looked_at_in_both() {
+    fn a_machine_with_both_cgroup_versions_has_limits_in_both() {
         let names = ["memory/memory.limit_in_bytes", "memory.max", "memory.high"];
         assert_eq!(files("4:memory:/\n0::/\n"), names.map(|name| format!("/sys/fs/cgroup/{name}")));
     }
 
     #[test]
-    fn what_is_not_understood_limits_nothing() {
+    fn an_invalid_cgroup_list_sets_no_limit() {
         for groups in ["", "nonsense\n0:\n", "5:cpu:/a"] {
             assert_eq!(files(groups), [""; 0], "{groups:?}");
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_process_are_read_in_bytes() {
+    fn process_sizes_are_converted_to_bytes() {
         let status = "Name:\tVmRSS: 7\nVmSize:\t  20640 kB\nVmRSS:\t    5124 kB\nVmData:\t6824 kB\n";
         let sizes = ["VmSize", "VmRSS", "VmData", "VmSwap"].map(|name| status_bytes(status, name));
         assert_eq!(sizes, [20640 << 10, 5124 << 10, 6824 << 10, 0]);
@@ -149,13 +149,13 @@ mod tests {
     #[test]
     fn the_budget_leaves_the_process_below_four_fifths_of_its_limit() {
         let (limit, used) = (64 << 20, 7 << 20);
-        assert!(share(limit - used) + used < limit / 5 * 4);
-        assert_eq!(share(0), MIN_BUDGET, "a process that is past its limit already");
-        assert_eq!(share(2 << 20), MIN_BUDGET);
+        assert!(budget_share(limit - used) + used < limit / 5 * 4);
+        assert_eq!(budget_share(0), MIN_BUDGET, "a process that is past its limit already");
+        assert_eq!(budget_share(2 << 20), MIN_BUDGET);
     }
 
     #[test]
-    fn this_process_has_a_budget_within_the_machine() {
+    fn the_budget_of_this_process_is_below_the_memory_of_the_machine() {
         let machine = rustix::system::sysinfo();
         let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
         assert!((MIN_BUDGET..machine).contains(&(budget() as u64)), "{} of {machine}", budget());

@@ -32,7 +32,7 @@ pub(super) struct Stream {
 }
 
 /// An answer within this time is fast. Falling asleep and being woken may take most of it.
-const FAST_TIMEOUT: Duration = Duration::from_micros(200);
+const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
 /// How long a thread looks for an answer without sleeping, letting other threads run meanwhile.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
 
@@ -54,7 +54,7 @@ impl Io for Sockets {
 
     async fn connect(&self, address: &SocketAddr, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
         let socket = connect(*address, deadline)?;
-        if is_to_itself(&socket) {
+        if is_self_connection(&socket) {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
@@ -77,7 +77,7 @@ impl Io for Sockets {
         loop {
             match send(&stream.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::OUT, deadline)?,
-                sent => return sent.map_err(broke),
+                sent => return sent.map_err(to_fault),
             }
         }
     }
@@ -98,7 +98,7 @@ impl Io for Sockets {
             match recv(&stream.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(ConnectionFault::Closed),
                 Ok((len, _)) => {
-                    stream.is_fast = now() - start < FAST_TIMEOUT;
+                    stream.is_fast = now() - start < FAST_REPLY_TIMEOUT;
                     return Ok(len);
                 }
                 Err(Errno::AGAIN | Errno::INTR) if spin.is_some() => {
@@ -106,7 +106,7 @@ impl Io for Sockets {
                     spin = spin.filter(|_| now() - start < SPIN_TIMEOUT);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::IN, deadline)?,
-                Err(error) => return Err(broke(error)),
+                Err(error) => return Err(to_fault(error)),
             }
         }
     }
@@ -133,14 +133,14 @@ static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Spin {
     fn start() -> Option<Spin> {
-        static MOST: AtomicUsize = AtomicUsize::new(0);
-        let mut most = MOST.load(Ordering::Relaxed);
-        if most == 0 {
-            most = std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1));
-            MOST.store(most, Ordering::Relaxed);
+        static MAX_SPINNING: AtomicUsize = AtomicUsize::new(0);
+        let mut max = MAX_SPINNING.load(Ordering::Relaxed);
+        if max == 0 {
+            max = std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).max(1));
+            MAX_SPINNING.store(max, Ordering::Relaxed);
         }
-        let more = |spinning| (spinning < most).then_some(spinning + 1);
-        SPINNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Spin)
+        let increment = |spinning| (spinning < max).then_some(spinning + 1);
+        SPINNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).ok().map(|_| Spin)
     }
 }
 
@@ -161,7 +161,7 @@ fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Resul
         match poll(&mut [PollFd::new(&socket, flags)], timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => deadline.on_wait(),
             Ok(_) => return Ok(()),
-            Err(error) => return Err(broke(error)),
+            Err(error) => return Err(to_fault(error)),
         }
     }
 }
@@ -176,7 +176,7 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
         _ => {}
     }
     wait_until(&socket, PollFlags::OUT, deadline).map_err(|fault| match fault {
-        ConnectionFault::Silent => ConnectionFault::Unanswered,
+        ConnectionFault::Silent => ConnectionFault::ConnectTimeout,
         fault => fault,
     })?;
     match socket.take_error().map_err(failed)? {
@@ -186,16 +186,16 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
 }
 
 /// What an error means on a connection that was made.
-fn broke(error: Errno) -> ConnectionFault {
+fn to_fault(error: Errno) -> ConnectionFault {
     match error {
-        Errno::TIMEDOUT => ConnectionFault::Vanished,
+        Errno::TIMEDOUT => ConnectionFault::Unacknowledged,
         error => ConnectionFault::from(&io::Error::from(error)),
     }
 }
 
 /// A client that connects to a port at which no process listens may be given that very port as its own, and be connected to
 /// itself.
-fn is_to_itself(socket: &TcpStream) -> bool {
+fn is_self_connection(socket: &TcpStream) -> bool {
     matches!((socket.local_addr(), socket.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }
 
@@ -204,13 +204,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_to_itself_is_noticed() {
+    fn a_self_connection_is_detected() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let own = socket.local_addr().unwrap();
-        socket.connect(&own).unwrap();
-        assert!(is_to_itself(&socket.into()));
+        let address = socket.local_addr().unwrap();
+        socket.connect(&address).unwrap();
+        assert!(is_self_connection(&socket.into()));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(!is_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+        assert!(!is_self_connection(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
     }
 }

@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use rallypoint_testkit::{Port, eventually};
 
 /// Says what the child is to be, and with what arguments.
-const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
+const ROLE_VARIABLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
 
 /// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
-const SAYS: &str = "child says ";
+const OUTPUT_PREFIX: &str = "child says ";
 
 /// Starts this program again as something else, behind `wrapper` if there is one. It ends when it has done its work, or
 /// when whoever started it is gone.
@@ -24,7 +24,7 @@ pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
     Command::new(words[0])
         .args(&words[1..])
         .args(["--exact", "child::process", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
+        .env(ROLE_VARIABLE, role)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
@@ -33,36 +33,36 @@ pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
 }
 
 /// The next line that a child says.
-pub(crate) fn heard(child: &mut Child) -> String {
-    let said = BufReader::new(child.stdout.as_mut().unwrap())
+pub(crate) fn read_line(child: &mut Child) -> String {
+    let line = BufReader::new(child.stdout.as_mut().unwrap())
         .lines()
-        .find_map(|line| Some(line.unwrap().split_once(SAYS)?.1.to_owned()));
-    said.expect("the child ended without a word")
+        .find_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned()));
+    line.expect("the child ended without a word")
 }
 
-pub(crate) fn say(line: &str) {
-    println!("{SAYS}{line}");
+pub(crate) fn print_line(line: &str) {
+    println!("{OUTPUT_PREFIX}{line}");
 }
 
 #[test]
 #[ignore = "is another process of the other tests"]
 fn process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
     // Also when it is stopped and whoever started it was killed, it must not stay behind.
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
         ["serve", host, port] => {
             let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
-            say(&server.port().to_string());
+            print_line(&server.port().to_string());
             wait_for_end();
         }
         ["hold"] => {
-            say("held");
+            print_line("held");
             wait_for_end();
         }
-        ["read", port] => crate::memory::read_and_say_what_it_took(port.parse().unwrap()),
-        ["resolve", host, millis] => crate::names::resolve_and_say_how_long(host, millis.parse().unwrap()),
+        ["read", port] => crate::memory::measure_read(port.parse().unwrap()),
+        ["resolve", host, millis] => crate::dns::measure_resolve(host, millis.parse().unwrap()),
         _ => panic!("no such role: {role}"),
     }
 }
@@ -75,29 +75,29 @@ fn wait_for_end() {
 /// Starts a server; its port.
 fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
     let mut child = start(wrapper, &format!("serve {host} {port}"));
-    let port = heard(&mut child).parse().unwrap();
+    let port = read_line(&mut child).parse().unwrap();
     (child, port)
 }
 
 /// A server in a process of its own.
 pub(crate) struct Server {
     child: Child,
-    place: Port,
+    reserved: Port,
     port: u16,
 }
 
 impl Server {
     /// On a port of this machine, which stays its own when it is restarted.
     pub(crate) fn start() -> Server {
-        let place = Port::held();
-        let (child, port) = serve(&[], "127.0.0.1", place.number);
-        Server { child, place, port }
+        let reserved = Port::held();
+        let (child, port) = serve(&[], "127.0.0.1", reserved.number);
+        Server { child, reserved, port }
     }
 
     /// On another machine.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
-        Server { child, place: Port::held(), port }
+        Server { child, reserved: Port::held(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -135,7 +135,7 @@ impl Server {
     /// Kills it and starts another on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.number);
+        (self.child, self.port) = serve(&[], "127.0.0.1", self.reserved.number);
     }
 }
 

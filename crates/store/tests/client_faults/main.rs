@@ -2,9 +2,9 @@
 //! fault is tested in virtual time, in `crates/core/tests/client`.
 
 mod child;
+mod dns;
 mod end_to_end;
 mod memory;
-mod names;
 mod network;
 mod operations;
 mod pool;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Failure, Oversized, Store, StoreError};
 
-use crate::child::{heard, say, start};
+use crate::child::{print_line, read_line, start};
 use crate::{SOON, client};
 
 const KIB: u64 = 1024;
@@ -24,26 +24,26 @@ fn resident() -> (u64, u64) {
 }
 
 /// The child: gets a value, and says by how much it grew meanwhile.
-pub(crate) fn read_and_say_what_it_took(port: u16) {
+pub(crate) fn measure_read(port: u16) {
     let store = client(port, Duration::from_secs(2));
     let (before, _) = resident();
     let error = store.get("k").unwrap_err();
-    let (_, most) = resident();
+    let (_, peak) = resident();
     let kind = match error.failure() {
         Some(Failure::TooLarge { what: Oversized::Reply, .. }) => "too-large",
         Some(Failure::Timeout(_)) => "timeout",
         other => panic!("{other:?}"),
     };
-    say(&format!("{kind} {}", most.saturating_sub(before)));
+    print_line(&format!("{kind} {}", peak.saturating_sub(before)));
 }
 
-/// Answers a handshake as torch's servers do, a WAIT with "there", and the GET with this.
+/// Answers a handshake as torch's servers do, a WAIT with "present", and the GET with this.
 fn serve_once(listener: &TcpListener, reply: &[u8]) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut handshake = [0; 10];
     stream.read_exact(&mut handshake).unwrap();
     stream.write_all(&handshake[6..10]).unwrap();
-    // CHECK of the key by which clients recognize a server of ours: its code, one key, its length. It is absent.
+    // CHECK of the key by which clients verify_server a server of ours: its code, one key, its length. It is absent.
     stream.read_exact(&mut [0; 1 + 8 + 8 + 17]).unwrap();
     stream.write_all(&[1]).unwrap();
     // WAIT: its code, one key, two bytes long.
@@ -60,7 +60,7 @@ fn drain(mut stream: TcpStream) {
 }
 
 #[test]
-fn a_reply_that_announces_gigabytes_takes_no_memory() {
+fn a_reply_that_announces_gigabytes_allocates_less_than_4_mib() {
     for (announced, sent, outcome) in [
         (1u64 << 31, 0, "too-large"),
         (1 << 62, 0, "too-large"),
@@ -74,9 +74,9 @@ fn a_reply_that_announces_gigabytes_takes_no_memory() {
         let reply = [&announced.to_le_bytes()[..], &vec![7; sent]].concat();
         let mut child = start(&[], &format!("read {port}"));
         serve_once(&listener, &reply);
-        let said = heard(&mut child);
+        let line = read_line(&mut child);
         child.wait().unwrap();
-        let (kind, grown) = said.split_once(' ').unwrap();
+        let (kind, grown) = line.split_once(' ').unwrap();
         assert_eq!(kind, outcome, "{announced} announced, {sent} sent");
         let grown: u64 = grown.parse().unwrap();
         assert!(grown < 4 << 20, "grew by {grown} bytes for {announced} announced and {sent} sent");
@@ -85,7 +85,7 @@ fn a_reply_that_announces_gigabytes_takes_no_memory() {
 
 /// What may come does come, whole.
 #[test]
-fn a_reply_as_long_as_the_limit_is_taken() {
+fn a_reply_just_below_the_limit_is_accepted() {
     let server = rallypoint_store::TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(server.port(), SOON);
     let value = vec![7; 8 << 20];

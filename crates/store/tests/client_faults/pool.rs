@@ -6,7 +6,7 @@ use rallypoint_store::{Store, TcpStoreServer};
 
 use rallypoint_testkit::eventually;
 
-use crate::operations::{all, prepare};
+use crate::operations::{all_operations, prepare};
 use crate::{SOON, client, goes_on_for};
 
 #[test]
@@ -15,7 +15,7 @@ fn one_thread_uses_one_connection() {
     let store = client(server.port(), SOON);
     prepare(&store);
     for _ in 0..5 {
-        for operation in all() {
+        for operation in all_operations() {
             (operation.call)(&store).unwrap();
         }
     }
@@ -23,7 +23,7 @@ fn one_thread_uses_one_connection() {
 }
 
 #[test]
-fn many_threads_use_a_connection_each_and_few_are_kept() {
+fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
     const THREADS: u64 = 32;
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(server.port(), SOON);
@@ -45,7 +45,7 @@ fn many_threads_use_a_connection_each_and_few_are_kept() {
 }
 
 #[test]
-fn threads_that_come_and_go_share_what_is_there() {
+fn successive_threads_share_one_connection() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(server.port(), SOON);
     for n in 1..=100 {
@@ -57,7 +57,7 @@ fn threads_that_come_and_go_share_what_is_there() {
 }
 
 #[test]
-fn a_client_that_is_dropped_leaves_no_connection_behind() {
+fn a_dropped_client_closes_its_connections() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(server.port(), SOON);
     std::thread::scope(|scope| {

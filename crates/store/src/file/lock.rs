@@ -25,7 +25,7 @@ const LOCKED: &str = "another process holds its lock";
 
 /// The path of the file and whether other users may share it.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct StoreFile {
     pub(super) path: PathBuf,
     pub(super) shared: bool,
 }
@@ -56,7 +56,7 @@ impl Drop for Locked {
     }
 }
 
-impl Place {
+impl StoreFile {
     /// The file as it is now, without its lock; `None` if it isn't there.
     ///
     /// It is opened and not only looked up, since a network file system may answer a look-up from memory.
@@ -74,7 +74,7 @@ impl Place {
             let is_last = call.deadline.has_passed(now());
             match self.try_lock(access)? {
                 Ok(locked) => return Ok(locked),
-                Err(obstacle) if is_last => return Err(call.gave_up(&self.path, obstacle)),
+                Err(obstacle) if is_last => return Err(call.timeout_error(&self.path, obstacle)),
                 Err(_) => pause(&mut backoff, &call.deadline),
             }
         }
@@ -90,7 +90,7 @@ impl Place {
         match flock(&file, operation) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Err(LOCKED)),
-            Err(error) => return Err(self.failed("lock", error.into())),
+            Err(error) => return Err(self.system_error("lock", error.into())),
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
         // The last one out may have removed the file between our opening and locking it: then the lock is that of a
@@ -102,11 +102,11 @@ impl Place {
             }
             Ok(_) => Ok(Err(LOCKED)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Err(MISSING)),
-            Err(error) => Err(self.failed("look up", error)),
+            Err(error) => Err(self.system_error("look up", error)),
         }
     }
 
-    pub(super) fn failed(&self, what: &'static str, source: io::Error) -> StoreError {
+    pub(super) fn system_error(&self, what: &'static str, source: io::Error) -> StoreError {
         StoreError::File { path: self.path.clone(), fault: FileFault::System { what, source } }
     }
 
@@ -114,35 +114,35 @@ impl Place {
     fn open(&self, access: Access) -> Result<Option<(File, Metadata)>> {
         // Without O_NONBLOCK, opening a pipe that was put there would hang.
         let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let owner = Mode::RUSR | Mode::WUSR;
+        let owner_only = Mode::RUSR | Mode::WUSR;
         let flags = safe | if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR };
         let mut opened = rustix::fs::open(&self.path, flags, Mode::empty());
         if access == Access::Create && matches!(opened, Err(Errno::NOENT)) {
             // Made only if it really isn't there: some systems refuse O_CREAT on an existing file of another user.
-            opened = rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, owner);
+            opened = rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, owner_only);
         }
         let file = match opened {
             Ok(file) => File::from(file),
             // With EXIST another was quicker; it is found by the next try, as is one that is missing now.
             Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
             Err(Errno::LOOP | Errno::MLINK) => return Err(self.untrusted("it is a symbolic link".into())),
-            Err(error) => return Err(self.failed("open", error.into())),
+            Err(error) => return Err(self.system_error("open", error.into())),
         };
-        let metadata = file.metadata().map_err(|error| self.failed("examine", error))?;
+        let metadata = file.metadata().map_err(|error| self.system_error("examine", error))?;
         let distrust = match metadata.is_file() {
             false => Some("it is not a regular file".into()),
             true if self.shared => None,
             true => distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode()),
         };
-        distrust.map_or(Ok(Some((file, metadata))), |why| Err(self.untrusted(why)))
+        distrust.map_or(Ok(Some((file, metadata))), |reason| Err(self.untrusted(reason)))
     }
 
-    fn untrusted(&self, why: String) -> StoreError {
-        self.refused(format!("{why}; use a file of your own with mode 0600, or allow sharing explicitly"))
+    fn untrusted(&self, reason: String) -> StoreError {
+        self.refused(format!("{reason}; use a file of your own with mode 0600, or allow sharing explicitly"))
     }
 
-    pub(super) fn refused(&self, why: String) -> StoreError {
-        StoreError::File { path: self.path.clone(), fault: FileFault::Refused(why) }
+    pub(super) fn refused(&self, reason: String) -> StoreError {
+        StoreError::File { path: self.path.clone(), fault: FileFault::Refused(reason) }
     }
 }
 
@@ -152,9 +152,9 @@ pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
 }
 
 /// Why not to trust a file with this owner and mode.
-fn distrust(owner: u32, own: u32, mode: u32) -> Option<String> {
-    if owner != own {
-        Some(format!("it belongs to user {owner}, not to {own}"))
+fn distrust(owner: u32, user: u32, mode: u32) -> Option<String> {
+    if owner != user {
+        Some(format!("it belongs to user {owner}, not to {user}"))
     } else if mode & 0o022 != 0 {
         Some(format!("others may write to it (mode {:04o})", mode & 0o7777))
     } else {
@@ -168,10 +168,10 @@ mod tests {
 
     use super::*;
 
-    fn place() -> (tempfile::TempDir, Place) {
+    fn test_file() -> (tempfile::TempDir, StoreFile) {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { path: folder.path().join("store"), shared: false };
-        (folder, place)
+        let file = StoreFile { path: folder.path().join("store"), shared: false };
+        (folder, file)
     }
 
     fn call() -> Call<'static> {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn own_files_that_only_the_owner_writes_are_trusted() {
+    fn only_own_files_that_no_other_user_can_write_are_trusted() {
         assert_eq!(distrust(7, 7, 0o100644), None);
         assert_eq!(distrust(7, 7, 0o100600), None);
         assert_eq!(distrust(7, 8, 0o100600).unwrap(), "it belongs to user 7, not to 8");
@@ -192,42 +192,42 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_the_lock_and_a_writer_has_it_alone() {
-        let (_folder, place) = place();
-        let writer = place.lock(Access::Create, &call()).unwrap();
-        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), LOCKED);
+    fn readers_share_the_lock_and_a_writer_excludes_them() {
+        let (_folder, file) = test_file();
+        let writer = file.lock(Access::Create, &call()).unwrap();
+        assert_eq!(file.try_lock(Access::Read).unwrap().unwrap_err(), LOCKED);
         drop(writer);
-        let readers = [place.try_lock(Access::Read).unwrap(), place.try_lock(Access::Read).unwrap()];
+        let readers = [file.try_lock(Access::Read).unwrap(), file.try_lock(Access::Read).unwrap()];
         assert!(readers.iter().all(|reader| reader.is_ok()));
-        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), LOCKED);
+        assert_eq!(file.try_lock(Access::Write).unwrap().unwrap_err(), LOCKED);
         drop(readers);
-        place.try_lock(Access::Write).unwrap().unwrap();
+        file.try_lock(Access::Write).unwrap().unwrap();
     }
 
     #[test]
-    fn the_lock_ends_with_its_guard_even_if_the_file_stays_open() {
-        let (_folder, place) = place();
-        let locked = place.lock(Access::Create, &call()).unwrap();
+    fn dropping_the_guard_unlocks_a_file_that_stays_open() {
+        let (_folder, file) = test_file();
+        let locked = file.lock(Access::Create, &call()).unwrap();
         let kept = Arc::clone(&locked.file);
         drop(locked);
-        place.try_lock(Access::Write).unwrap().unwrap();
+        file.try_lock(Access::Write).unwrap().unwrap();
         drop(kept);
     }
 
     #[test]
-    fn only_who_may_make_the_file_finds_one_that_is_missing() {
-        let (_folder, place) = place();
-        assert!(place.metadata().unwrap().is_none());
-        assert_eq!(place.try_lock(Access::Read).unwrap().unwrap_err(), MISSING);
-        assert_eq!(place.try_lock(Access::Write).unwrap().unwrap_err(), MISSING);
-        place.try_lock(Access::Create).unwrap().unwrap();
-        assert!(place.metadata().unwrap().is_some());
+    fn only_create_access_locks_a_missing_file() {
+        let (_folder, file) = test_file();
+        assert!(file.metadata().unwrap().is_none());
+        assert_eq!(file.try_lock(Access::Read).unwrap().unwrap_err(), MISSING);
+        assert_eq!(file.try_lock(Access::Write).unwrap().unwrap_err(), MISSING);
+        file.try_lock(Access::Create).unwrap().unwrap();
+        assert!(file.metadata().unwrap().is_some());
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_without_hanging() {
-        let (folder, place) = place();
-        let pipe = Place { path: folder.path().join("pipe"), shared: true };
+    fn a_pipe_is_refused_without_blocking() {
+        let (folder, file) = test_file();
+        let pipe = StoreFile { path: folder.path().join("pipe"), shared: true };
         rustix::fs::mknodat(
             rustix::fs::CWD,
             &pipe.path,
@@ -243,8 +243,8 @@ mod tests {
                 "{access:?}: {error}"
             );
         }
-        let inside = Place { path: place.path.join("inside"), shared: false };
-        std::fs::write(&place.path, "").unwrap();
+        let inside = StoreFile { path: file.path.join("inside"), shared: false };
+        std::fs::write(&file.path, "").unwrap();
         assert!(matches!(
             inside.try_lock(Access::Create),
             Err(StoreError::File { fault: FileFault::System { what: "open", .. }, .. })

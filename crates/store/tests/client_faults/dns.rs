@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use rallypoint_store::{ConnectionFault, Failure};
 
-use crate::child::{heard, say, start};
+use crate::child::{print_line, read_line, start};
 use crate::{SOON, open};
 
 #[test]
-fn a_host_that_does_not_exist_is_named() {
+fn an_unknown_host_is_reported() {
     let timeout = Duration::from_millis(400);
     let started = Instant::now();
     let error = open("no-such-host.invalid", 29400, timeout).unwrap_err();
@@ -22,17 +22,17 @@ fn a_host_that_does_not_exist_is_named() {
 }
 
 /// The child: tries to connect to a name, and says what came of it and how long it took.
-pub(crate) fn resolve_and_say_how_long(host: &str, millis: u64) {
+pub(crate) fn measure_resolve(host: &str, millis: u64) {
     let started = Instant::now();
     let error = open(host, 29400, Duration::from_millis(millis)).unwrap_err();
     let took = started.elapsed();
     assert!(matches!(error.failure(), Some(Failure::Unreachable(_))), "{error:?}");
-    say(&format!("{} {error}", took.as_millis()));
+    print_line(&format!("{} {error}", took.as_millis()));
 }
 
 /// In a view of the file system of its own, where the only name server is one that never answers.
 #[test]
-fn a_name_server_that_does_not_answer_does_not_make_the_time_longer() {
+fn a_silent_name_server_does_not_extend_the_timeout() {
     // Addresses of this machine that nobody else listens at; port 53 is for the privileged.
     let address = format!("127.{}.{}.53", 1 + std::process::id() % 250, (std::process::id() / 250) % 250);
     let Ok(_silent) = UdpSocket::bind((address.as_str(), 53)) else {
@@ -43,15 +43,15 @@ fn a_name_server_that_does_not_answer_does_not_make_the_time_longer() {
     std::fs::write(&config, format!("nameserver {address}\noptions timeout:30 attempts:5\n")).unwrap();
     let mount = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", config.display());
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let possible = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").status();
-    if !possible.is_ok_and(|status| status.success()) {
+    let can_mount = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").status();
+    if !can_mount.is_ok_and(|status| status.success()) {
         return println!("skipped: no mounts of its own for a process here");
     }
     let timeout = Duration::from_millis(700);
     let mut child = start(&wrapper, &format!("resolve store.example {}", timeout.as_millis()));
-    let said = heard(&mut child);
+    let line = read_line(&mut child);
     child.wait().unwrap();
-    let (took, error) = said.split_once(' ').unwrap();
+    let (took, error) = line.split_once(' ').unwrap();
     let took = Duration::from_millis(took.parse().unwrap());
     assert!(error.contains("did not answer in time"), "{error}");
     // The name server itself would have 150 s.

@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 use rallypoint_store::{FileStore, FileStoreOptions, Store};
 use rustix::fs::{FlockOperation, flock};
 
-use super::bed::{Bed, Held, SOON, record};
+use super::fixture::{CALL_TIMEOUT, LockHolder, TestFile, record};
 
 /// Says what the child is to do.
-const ROLE: &str = "FILE_STORE_CHILD_ROLE";
+const ROLE_VARIABLE: &str = "FILE_STORE_CHILD_ROLE";
 /// Says on which file.
-const PATH: &str = "FILE_STORE_CHILD_PATH";
+const PATH_VARIABLE: &str = "FILE_STORE_CHILD_PATH";
 /// Says which child it is.
-const NAME: &str = "FILE_STORE_CHILD_NAME";
+const NAME_VARIABLE: &str = "FILE_STORE_CHILD_NAME";
 
 /// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
-const SAYS: &str = "child says ";
+const OUTPUT_PREFIX: &str = "child says ";
 
 fn start(role: &str, path: &Path, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "many::child", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(PATH, path)
-        .env(NAME, name)
+        .args(["--exact", "processes::child", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(ROLE_VARIABLE, role)
+        .env(PATH_VARIABLE, path)
+        .env(NAME_VARIABLE, name)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
@@ -39,15 +39,16 @@ fn start(role: &str, path: &Path, name: &str) -> Child {
 }
 
 /// What a child said until it ended.
-fn said(child: &mut Child) -> Vec<String> {
+fn output(child: &mut Child) -> Vec<String> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    lines.filter_map(|line| Some(line.unwrap().split_once(SAYS)?.1.to_owned())).collect()
+    lines.filter_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned())).collect()
 }
 
 #[test]
 #[ignore = "not a test but the other process of those below"]
 fn child() {
-    let (Ok(role), Ok(path), Ok(name)) = (std::env::var(ROLE), std::env::var(PATH), std::env::var(NAME))
+    let (Ok(role), Ok(path), Ok(name)) =
+        (std::env::var(ROLE_VARIABLE), std::env::var(PATH_VARIABLE), std::env::var(NAME_VARIABLE))
     else {
         return;
     };
@@ -60,13 +61,13 @@ fn child() {
     }
 }
 
-fn say(what: impl std::fmt::Display) {
+fn print(message: impl std::fmt::Display) {
     // One write for the whole line: a child that is killed says it all or not at all.
-    std::io::stdout().lock().write_all(format!("{SAYS}{what}\n").as_bytes()).unwrap();
+    std::io::stdout().lock().write_all(format!("{OUTPUT_PREFIX}{message}\n").as_bytes()).unwrap();
 }
 
 fn open(path: &Path) -> FileStore {
-    FileStoreOptions::new(path).timeout(SOON).open().unwrap()
+    FileStoreOptions::new(path).timeout(CALL_TIMEOUT).open().unwrap()
 }
 
 const ROUNDS: usize = 60;
@@ -84,7 +85,7 @@ fn agree(path: &Path, name: &str) {
                     let number = store.add("counter", 1).unwrap();
                     store.append("log", format!("{name}.{thread}.{round};").as_bytes()).unwrap();
                     let log = String::from_utf8(store.get("log").unwrap()).unwrap();
-                    say(format_args!("{number} {log}"));
+                    print(format_args!("{number} {log}"));
                 }
             });
         }
@@ -93,38 +94,38 @@ fn agree(path: &Path, name: &str) {
 
 #[test]
 fn all_processes_and_threads_agree_on_one_order() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let mut children: Vec<_> = (0..PROCESSES).map(|n| start("agree", &bed.path(), &n.to_string())).collect();
+    let file = TestFile::new();
+    let store = file.open();
+    let mut children: Vec<_> = (0..PROCESSES).map(|n| start("agree", &file.path(), &n.to_string())).collect();
     let mut numbers = BTreeSet::new();
     let mut logs = Vec::new();
     for child in &mut children {
-        for line in said(child) {
+        for line in output(child) {
             let (number, log) = line.split_once(' ').unwrap();
             assert!(numbers.insert(number.parse::<usize>().unwrap()), "{number} was given twice");
             logs.push(log.to_owned());
         }
         assert!(child.wait().unwrap().success());
     }
-    let all = PROCESSES * THREADS * ROUNDS;
-    assert_eq!(numbers, (1..=all).collect());
-    assert_eq!(store.get("counter").unwrap(), all.to_string().as_bytes());
+    let total = PROCESSES * THREADS * ROUNDS;
+    assert_eq!(numbers, (1..=total).collect());
+    assert_eq!(store.get("counter").unwrap(), total.to_string().as_bytes());
     let end = String::from_utf8(store.get("log").unwrap()).unwrap();
-    assert_eq!(end.matches(';').count(), all);
+    assert_eq!(end.matches(';').count(), total);
     for log in logs {
         assert!(end.starts_with(&log), "a log that is no beginning of the last one: {log}");
     }
     // The file itself says the same as whoever read it bit by bit.
-    let last = bed.records().into_iter().rfind(|(key, _)| key == "/log").unwrap().1;
+    let last = file.records().into_iter().rfind(|(key, _)| key == "/log").unwrap().1;
     assert_eq!(last, end);
-    assert_eq!(bed.open().get("log").unwrap(), end.as_bytes());
+    assert_eq!(file.open().get("log").unwrap(), end.as_bytes());
 }
 
 fn set_until_killed(path: &Path) {
     let store = open(path);
     for n in 0.. {
         store.set(&format!("key {n}"), &[b'x'; 5000]).unwrap();
-        say(n);
+        print(n);
     }
 }
 
@@ -141,7 +142,7 @@ fn write_in_pieces_until_killed(path: &Path) {
             std::thread::sleep(Duration::from_micros(300));
         }
         flock(&file, FlockOperation::Unlock).unwrap();
-        say(n);
+        print(n);
         // The others are to have their turn.
         std::thread::sleep(Duration::from_micros(300));
     }
@@ -150,14 +151,14 @@ fn write_in_pieces_until_killed(path: &Path) {
 /// Kills a writer after `pause`; then all that it had finished is there, and others go on at once. Whether it left a torn
 /// record.
 fn kill_a_writer(role: &str, pause: Duration) -> bool {
-    let bed = Bed::new();
-    let store = bed.open();
-    let mut child = start(role, &bed.path(), "victim");
+    let file = TestFile::new();
+    let store = file.open();
+    let mut child = start(role, &file.path(), "victim");
     // It has begun once its first key is there; from then on any moment may be its last.
     store.wait(&["key 0"]).unwrap();
     std::thread::sleep(pause);
     child.kill().unwrap();
-    let finished = said(&mut child).len();
+    let finished = output(&mut child).len();
     child.wait().unwrap();
 
     store.set_timeout(Some(Duration::from_secs(2)));
@@ -165,54 +166,54 @@ fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let names: Vec<_> = (0..finished).map(|n| format!("key {n}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     assert!(store.multi_get(&names).unwrap().iter().all(|value| value == &[b'x'; 5000]));
-    let torn = !is_whole(&bed);
+    let is_torn = !is_whole(&file);
     store.set("after", b"1").unwrap();
-    assert!(is_whole(&bed));
+    assert!(is_whole(&file));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     // At most the one record is lost or there that it had no time to tell of.
-    let keys = bed.open().list_keys().unwrap().len() - 1;
+    let keys = file.open().list_keys().unwrap().len() - 1;
     assert!((finished..=finished + 1).contains(&keys), "{finished} finished, {keys} there");
-    torn
+    is_torn
 }
 
-fn is_whole(bed: &Bed) -> bool {
-    let _lock = Held::shared(&bed.path());
-    let bytes = bed.bytes();
+fn is_whole(file: &TestFile) -> bool {
+    let _lock = LockHolder::shared(&file.path());
+    let bytes = file.bytes();
     let mut rest = &bytes[..];
-    while let Some(behind) = behind_text(rest).and_then(behind_text) {
-        rest = behind;
+    while let Some(after) = after_field(rest).and_then(after_field) {
+        rest = after;
     }
     rest.is_empty()
 }
 
 /// What comes behind a length and so many bytes.
-fn behind_text(bytes: &[u8]) -> Option<&[u8]> {
+fn after_field(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.get(u32::from_le_bytes(*len) as usize..)
 }
 
 #[test]
-fn a_writer_killed_at_any_moment_loses_at_most_what_it_had_not_finished() {
+fn a_killed_writer_loses_at_most_its_unfinished_record() {
     for n in 0..12 {
         kill_a_writer("set", Duration::from_micros(n * 977));
     }
 }
 
 #[test]
-fn a_writer_in_pieces_killed_at_any_moment_blocks_nobody() {
+fn a_killed_writer_of_partial_records_blocks_no_other_process() {
     let torn = (0..12).filter(|n| kill_a_writer("pieces", Duration::from_micros(n * 977))).count();
     assert!(torn > 0, "none was killed within a record, so nothing was tested");
 }
 
 #[test]
-fn threads_of_one_store_and_many_stores_of_one_process_count_together() {
-    let bed = Bed::new();
-    let shared = bed.open();
+fn threads_and_instances_of_one_process_share_a_counter() {
+    let file = TestFile::new();
+    let shared = file.open();
     std::thread::scope(|scope| {
         for n in 0..4 {
-            let (shared, bed) = (&shared, &bed);
+            let (shared, file) = (&shared, &file);
             scope.spawn(move || {
-                let own = bed.open();
+                let own = file.open();
                 let store = if n % 2 == 0 { shared } else { &own };
                 for _ in 0..100 {
                     store.add("counter", 1).unwrap();
