@@ -1,12 +1,12 @@
-//! The argument of `--health-check`.
+//! Parses the argument of `--health-check`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Parses `PORT` (of the loopback address), `:PORT` (of all addresses) or `ADDRESS:PORT`.
+/// Parses `PORT` (on the loopback address), `:PORT` (on all addresses) or `ADDRESS:PORT`.
 ///
 /// # Errors
 ///
-/// Fails with a message for the user if the text has none of these forms.
+/// Fails with a message for the user if the text has another form.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();
     let port = |text: &str| text.parse::<u16>().ok();

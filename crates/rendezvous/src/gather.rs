@@ -223,7 +223,7 @@ mod tests {
             matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[0, 3]),
             "{error}"
         );
-        assert!(error.to_string().contains("2 of 4 ranks came, missing: 0, 3"), "{error}");
+        assert!(error.to_string().contains("2 of 4 ranks arrived, missing: 0, 3"), "{error}");
     }
 
     #[test]

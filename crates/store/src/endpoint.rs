@@ -1,4 +1,4 @@
-//! `HOST:PORT` as people write it, and the addresses behind it. It opens no sockets.
+//! Endpoints in the form `HOST:PORT`, and the resolution of their addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -12,34 +12,39 @@ use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline, 
 use crate::deadline::{now, pause};
 use crate::error::{Context, Result, StoreError, StoreKind};
 
-/// A host name or address, and a port.
+/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// A name, an IPv4 or IPv6 address without brackets, or empty for every address of this machine.
+    /// A host name, an IPv4 address, or an IPv6 address without brackets. Empty means all addresses of this machine.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// An endpoint from its parts. Brackets around an IPv6 address are taken off.
+    /// Creates an endpoint. Removes the brackets around an IPv6 address and converts the host `*` to the empty host.
     pub fn new(host: &str, port: u16) -> Endpoint {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Endpoint { host: if host == "*" { String::new() } else { host.to_owned() }, port }
     }
 
-    /// The addresses to connect to, in the resolver's order, or what went wrong within `timeout` (`None` is without end): a name
-    /// server has its own idea of time.
+    /// Returns the addresses to connect to, in the order of the resolver. `None` means no timeout.
+    ///
+    /// The lookup runs on a thread of its own, because the timeouts of the resolver cannot be set.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Unreachable`] if the name does not resolve within `timeout`.
     pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
         let deadline = Deadline::after(now(), timeout.into());
         self.resolve_until(&deadline).map_err(|fault| self.unresolvable_error(fault))
     }
 
-    /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
+    /// Waits until the host name resolves. DNS may know the name of a container only after its process has started.
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Unreachable`] if the name does not resolve before the deadline.
+    /// Fails with [`Failure::Unreachable`] if the name does not resolve within `timeout`.
     pub fn await_name(
         &self,
         timeout: impl Into<Option<Duration>>,
@@ -56,7 +61,7 @@ impl Endpoint {
         }
     }
 
-    /// The addresses to connect to, or what went wrong before the deadline.
+    /// Returns the addresses to connect to.
     pub(crate) fn resolve_until(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>, ConnectionFault> {
         if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
             return self.lookup();
@@ -83,7 +88,7 @@ impl Endpoint {
         }
         let resolved = (self.host.as_str(), self.port).to_socket_addrs();
         let mut addresses: Vec<_> = resolved.map_err(|error| self.fault(&error.to_string()))?.collect();
-        // `localhost` may be there twice. The resolver sorts, so equal addresses follow each other.
+        // The resolver may return `localhost` twice. It sorts, so equal addresses are adjacent.
         addresses.dedup();
         Ok(addresses)
     }

@@ -1,4 +1,4 @@
-//! Why a store operation failed, split by who must act.
+//! Errors of store operations, and their messages.
 
 use std::fmt;
 use std::io;
@@ -21,59 +21,60 @@ pub enum StoreError {
     Call {
         /// The call.
         context: Box<Context>,
-        /// Why it failed.
+        /// The reason.
         failure: Failure,
     },
-    /// A server could not listen.
+    /// A server cannot listen on an address.
     #[error("cannot listen on {address}: {}", listen_message(.error))]
     Listen {
         /// The address.
         address: String,
-        /// Why not, as the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A file can't be used.
+    /// A file cannot be used.
     #[error("{}: {fault}", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         fault: FileFault,
     },
-    /// A file could not be had in time.
-    #[error("{} gave up after {} on {}: {obstacle}", .context.call(), millis(.context.waited), .context.peer)]
+    /// A file could not be opened, locked or read before the timeout.
+    #[error("{} timed out after {} on {}: {obstacle}", .context.call(), millis(.context.waited), .context.peer)]
     FileTimeout {
         /// The call.
         context: Box<Context>,
-        /// Why the file could not be had.
+        /// The reason.
         obstacle: &'static str,
     },
     /// The queue has no items.
     #[error("queue {key} is empty")]
     QueueEmpty {
-        /// The queue.
+        /// The name of the queue.
         key: String,
     },
-    /// Arguments that are out of range or don't go together.
+    /// The arguments are out of range or contradict each other. Contains the message.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A store that is implemented elsewhere failed, in a way of its own.
+    /// An error of a store that is implemented in another crate.
     #[error(transparent)]
     Foreign(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl StoreError {
-    /// Whether the call may be repeated.
+    /// Returns whether the call may be repeated.
     pub fn retry(&self) -> Retry {
         self.failure().map_or(Retry::Never, Failure::retry)
     }
 
-    /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
+    /// Returns whether the error is an outage: the server was unreachable or sent no reply. The same call may succeed
+    /// once the server answers.
     pub fn is_outage(&self) -> bool {
         self.retry() != Retry::Never
     }
 
-    /// Returns the call that failed, if the error is about one.
+    /// Returns the call that failed, if the error belongs to a call.
     pub fn context(&self) -> Option<&Context> {
         match self {
             StoreError::Call { context, .. } | StoreError::FileTimeout { context, .. } => Some(context),
@@ -81,7 +82,7 @@ impl StoreError {
         }
     }
 
-    /// Returns why the call failed, if the error is about one.
+    /// Returns why the call failed, if the error is [`StoreError::Call`].
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             StoreError::Call { failure, .. } => Some(failure),
@@ -89,13 +90,13 @@ impl StoreError {
         }
     }
 
-    /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most
-    /// telling fault.
+    /// Returns why no connection could be opened, if that is the error. If several addresses failed, returns the most
+    /// specific fault.
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         self.failure()?.connection_fault()
     }
 
-    /// Returns what did not happen in time, if the error is a timeout of a call that waited.
+    /// Returns what the call waited for, if the error is a timeout of a wait.
     pub fn awaited(&self) -> Option<&Awaited> {
         match self.failure()? {
             Failure::Timeout(awaited) => Some(awaited),
@@ -103,7 +104,8 @@ impl StoreError {
         }
     }
 
-    /// Returns the keys of the call that were not there when it timed out: all of its keys, if the server did not say.
+    /// Returns the keys that were absent when the call timed out, or all keys of the call if the server did not report
+    /// them.
     pub fn missing_keys(&self) -> Vec<&str> {
         match self {
             StoreError::Call { context, failure: Failure::Timeout(Awaited::Keys(present)) } => {
@@ -113,7 +115,7 @@ impl StoreError {
         }
     }
 
-    /// Whether a server could not listen because the address is taken.
+    /// Returns whether a server cannot listen because the address is in use.
     pub fn is_address_in_use(&self) -> bool {
         matches!(self, StoreError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
     }
@@ -135,7 +137,7 @@ pub enum StoreKind {
     Hash,
     /// [`PrefixStore`](crate::PrefixStore).
     Prefix,
-    /// A store that is implemented elsewhere, by the name of its type.
+    /// A store that is implemented in another crate. Contains the name of its type.
     Other(&'static str),
 }
 
@@ -151,44 +153,45 @@ impl fmt::Display for StoreKind {
     }
 }
 
-/// The call that failed.
+/// The call to which an error belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {
     /// The kind of store.
     pub store: StoreKind,
-    /// The server's endpoint, the file's path, or the prefix of an exchange between ranks. Empty for stores that have none.
+    /// The endpoint of the server, the path of the file, or the prefix of an exchange between ranks. Empty for other
+    /// stores.
     pub peer: String,
-    /// The operation; `None` if a store was to be opened.
+    /// The operation, or `None` if the call opened a store.
     pub op: Option<Op>,
     /// The keys of the operation.
     pub keys: Vec<String>,
-    /// How long the call took until it failed. Zero if that is not known.
+    /// How long the call took until it failed. Zero if unknown.
     pub waited: Duration,
 }
 
 impl Context {
-    /// A store that is being opened.
+    /// Creates the context of a call that opens a store.
     pub fn new(store: StoreKind, peer: impl Into<String>) -> Context {
         Context { store, peer: peer.into(), op: None, keys: Vec::new(), waited: Duration::ZERO }
     }
 
-    /// The same store during this call.
+    /// Sets the operation and its keys.
     pub(crate) fn with_call(self, op: impl Into<Option<Op>>, keys: Vec<String>) -> Context {
         Context { op: op.into(), keys, ..self }
     }
 
-    /// The same call, which has taken this long.
+    /// Sets how long the call has taken.
     pub fn after(self, waited: Duration) -> Context {
         Context { waited, ..self }
     }
 
-    /// The error of this call.
+    /// Creates the error for this call.
     pub fn failed(self, failure: Failure) -> StoreError {
         StoreError::Call { context: Box::new(self), failure }
     }
 
-    /// The store, with its address or path.
+    /// Returns the kind of the store with its endpoint or path.
     pub fn store_name(&self) -> String {
         match self.store {
             StoreKind::Tcp => format!("TCP store {}", self.peer),
@@ -201,18 +204,18 @@ impl Context {
         self.op.map_or("connect", Op::name)
     }
 
-    /// The operation and its keys.
+    /// Returns the operation and its keys as text.
     fn call(&self) -> String {
         let op = self.op();
         if self.keys.is_empty() { op.into() } else { format!("{op} of {}", first_few(&self.keys)) }
     }
 
-    /// The operation and its keys between these; nothing if a store was to be opened.
+    /// Returns the operation and its keys between `prefix` and `suffix`, or nothing if the call opened a store.
     fn call_if_any(&self, prefix: &str, suffix: &str) -> String {
         if self.op.is_none() { String::new() } else { format!("{prefix}{}{suffix}", self.call()) }
     }
 
-    /// The keys that were or were not there, all keys if that is not known.
+    /// Returns the keys that were present (or absent), or all keys if that is unknown.
     fn keys_with_presence(&self, is_present: bool, present: Option<&[bool]>) -> Vec<&str> {
         let matches = |n: usize| present.is_none_or(|present| present.get(n) == Some(&is_present));
         let keys = self.keys.iter().enumerate().filter(|(n, _)| matches(*n));
@@ -220,32 +223,33 @@ impl Context {
     }
 }
 
-/// Why a file can't be used.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileFault {
     /// A file operation failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation.
+        /// The file operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file holds something that is not a record and can't be a torn one.
+    /// The file contains bytes that are neither a record nor the beginning of one.
     #[error("not a FileStore file: {what} at byte {offset}")]
     Corrupt {
-        /// The position.
+        /// The offset of the bytes in the file.
         offset: u64,
-        /// What was found.
+        /// What is wrong with them.
         what: String,
     },
-    /// The file is there, but must not be used. The text says why: other users could have written it, or it is of another run.
+    /// The file exists but must not be used, because other users can write it or because it belongs to another run.
+    /// Contains the reason.
     #[error("refused: {0}")]
     Refused(String),
 }
 
-// ---- texts ----
+// ---- messages ----
 
 fn call_message(context: &Context, failure: &Failure) -> String {
     let (peer, call, waited) = (&context.peer, context.call(), millis(context.waited));
@@ -267,7 +271,7 @@ fn call_message(context: &Context, failure: &Failure) -> String {
             "{call} got no answer from {peer}: {reason}; it may or may not have been applied, and was not repeated"
         ),
         Failure::Reset(evidence) => format!(
-            "{}the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
+            "{}the store at {peer} was restarted and has lost its contents ({evidence}); create a new client to continue with an empty store",
             context.call_if_any("", " failed: ")
         ),
         Failure::Protocol(address, error) => {
@@ -311,7 +315,7 @@ fn timeout_message(context: &Context, awaited: &Awaited) -> String {
             let arrived = world_size - missing.len() as u64;
             let missing = first_few(missing);
             format!(
-                "timed out after {waited} at {:?}: {arrived} of {world_size} ranks came, missing: {missing}",
+                "timed out after {waited} at {:?}: {arrived} of {world_size} ranks arrived, missing: {missing}",
                 context.peer
             )
         }
@@ -324,14 +328,14 @@ fn key_states(context: &Context, present: Option<&[bool]>) -> String {
     let found = context.keys_with_presence(true, present);
     match (missing.is_empty(), found.is_empty()) {
         _ if present.is_none() => {
-            format!("waited for {} (the server did not say which are there)", first_few(&missing))
+            format!("waited for {} (the server did not report which are present)", first_few(&missing))
         }
         (false, true) => format!("missing {}", first_few(&missing)),
         (false, false) => {
             let (count, total) = (found.len(), context.keys.len());
             format!("missing {} ({count} of {total} keys there: {})", first_few(&missing), first_few(&found))
         }
-        (true, _) => format!("all of {} came just after the timeout", first_few(&found)),
+        (true, _) => format!("all of {} were set just after the timeout", first_few(&found)),
     }
 }
 
@@ -350,9 +354,9 @@ fn too_large_message(context: &Context, what: Oversized, len: u64, limit: usize)
         Oversized::Request => format!("request of {len} bytes, the limit is {limit}; nothing was sent"),
         _ => {
             let has_several_keys = context.keys.len() > 1;
-            let advice = if has_several_keys { "ask for fewer keys at a time, or " } else { "" };
+            let advice = if has_several_keys { "request fewer keys at a time, or " } else { "" };
             format!(
-                "the reply of {} to {} has at least {len} bytes, this client takes {limit}; {advice}use a client with a larger `reply_len`",
+                "the reply of {} to {} has at least {len} bytes, this client accepts {limit}; {advice}use a client with a larger `reply_len`",
                 context.peer,
                 context.call()
             )
@@ -370,7 +374,7 @@ fn listen_message(error: &io::Error) -> String {
     }
 }
 
-/// All of these, with `separator` between them.
+/// Joins items with `separator`.
 pub(crate) fn join(items: impl Iterator<Item = impl ToString>, separator: &str) -> String {
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
@@ -418,8 +422,8 @@ mod tests {
         for (present, keys) in [
             (Some(vec![false, false, false]), "missing a, b, c"),
             (Some(vec![false, true, true]), "missing a (2 of 3 keys there: b, c)"),
-            (Some(vec![true, true, true]), "all of a, b, c came just after the timeout"),
-            (None, "waited for a, b, c (the server did not say which are there)"),
+            (Some(vec![true, true, true]), "all of a, b, c were set just after the timeout"),
+            (None, "waited for a, b, c (the server did not report which are present)"),
         ] {
             let error = wait_context(&["a", "b", "c"]).failed(Failure::Timeout(Awaited::Keys(present)));
             let expected = format!("wait timed out after 1000 ms on TCP store node0:29400: {keys}");

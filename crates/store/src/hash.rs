@@ -1,4 +1,4 @@
-//! The store within one process: its contents behind one lock, and one condition variable for all waits.
+//! A store within one process: a map behind one lock, and one condition variable for all waits.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::store::{DEFAULT_TIMEOUT, Store, sum};
 
 /// A store shared by the threads of one process. Clones share its contents.
 ///
-/// A wait ends when all of its keys are present at the same time, as it does with torch's HashStore. It may miss a key that
-/// is set and deleted again at once.
+/// A wait ends when all of its keys are present at the same time, as in torch's HashStore. It may miss a key that
+/// another thread sets and immediately deletes.
 #[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
-    /// Shared with clones, except those that were given a timeout of their own.
+    /// Shared with clones, except those of [`Store::with_timeout`].
     timeout: Arc<AtomicTimeout>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
@@ -33,16 +33,16 @@ struct Shared {
 #[derive(Default)]
 struct Contents {
     values: HashMap<String, Vec<u8>>,
-    /// Queues that have items.
+    /// The queues that have items.
     queues: HashMap<String, VecDeque<Vec<u8>>>,
     /// The callers that wait at each barrier, by the barrier's key and world size.
     barriers: HashMap<(String, u64), BTreeSet<u64>>,
-    /// How many callers have come to barriers. The number of a caller follows from it.
+    /// The number of arrivals at all barriers, from which each caller gets its number.
     arrivals: u64,
 }
 
 impl Contents {
-    /// Whether `key` holds a value, or is a queue that has items.
+    /// Returns whether `key` has a value or is a queue with items.
     fn has(&self, key: &str) -> bool {
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
@@ -62,7 +62,7 @@ impl Contents {
 }
 
 impl HashStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> HashStore {
         HashStore {
             shared: Arc::default(),
@@ -71,7 +71,7 @@ impl HashStore {
         }
     }
 
-    /// This store, whose calls are ended early by `cancellation`.
+    /// Returns a clone whose calls end early when `cancellation` is cancelled.
     pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> HashStore {
         HashStore { cancellation: cancellation.into(), ..self.clone() }
     }
@@ -87,11 +87,11 @@ impl HashStore {
         changed
     }
 
-    /// Looks at the contents after every change until `poll` finds something.
+    /// Calls `poll` after every change until it returns a value.
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Timeout`] when the time is up. `on_timeout` says what was awaited.
+    /// Fails with [`Failure::Timeout`] when the timeout passes. `on_timeout` returns what the call waited for.
     fn wait_until<T>(
         &self,
         op: Op,
@@ -114,7 +114,7 @@ impl HashStore {
             }
             let waited = self.shared.changed.wait_timeout(contents, slice);
             (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // Counted from the last time, because changes may interrupt every wait.
+            // Measured since the last `on_wait`, because a change may end every wait before its slice has passed.
             if now() - last_on_wait >= slice {
                 drop(contents);
                 deadline.on_wait();
@@ -124,7 +124,7 @@ impl HashStore {
         }
     }
 
-    /// Waits until `poll` finds something; a timeout says which of these keys are there.
+    /// Calls `poll` after every change until it returns a value. A timeout reports which of `keys` are present.
     fn wait_for_keys<T>(
         &self,
         op: Op,
@@ -149,7 +149,7 @@ impl Default for HashStore {
 }
 
 impl fmt::Debug for HashStore {
-    /// Without the keys and values, which don't belong in a log.
+    /// Omits the keys and values, which do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashStore").field("keys", &self.contents().values.len()).finish_non_exhaustive()
     }
@@ -225,7 +225,7 @@ impl Store for HashStore {
         Ok(())
     }
 
-    /// A key of the queue's name ends the wait, as in torch.
+    /// A key with the name of the queue ends the wait, as in torch.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let item = self.wait_for_keys(Op::QueuePop, &[key], self.timeout(), |contents| {
             contents.has(key).then(|| contents.pop(key))

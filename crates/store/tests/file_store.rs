@@ -1,5 +1,6 @@
-//! `FileStore` from outside: what it does, what it does under bad files and dying processes, and that many agree.
-//! What it does together with real torch is in `tests/interop/test_file_store.py`.
+//! Tests of `FileStore`: its operations, damaged files, killed processes and concurrent processes.
+//!
+//! The tests with real torch are in `tests/interop/test_file_store.py`.
 
 #[path = "file_store/damage.rs"]
 mod damage;

@@ -1,4 +1,4 @@
-//! A server within a program: where it listens, who shares it, and that it is gone when it is dropped.
+//! Tests of servers within a program: where they listen, how stores share them, and how they stop.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ fn has_ipv6() -> bool {
     TcpListener::bind("[::1]:0").is_ok()
 }
 
-/// Whether a store answers there.
+/// Returns whether a store at this address answers.
 fn is_serving(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
-    // A refusal is known at once; no need to wait for more.
+    // Without this check, the client would retry a refused connection until its timeout.
     let is_listening =
         endpoint.resolve_within(None).unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
     let options = TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(2));
@@ -50,7 +50,7 @@ fn a_server_binds_only_the_requested_address() {
     let any_ipv4 = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
     assert!(is_serving("127.0.0.2", any_ipv4.port()));
     if !has_ipv6() {
-        return println!("skipped the rest: no IPv6 here");
+        return println!("skipped the rest: this machine has no IPv6");
     }
     assert!(TcpStream::connect(("::1", ipv4.port())).is_err());
     assert!(TcpStream::connect(("::1", any_ipv4.port())).is_err());
@@ -85,12 +85,12 @@ fn several_addresses_serve_one_store() {
 fn a_server_can_use_a_socket_that_already_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Whoever came before the server did is served, too.
+    // A client that connected before the server started is served as well.
     let early = std::thread::spawn(move || is_serving("127.0.0.1", address.port()));
     let server = start(vec![Listen::Socket(listener)]).unwrap();
     assert_eq!(server.addresses(), [address]);
     assert!(early.join().unwrap());
-    // The same by way of a store that is its own master.
+    // A store that starts its own server can use a listening socket as well.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let store = TcpStore::open(
@@ -106,13 +106,12 @@ fn a_server_can_use_a_socket_that_already_listens() {
 #[test]
 fn a_server_without_an_available_address_is_refused() {
     assert!(matches!(start(vec![]).unwrap_err(), StoreError::InvalidArgument(_)));
-    // An address that this machine doesn't have (it is for documentation).
+    // This address is reserved for documentation, so no machine has it.
     let error = TcpStoreServer::bind("192.0.2.1", 0).unwrap_err();
     assert!(matches!(error, StoreError::Listen { .. }), "{error:?}");
     assert!(error.to_string().contains("192.0.2.1"), "{error}");
 }
 
-/// All places or none: a server that could not have one of them holds none.
 #[test]
 fn a_server_that_cannot_bind_every_address_binds_none() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -135,13 +134,13 @@ fn a_dropped_server_closes_every_connection_and_releases_its_port() {
         store.set("k", b"v").unwrap();
         drop(server);
         let error = waiting.join().unwrap().unwrap_err();
-        // Which of them depends on whether it waited already.
+        // The failure depends on whether the request was already sent.
         assert!(
             matches!(error.failure(), Some(Failure::ConnectionLost(_) | Failure::Unreachable(_))),
             "{error:?}"
         );
     });
-    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    eventually("the port is closed", || TcpStream::connect(("127.0.0.1", port)).is_err());
     reserved.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
@@ -155,7 +154,7 @@ fn the_server_of_a_master_stops_with_its_last_clone() {
     assert_eq!(clone.get("k").unwrap(), b"v");
     assert!(is_serving("127.0.0.1", port));
     drop(clone);
-    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    eventually("the port is closed", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 fn tenant(port: u16, timeout: Duration) -> TcpStore {
@@ -181,15 +180,15 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
         assert_eq!(other.get("k").unwrap(), b"v");
         assert_eq!(other.server_identity(), first.server_identity());
     }
-    // It lives as long as any of them.
+    // The server runs as long as any of them.
     drop(first);
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
-    // Whoever does not share finds the port taken.
+    // A store that does not share the server finds the port in use.
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
     let again = reserved.listen(|port| try_tenant(port, SOON));
-    assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
+    assert!(!again.check(&["k"]).unwrap(), "the server stopped with the last tenant");
 }
 
 #[test]
@@ -206,15 +205,15 @@ fn concurrent_tenants_start_one_server() {
     assert_eq!(tenants[0].get("n").unwrap(), b"8");
 }
 
-/// The server of this process on that port, with the usual limits.
+/// Returns the server of this process on a port, with the default limits.
 fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>, StoreError> {
     TcpStoreServer::shared(host, port, TcpStoreServer::default_limits())
 }
 
-/// Why a running server can't be shared.
+/// Returns the reason why a running server cannot be shared.
 fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
     let error = shared.unwrap_err().to_string();
-    error.split_once(" already, but not as asked: ").expect(&error).1.to_owned()
+    error.split_once(" differently: ").expect(&error).1.to_owned()
 }
 
 #[test]
@@ -248,10 +247,10 @@ fn a_server_on_another_address_is_not_shared() {
     assert_eq!(
         error,
         format!(
-            "cannot listen on 0.0.0.0:{port}: this process serves port {port} already, but not as asked: it listens on 127.0.0.1:{port}, not on 0.0.0.0"
+            "cannot listen on 0.0.0.0:{port}: this process already serves port {port} differently: it listens on 127.0.0.1:{port}, not on 0.0.0.0"
         )
     );
-    // Through the store, as its users meet it; and the one that runs has suffered nothing.
+    // A store that requests the server gets the same error, and the running server is not affected.
     let options = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
     assert!(matches!(TcpStore::open(options), Err(StoreError::Listen { .. })));
     assert!(is_serving("127.0.0.1", port));
@@ -263,7 +262,7 @@ fn a_server_with_other_limits_is_not_shared() {
     (limits.value_len, limits.keys) = (1 << 20, 1_000);
     let first = tenant_with(0, limits.clone()).unwrap();
     let server = first.server().unwrap();
-    // They are the server's, and are kept.
+    // The server enforces the limits.
     let too_large = server_refuses(first.port(), 2 << 20);
     assert!(
         matches!(
@@ -272,7 +271,7 @@ fn a_server_with_other_limits_is_not_shared() {
         ),
         "{too_large}"
     );
-    // Those of clients are each client's own.
+    // The limits of a client may differ.
     let mut same = limits.clone();
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
     assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
@@ -282,7 +281,7 @@ fn a_server_with_other_limits_is_not_shared() {
     let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), other_limits.clone()));
     assert_eq!(found, "it has other limits: value_len is 1MiB, not 2MiB");
     let error = tenant_with(first.port(), other_limits).unwrap_err().to_string();
-    assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
+    assert!(error.ends_with("differently: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
 }
 
 fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
@@ -329,12 +328,11 @@ fn a_client_applies_the_value_limit_of_its_server() {
             }
             Err(error) => panic!("{error}"),
         }
-        assert_eq!(server.stats().accepted, 1, "the connection survives");
+        assert_eq!(server.stats().accepted, 1, "the connection stays open");
         assert_eq!(store.num_keys().unwrap(), u64::from(fits));
     }
 }
 
-/// Connections of the first server linger after it has closed them.
 #[test]
 fn a_new_server_can_bind_the_port_of_a_dropped_server() {
     let first = TcpStoreServer::bind("", 0).unwrap();
@@ -342,9 +340,10 @@ fn a_new_server_can_bind_the_port_of_a_dropped_server() {
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set("k", b"v").unwrap();
     drop(first);
-    // Lingering takes a minute. Less than that is another test's process that had a copy of the socket for a moment.
+    // The closed connection stays in TIME_WAIT for 60 s, which must not prevent the bind. A failure that lasts less
+    // than that comes from a process of another test, which has a copy of the socket until it executes its own program.
     let second = Mutex::new(None);
-    eventually("there is another server", || {
+    eventually("another server can bind the port", || {
         *second.lock().unwrap() = TcpStoreServer::bind("", port).ok();
         second.lock().unwrap().is_some()
     });

@@ -1,4 +1,4 @@
-//! Many large requests at once: those who send on all get through, and those who don't are in nobody's way.
+//! Tests of concurrent uploads: active uploads all complete, and stalled ones do not block them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -33,7 +33,7 @@ fn connect(server: &TcpStoreServer) -> TcpStream {
     stream
 }
 
-/// A SET of 2 MiB with a PING behind it.
+/// Returns the bytes of a SET of 2 MiB and a PING behind it.
 fn upload(id: u8) -> Vec<u8> {
     upload_of_len(2 * MIB, id)
 }
@@ -45,8 +45,9 @@ fn upload_of_len(len: usize, id: u8) -> Vec<u8> {
     bytes
 }
 
-/// Lets the server read what it was sent: each answer is to a question that came after, and one large request has a turn
-/// between two of them.
+/// Waits until the server has read the bytes that were sent before.
+///
+/// The server replies to each PING only after it has read earlier bytes, and one upload has a turn between two replies.
 fn let_server_read(server: &TcpStoreServer) {
     let mut stream = connect(server);
     let mut ping = Vec::new();
@@ -69,7 +70,8 @@ fn uploads_beyond_the_upload_budget_all_complete() {
     let uploads = (0..16).map(|id| {
         let (mut stream, all_started) = (connect(&server), Arc::clone(&all_started));
         std::thread::spawn(move || {
-            // All are under way together. So much can be sent whether it is read or not.
+            // All uploads are in progress at the same time. 100,000 bytes fit into the socket buffers even if the
+            // server does not read them.
             let bytes = upload(id);
             let (front, rest) = bytes.split_at(100_000);
             stream.write_all(front).unwrap();
@@ -98,7 +100,7 @@ fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
     other.write_all(&upload(9)).unwrap();
     assert!(is_answered(&mut other));
     assert!(server.stats().slow_input >= 1);
-    // It held next to nothing, and may take its time.
+    // This upload had sent only 1,000 bytes, so the server does not close it.
     small.write_all(&upload(8)[1000..]).unwrap();
     assert!(is_answered(&mut small));
 }
@@ -106,7 +108,7 @@ fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
 #[test]
 fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
     let server = server("20s");
-    // Two uploads hold most of the budget of 6 MiB. The server has read what has come of them, and waits for their ends.
+    // Two uploads use most of the upload budget of 6 MiB. The server has read their first parts and waits for the rest.
     let size = 2 * MIB + 100_000;
     let mut others: Vec<_> = (0..2).map(|_| connect(&server)).collect();
     others[0].write_all(&upload_of_len(size, 0)[..2 * MIB - 50_000]).unwrap();
@@ -122,7 +124,7 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
             let bytes = upload_of_len(3 * MIB / 2, 9);
             let (front, back) = bytes.split_at(MIB);
             streamer.write_all(front).unwrap();
-            // Never between two requests.
+            // The connection is always in the middle of a request.
             while !is_done.load(Ordering::Relaxed) {
                 streamer.write_all(&[back, front].concat()).unwrap();
             }
@@ -155,7 +157,7 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
 fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() {
     let stall = Duration::from_secs(2);
     let server = server_with_budget("32MiB", "2s");
-    // Nearly as many as there is room for, all under way together. Each stops with a part of it still to be read.
+    // 14 uploads use almost the whole budget at the same time. Each stalls with unread bytes.
     let stopped: Vec<_> = (0..14).map(|_| connect(&server)).collect();
     let start_barrier = std::sync::Barrier::new(stopped.len() + 1);
     std::thread::scope(|scope| {
@@ -165,7 +167,7 @@ fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() 
                 let bytes = upload(id as u8);
                 stream.write_all(&bytes[..100_000]).unwrap();
                 start_barrier.wait();
-                // It may be cut off by now.
+                // The server may have closed the connection.
                 let _ = stream.write_all(&bytes[100_000..bytes.len() - 100]);
                 let _ = stream.read(&mut [0]);
             });
@@ -177,7 +179,7 @@ fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() 
         active.write_all(&upload(99)).unwrap();
         assert!(is_answered(&mut active));
         let took = start.elapsed();
-        println!("waited {took:?}, {} were cut off", server.stats().slow_input);
+        println!("waited {took:?}, the server closed {} uploads", server.stats().slow_input);
         assert!(took < 2 * stall, "{took:?}");
         drop(server);
     });

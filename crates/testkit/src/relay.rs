@@ -1,4 +1,4 @@
-//! A TCP relay that can hold back all bytes or cut all connections.
+//! A TCP relay that can block all bytes or cut all connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ struct Shared {
     streams: Mutex<Vec<TcpStream>>,
 }
 
-/// A relay between clients and a server of this machine. It ends when the value is dropped.
+/// A relay between clients and a server on this machine. Dropping it stops the relay.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -38,18 +38,18 @@ impl Relay {
         self.port
     }
 
-    /// Holds back all bytes in both directions. The connections stay open.
+    /// Blocks all bytes in both directions. The connections stay open.
     pub fn block(&self) {
         *self.shared.blocked.lock().unwrap() = true;
     }
 
-    /// Passes on the bytes that were held back, and all later ones.
+    /// Forwards the blocked bytes and all later ones.
     pub fn unblock(&self) {
         *self.shared.blocked.lock().unwrap() = false;
         self.shared.changed.notify_all();
     }
 
-    /// Closes every connection. Clients can connect again.
+    /// Closes all connections. Clients can connect again.
     pub fn cut(&self) {
         self.shared.cut();
     }
@@ -102,7 +102,7 @@ impl Shared {
         drop(self.changed.wait_while(blocked, |blocked| *blocked).unwrap());
     }
 
-    /// Passes on bytes until either side ends.
+    /// Forwards bytes until either side ends the connection.
     fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut buffer = [0; 16 * 1024];
         while let Ok(len) = from.read(&mut buffer) {

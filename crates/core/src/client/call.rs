@@ -1,4 +1,4 @@
-//! One call on its way: a connection for it, its attempts, and what becomes of it when they fail.
+//! The execution of one call: it gets a connection, makes attempts, and decides how the call ends when they fail.
 
 use std::time::Duration;
 
@@ -10,25 +10,32 @@ use super::io::Io;
 use crate::error::WireError;
 use crate::wire::{Op, Request};
 
-/// Called with the reason why there is no connection yet.
+/// A callback that receives the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
-/// Pauses between attempts.
+/// The first pause between two attempts. Each pause is twice as long as the last, up to [`MAX_RETRY_INTERVAL`].
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// How long an address that is not the last has if the call has no deadline.
+/// The time limit for each address but the last, if the call has no deadline.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that closes the connection on a request this often refuses it. Only connections that are closed within
-/// [`EARLY_CLOSE_TIMEOUT`] count: a firewall or a relay may close later ones because nothing passes over them.
+/// The number of early closes after which the client concludes that the server refuses the request.
 const MAX_EARLY_CLOSES: u32 = 5;
+/// A close within this time after the attempt began is early. A later close does not count, because a firewall or a
+/// relay may close an idle connection.
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// A key that no user can name, because user keys start with a slash.
+/// The key of probe requests. It is not a user's key, because those start with a slash.
 const PROBE_KEY: &[u8] = b"rallypoint/probe";
 
 impl<I: Io> Client<I> {
-    /// Makes a first connection, waiting for the server to appear.
+    /// Opens the first connection, and retries until the server is reachable.
     ///
-    /// `report` is called after each failed attempt, and once per second while the server is silent.
+    /// Calls `report` after each failed attempt, and once per second while a server that accepted the connection sends
+    /// no reply.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Unreachable`] if the deadline passes first, and with [`Failure::Protocol`] if every
+    /// address belongs to a server that is not a store.
     pub async fn connect(
         &self,
         deadline: &Deadline,
@@ -39,8 +46,7 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Carries out one call: `attempt` on a connection, and again on another if that breaks and the operation may be
-    /// repeated.
+    /// Runs `attempt` on a connection. If the connection breaks and `op` may be repeated, runs it again on another one.
     pub(super) async fn call<T>(
         &self,
         op: Op,
@@ -53,9 +59,9 @@ impl<I: Io> Client<I> {
         let mut early_closes = 0;
         let mut lost: Option<ConnectionFault> = None;
         loop {
-            // A wait whose server is gone has lost what it waited for, and fails as soon as the connection is refused.
+            // A server that refuses connections after one was lost has exited, and with it the keys of the wait.
             let fail_if_refused = waits && lost.is_some();
-            // A wait whose time is up before there is a connection has its grace to ask a server that answers.
+            // A wait that gets its connection after the deadline still queries the server, within its grace.
             let connect_by = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
             let checked_out = self.checkout(&connect_by, fail_if_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
@@ -89,7 +95,7 @@ impl<I: Io> Client<I> {
             self.server().connection_lost();
             let (fault, sent) = match error {
                 RequestError::Lost { fault, sent } => (fault, sent),
-                // In a reply there is one limit for all lengths.
+                // One limit bounds every length in a reply, so the field that is too long does not matter.
                 RequestError::Violation(WireError::TooLong { len, limit, .. }) => {
                     return Err(Failure::TooLarge { what: Oversized::Reply, len, limit });
                 }
@@ -113,13 +119,13 @@ impl<I: Io> Client<I> {
                 return Err(Failure::NoAnswer);
             }
             if fault != ConnectionFault::Closed {
-                // The other connections to that server are likely as dead, which only closed ones show.
+                // The idle connections are probably broken as well. `is_usable` detects only closed ones.
                 self.idle().clear();
             } else if now() - started < EARLY_CLOSE_TIMEOUT {
                 early_closes += 1;
             }
             if early_closes == MAX_EARLY_CLOSES {
-                let reason = "the server is there but closes the connection on this request each time; its log says why";
+                let reason = "the server is reachable but always closes the connection on this request; its log has the reason";
                 return Err(Failure::Refused(reason.into()));
             }
             if deadline.has_passed(now()) {
@@ -130,14 +136,15 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Sleeps for the next pause, at most until the deadline.
+    /// Sleeps for the next pause of the backoff, at most until the deadline.
     pub(super) async fn pause(&self, backoff: &mut Backoff, deadline: &Deadline) {
         let pause = backoff.pause(self.io.random());
         self.io.sleep(&deadline.or_after(self.io.now(), pause)).await;
     }
 
-    /// An idle connection that can be used, or a new one, tried for until the deadline, or until no process listens at any
-    /// address if `fail_if_refused`.
+    /// Returns an idle connection or opens a new one.
+    ///
+    /// Retries until the deadline. If `fail_if_refused`, fails as soon as every address refuses the connection.
     async fn checkout(
         &self,
         deadline: &Deadline,
@@ -164,7 +171,7 @@ impl<I: Io> Client<I> {
                 && deadline.has_passed(self.io.now())
                 && previous.connection_fault() > failure.connection_fault()
             {
-                // The deadline cut this attempt short. The one before it says more.
+                // The deadline cut this attempt short, so the previous attempt has the more specific fault.
                 failure = previous;
             }
             failure.connection_fault().iter().for_each(&mut *report);
@@ -176,7 +183,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// One attempt at each address.
+    /// Tries each address once and returns the first connection.
     pub(super) async fn try_addresses(
         &self,
         deadline: &Deadline,
@@ -187,9 +194,10 @@ impl<I: Io> Client<I> {
             Err(fault) => return Err(Failure::Unreachable(vec![(String::new(), fault)])),
         };
         let mut faults = Vec::new();
+        // The first server that answers in another protocol.
         let mut other = None;
         for (n, address) in addresses.iter().enumerate() {
-            // Each address has its share of the time, so that a dead one doesn't use up that of the next.
+            // Each address gets an equal share of the remaining time, so a dead address leaves time for the next one.
             let now = self.io.now();
             let address_deadline = match (addresses.len() - n, deadline.left(now)) {
                 (1, _) => deadline.clone(),
@@ -199,13 +207,13 @@ impl<I: Io> Client<I> {
             match self.try_address(address, &address_deadline, report).await {
                 Ok(connection) => return self.check_reset().map(|()| connection),
                 Err(RequestError::Lost { fault, .. }) => faults.push((address.to_string(), fault)),
-                // Not a store, it seems. Another address may have one.
+                // Another address may still belong to a store.
                 Err(RequestError::Violation(error)) => other = other.or(Some((address.to_string(), error))),
             }
         }
         match other {
             Some((address, error)) if faults.is_empty() => Err(Failure::Protocol(Some(address), error)),
-            // A store may yet appear at the other addresses.
+            // A store may still start at one of the other addresses, so the call is retried.
             other => {
                 let fault = other.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
                 faults.extend(fault);
@@ -214,9 +222,9 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Connects to one address, and compares the server there with the one that was known.
+    /// Connects to one address and verifies that the server is still the same one.
     ///
-    /// The client's first connection sends what torch's client sends and nothing more. The first call identifies the server.
+    /// The first connection of a client sends only torch's handshake. The first call then identifies the server.
     async fn try_address(
         &self,
         address: &I::Address,
@@ -237,7 +245,7 @@ impl<I: Io> Client<I> {
         match open(ack, report).await {
             Err(error) if error.is(ConnectionFault::Closed) && ack == Ack::Ping => {
                 let connection = open(Ack::Check, report).await?;
-                // One of our servers has PING, and closed the connection for another reason.
+                // Our servers support PING, so one of them closed the connection for another reason.
                 if self.server().identity().is_none() {
                     self.server().ack = Ack::Check;
                 }
@@ -247,7 +255,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Compares the server behind a connection with the one that was known. No other function does.
+    /// Verifies that a connection leads to the server that the client knows. This is the only place that does so.
     async fn verify(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), RequestError> {
         let was_ours = self.server().identity().is_some();
         let identity = connection.identify(was_ours, report).await?;
@@ -259,14 +267,16 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// The release of torch whose server was the first with this operation, if the server is an older one. Such a server closes
-    /// the connection on a request of the same kind that leaves nothing behind.
+    /// Returns the first release of torch whose server supports `op`, if this server is older.
+    ///
+    /// An older server closes the connection on an operation that it does not support. The probe is a request of the
+    /// same kind that leaves nothing in the store.
     async fn required_release(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
         const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
         let (release, requests) = match op {
             Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8 on (with `use_libuv`)", &[QUEUE_LEN][..]),
             Op::ListKeys => ("2.10 on", &[Request::ListKeys][..]),
-            // A barrier of one passes immediately. Torch's server counts the arrival in a key.
+            // A barrier with world size 1 passes immediately. Torch's server leaves its count in a key.
             Op::Barrier => (
                 "2.12 on",
                 &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
@@ -277,7 +287,7 @@ impl<I: Io> Client<I> {
         if self.server().identity().is_some() {
             return None;
         }
-        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        // The probe may use the whole timeout, because torch's server can take seconds to print its first stack trace.
         let mut connection = self.try_addresses(deadline, &mut |_| {}).await.ok()?;
         for request in requests {
             if let Err(error) = connection.request(request).await {

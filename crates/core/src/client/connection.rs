@@ -1,5 +1,6 @@
-//! One connection: requests out, replies in, each within its deadline. A connection never tries twice, and after a broken
-//! exchange it is only good for being dropped.
+//! One connection, which sends requests and receives replies until its deadline.
+//!
+//! A connection never retries. After a failed request it must be dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,50 +14,52 @@ use crate::limits::Limits;
 use crate::store::SERVER_KEY;
 use crate::wire::{KeyList, MAGIC, Reply, ReplyDecoder, ReplyKind, Request};
 
-/// A connection.
+/// One connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection<I: Io> {
     pub(super) io: Arc<I>,
     limits: Arc<Limits>,
     pub(super) stream: I::Stream,
     decoder: ReplyDecoder,
-    /// Received bytes. `input[at..end]` is not decoded yet.
+    /// Received bytes. `input[at..end]` is not decoded yet; what precedes `at` is.
     input: Vec<u8>,
     at: usize,
     end: usize,
+    /// Requests that are queued and not sent yet.
     out: Vec<u8>,
     user_timeout: Option<Duration>,
-    /// Whether what is sent may be sent again over another connection.
+    /// Whether the client may repeat the current request over another connection.
     pub(super) is_repeatable: bool,
-    /// When sends and receives fail with [`ConnectionFault::Silent`].
+    /// When sending and receiving fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
     is_handshake_done: bool,
-    /// Whether the server behind this connection was compared with the one that is known.
+    /// Whether the client has verified that this connection leads to the server that it knows.
     pub(super) is_verified: bool,
     ack: Ack,
     nonce: u32,
 }
 
-/// The request whose reply shows that the server has handled everything sent before it.
+/// The request whose reply acknowledges all requests before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Ack {
     #[default]
     Ping,
-    /// For torch's servers before 2.5. They have no PING and close the connection on one.
+    /// For torch's servers before 2.5, which close the connection on a PING.
     Check,
 }
 
-/// How an exchange failed.
+/// Why a request failed on its connection.
 #[derive(Debug)]
 pub(super) enum RequestError {
-    /// The connection is gone, or silent at the deadline. `sent`: whether any byte of the request may have left.
+    /// The connection broke, or no reply arrived by the deadline. `sent` is whether the server may have received a part
+    /// of the request.
     Lost { fault: ConnectionFault, sent: bool },
-    /// The server sent something that is not the protocol.
+    /// The server violated the protocol.
     Violation(WireError),
 }
 
 impl RequestError {
-    /// The same failure, of a step before which (or after which) the request itself was sent.
+    /// Sets whether the request was sent. The step that failed may have been another than the request itself.
     pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
             RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
@@ -64,27 +67,27 @@ impl RequestError {
         }
     }
 
-    /// Whether the connection was lost in this way.
+    /// Returns whether the connection was lost with this fault.
     pub(super) fn is(&self, expected: ConnectionFault) -> bool {
         matches!(self, RequestError::Lost { fault, .. } if *fault == expected)
     }
 }
 
-/// The size of a read when little is expected.
+/// The read size between replies, where replies are usually short.
 const SMALL_READ_BYTES: usize = 8 * 1024;
-/// The size of a read in the middle of a reply.
+/// The read size in the middle of a reply.
 const LARGE_READ_BYTES: usize = 256 * 1024;
-/// How long one attempt to open a connection may take. A longer attempt means a lost packet or a dead machine, and a new
-/// attempt is better than the system's growing pauses between retransmissions.
+/// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet, and a new attempt
+/// succeeds sooner than the kernel's retransmission with its growing pauses.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval at which a server that has accepted the connection and not answered is reported.
+/// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// The nonce of the first PING. Together with the operation code before it, the bytes are `\r\n\r\n`. An HTTP server takes
-/// them for the end of a request, answers immediately, and is recognized by its reply.
+/// The nonce of the first PING. Together with the operation code before it, its bytes are `\r\n\r\n`. An HTTP server
+/// takes them for the end of a request and replies immediately, so the client can tell what it is connected to.
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Connects. The handshake, which is torch's, is sent with the first message.
+    /// Opens a connection and queues torch's handshake, which is sent together with the first request.
     pub(super) async fn connect(
         io: &Arc<I>,
         limits: &Arc<Limits>,
@@ -115,9 +118,9 @@ impl<I: Io> Connection<I> {
         Ok(connection)
     }
 
-    /// Sends what was queued, and waits until the handshake is done.
+    /// Sends the queued requests and waits until the handshake is done.
     ///
-    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
+    /// Calls `on_silence` once per second while the server sends no reply.
     pub(super) async fn handshake(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         self.send().await?;
         if !self.is_handshake_done {
@@ -128,12 +131,11 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Asks the server for its identity, in one message with the handshake if that is not done yet; `None` if the server is
-    /// not one of ours.
+    /// Returns the identity of the server, or `None` if the server is not one of ours.
     ///
-    /// If the server was one of ours before (`was_ours`), its identity is read without waiting for the answer whether there is
-    /// one, which saves a round trip over a bad link. Torch's older servers close the connection on that, and are asked again
-    /// with [`Ack::Check`].
+    /// The request is sent together with the handshake if that is not done yet. If the server was one of ours before
+    /// (`was_ours`), the GET of its identity does not wait for the CHECK, which saves a round trip. Torch's older
+    /// servers close the connection on such a GET, and the caller tries again with [`Ack::Check`].
     pub(super) async fn identify(
         &mut self,
         was_ours: bool,
@@ -160,12 +162,12 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Queues a CHECK of the key that our own servers have and torch's have not.
+    /// Queues a CHECK of the key under which our servers store their identity. Torch's servers do not have it.
     fn queue_identify(&mut self) {
         self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
     }
 
-    /// Waits for the first bytes from the server.
+    /// Waits for the first bytes of the server and calls `on_silence` once per second until they arrive.
     async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         loop {
             let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
@@ -180,12 +182,12 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Adds a request to what is sent next.
+    /// Queues a request for the next [`Connection::send`].
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
     }
 
-    /// Queues a request whose reply shows that the server has handled everything before it.
+    /// Queues a request whose reply acknowledges all requests before it.
     fn queue_ack(&mut self) {
         match self.ack {
             Ack::Ping => {
@@ -196,14 +198,14 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Sends what was queued.
+    /// Sends the queued requests.
     pub(super) async fn send(&mut self) -> Result<(), RequestError> {
         self.choose_user_timeout();
         let mut sent = 0;
         while sent < self.out.len() {
             match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
-                // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
+                // The server may have received any byte that was written, so one byte makes the request sent.
                 Err(fault) => return Err(RequestError::Lost { fault, sent: sent > 0 }),
             }
         }
@@ -212,9 +214,11 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Small requests that may be repeated give up a connection that passes nothing after 10 s instead of 120 s, because a
-    /// new connection works as soon as the network does. A large request can't: a server that takes large requests one
-    /// after the other looks the same.
+    /// Sets how long the kernel keeps the connection while the server acknowledges nothing.
+    ///
+    /// A small request that may be repeated uses `client_user_timeout` (10 s), because a new connection works as soon
+    /// as the network does. Other requests use `user_timeout` (120 s): a server that delays a large upload also
+    /// acknowledges nothing for a while.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
         let is_small = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
@@ -225,7 +229,7 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Returns the next reply, which must be of this kind.
+    /// Receives the next reply, which must be of this kind.
     pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, RequestError> {
         loop {
             let mut input = &self.input[self.at..self.end];
@@ -240,7 +244,7 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Reads the reply to the last [`Connection::queue_ack`].
+    /// Receives the reply to the last [`Connection::queue_ack`].
     async fn receive_ack(&mut self) -> Result<(), RequestError> {
         if self.ack == Ack::Check {
             return self.receive(ReplyKind::Checked).await.map(drop);
@@ -253,22 +257,22 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Sends what was queued, and waits until the server has handled it.
+    /// Sends the queued requests and waits until the server has handled them.
     pub(super) async fn acknowledge(&mut self) -> Result<(), RequestError> {
         self.queue_ack();
         self.send().await?;
         self.receive_ack().await
     }
 
-    /// Sends one request and reads its reply.
+    /// Sends one request and receives its reply.
     pub(super) async fn request(&mut self, request: &Request<'_>) -> Result<Reply, RequestError> {
-        let kind = request.reply_kind().expect("only requests that have a reply are exchanged");
+        let kind = request.reply_kind().expect("the request has a reply");
         self.queue(request);
         self.send().await?;
         self.receive(kind).await
     }
 
-    /// Of each key, whether it is there.
+    /// Returns for each key whether it is present.
     pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, RequestError> {
         for key in keys {
             self.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
@@ -281,7 +285,7 @@ impl<I: Io> Connection<I> {
         Ok(present)
     }
 
-    /// All bytes received so far are decoded; reads more.
+    /// Reads more bytes. All bytes received before must have been decoded.
     async fn read_more(&mut self, deadline: &Deadline) -> Result<(), RequestError> {
         let read_len = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
         (self.at, self.end) = (0, 0);
@@ -293,8 +297,8 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Whether the connection can be used again: nothing is under way, no byte has arrived unasked, and the server has not
-    /// closed it.
+    /// Returns whether the connection can be reused: it is open, no request or reply is in flight, and the server has
+    /// sent nothing unrequested.
     pub(super) fn is_usable(&self) -> bool {
         let is_clean = self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty();
         is_clean && self.io.is_quiet(&self.stream)

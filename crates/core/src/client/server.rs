@@ -1,7 +1,8 @@
-//! What a client knows of its server, and how it notices that another server has taken its place.
+//! What a client knows about its server, and how it detects that the server was restarted and lost its data.
 //!
-//! Our servers have a name. Torch's have none: such a server counts as restarted when a reconnect finds none of the keys
-//! that the client has seen. If other clients have deleted all of them meanwhile, the client is wrong about that.
+//! Our servers have an identity. Torch's servers have none. A client concludes that such a server was restarted if,
+//! after a reconnect, none of the keys that the client has seen exists. This is a false alarm if other clients deleted
+//! all of them.
 
 use std::collections::VecDeque;
 
@@ -9,34 +10,36 @@ use super::connection::Ack;
 use super::user_key;
 use crate::counted::first_few;
 
-/// Keys that are remembered of a server without a name.
+/// The number of keys that a client remembers for a server without an identity.
 const MAX_REMEMBERED_KEYS: usize = 64;
 
-/// What a client knows of its server.
+/// What a client knows about its server.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// Whether the server was identified.
+    /// Whether an operation has identified the server.
     pub(super) is_identified: bool,
-    /// How the server acknowledges requests that have no reply.
+    /// The request by which the server acknowledges requests that have no reply.
     pub(super) ack: Ack,
-    /// Whether the server has answered a request about a queue.
+    /// Whether the server has replied to a request for a queue.
     pub(super) has_answered_queue: bool,
     identity: Option<String>,
+    /// Keys that the client has seen, if the server has no identity. The oldest key is first.
     remembered: VecDeque<Vec<u8>>,
-    /// Whether a connection was lost since the server was compared last.
+    /// Whether a connection was lost since the server was last verified.
     is_reconnect: bool,
+    /// The evidence that the server was restarted.
     reset: Option<String>,
     on_reset: OnReset,
     generation: u64,
 }
 
-/// What a client does when it finds that its server was restarted and has lost its contents.
+/// What a client does when it detects that its server was restarted and lost its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnReset {
     /// Every call fails.
     #[default]
     Fail,
-    /// The client goes on with the empty server and counts one more generation.
+    /// The client continues with the empty server and increments its generation.
     Continue,
 }
 
@@ -45,44 +48,44 @@ impl Server {
         Server { on_reset, ..Server::default() }
     }
 
-    /// How often the client has continued with an empty server.
+    /// Returns how many times the client has continued with an empty server.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What the server says of itself, if it is one of ours.
+    /// Returns the identity of the server, if it is one of ours.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
 
-    /// Whether the server says that it has this capability.
+    /// Returns whether the identity of the server lists this capability.
     pub fn has_capability(&self, capability: &str) -> bool {
         let capabilities = self.identity().and_then(|identity| identity_field(identity, "capabilities="));
         capabilities.is_some_and(|names| names.split(',').any(|name| name == capability))
     }
 
-    /// The longest value the server takes, as it says.
+    /// Returns the server's limit on the length of a value, if its identity states one.
     pub fn value_len(&self) -> Option<usize> {
         self.identity().and_then(|identity| identity_field(identity, "value_len="))?.parse().ok()
     }
 
-    /// Whether the server is known to have queues. All of ours have.
+    /// Returns whether the server is known to support queues. All of our servers do.
     pub(super) fn has_queues(&self) -> bool {
         self.has_answered_queue || self.identity.is_some()
     }
 
-    /// How the client noticed that another server has taken this one's place.
+    /// Returns the evidence that the server was restarted, if there is any.
     pub(super) fn reset(&self) -> Option<&str> {
         self.reset.as_deref()
     }
 
-    /// Remembers that a key exists. It must not be a queue: a queue is gone when it is empty.
+    /// Remembers that a key exists. It must not be a queue, because an empty queue does not exist.
     pub(super) fn remember(&mut self, key: &[u8]) {
         if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
             return;
         }
         if self.remembered.len() == MAX_REMEMBERED_KEYS {
-            // The first key is often the counter of workers, which no client deletes.
+            // The first key stays: it is often the counter of workers, which no client deletes.
             self.remembered.remove(1);
         }
         self.remembered.push_back(key.to_vec());
@@ -93,12 +96,12 @@ impl Server {
         self.remembered.retain(|remembered| remembered != key);
     }
 
-    /// Records that a connection was lost: the server may have been restarted.
+    /// Records that a connection was lost, so the server may have been restarted.
     pub(super) fn connection_lost(&mut self) {
         self.is_reconnect = true;
     }
 
-    /// The keys to look for on a server that was reached again and has this identity.
+    /// Returns the keys that must be checked after a reconnect to a server with this identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
         match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),
@@ -106,9 +109,11 @@ impl Server {
         }
     }
 
-    /// Compares a server that was reached with the one that is known. `missing` are the remembered keys that are not there.
+    /// Compares the server at the other end of a connection with the known one, and records a reset if they differ.
+    ///
+    /// `missing` contains the remembered keys that the server does not have.
     pub(super) fn verify(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
-        // Keys that were forgotten while the server was asked were deleted by this client, and are no evidence.
+        // If this client deleted its last remembered key during the check, a missing key is no evidence.
         let had_keys = !self.remembered.is_empty();
         missing.iter().for_each(|key| self.forget(key));
         let instance = |identity: &str| identity_field(identity, "instance=").unwrap_or(identity).to_owned();
@@ -119,11 +124,11 @@ impl Server {
             (Some(before), Some(now)) => {
                 Some(format!("it was instance {}, now it is {}", instance(before), instance(now)))
             }
-            (Some(_), None) => Some("it was a rallypoint server and is none now".into()),
+            (Some(_), None) => Some("it was a rallypoint server and is not one now".into()),
             (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
             (None, None) if had_keys && self.remembered.is_empty() => {
                 let names = first_few(missing.iter().map(|key| user_key(key)));
-                Some(format!("none of the keys seen before is there: {names}"))
+                Some(format!("none of the keys seen before exists: {names}"))
             }
             (None, None) => None,
         };
@@ -141,14 +146,14 @@ impl Server {
         }
         self.is_identified = true;
         self.identity = identity;
-        // Our own servers have PING. One that closed a connection on PING did so for another reason.
+        // Our servers support PING, so a close on PING had another reason.
         if self.identity.is_some() {
             self.ack = Ack::Ping;
         }
     }
 }
 
-/// One part of what a server says of itself.
+/// Returns the field of an identity that starts with `name`.
 fn identity_field<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
     identity.split(' ').find_map(|field| field.strip_prefix(name))
 }
@@ -165,7 +170,7 @@ mod tests {
         format!("/{n}").into_bytes()
     }
 
-    /// A server without a name that has this many keys.
+    /// Returns the state of a client of a server without an identity, with this number of remembered keys.
     fn torch_server(keys: usize) -> Server {
         let mut server = Server::default();
         server.verify(None, &[]);
@@ -203,12 +208,12 @@ mod tests {
         server.connection_lost();
         let checked = server.keys_to_check(None);
         assert_eq!(checked, std::iter::once(0).chain(37..99).map(key).collect::<Vec<_>>());
-        // Those that are not there are forgotten.
+        // The client forgets the missing keys.
         server.verify(None, &checked[1..]);
         assert_eq!(server.reset(), None);
         server.remember(b"/k");
         reconnect_to_empty(&mut server);
-        assert!(server.reset().unwrap().ends_with("is there: 0, k"), "{:?}", server.reset());
+        assert!(server.reset().unwrap().ends_with("exists: 0, k"), "{:?}", server.reset());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Requests that wait on the server: sent, waited for, and cancelled when the time is up.
+//! Requests that wait on the server, which the client cancels when the deadline passes.
 
 use super::Client;
 use super::connection::{Connection, RequestError};
@@ -8,11 +8,17 @@ use super::io::Io;
 use crate::error::WireError;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
-/// How a wait ended. If the time ran out: of each key, whether it is there.
+/// The outcome of a wait. The error of a timeout contains for each key whether it is present.
 type WaitOutcome<T> = Result<T, Vec<bool>>;
 
 impl<I: Io> Client<I> {
-    /// Waits for keys, then asks for what they hold. On a server that answers in order both requests travel together.
+    /// Waits until all keys are present, then sends the request `then` and returns its reply.
+    ///
+    /// If the server handles requests in order, the client sends both requests together.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if a key is absent at the deadline, and otherwise like [`Client::request`].
     pub async fn wait_then(
         &self,
         op: Op,
@@ -27,9 +33,15 @@ impl<I: Io> Client<I> {
         into_result(waited.await)
     }
 
-    /// Takes the item at the head of a queue, waiting until there is one; `None` if there is only a key of that name.
+    /// Waits until a queue has an item, and removes and returns the first one.
+    ///
+    /// Returns `None` if a key with the name of the queue ended the wait.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if the queue is empty at the deadline, and otherwise like [`Client::request`].
     pub async fn wait_then_pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>, Failure> {
-        // A pop from a server that has no queues would wait until its timeout.
+        // On a server without queues, the WAIT before the pop would never end.
         if !self.server().has_queues() {
             self.request(Request::QueueLen { key }, deadline).await?;
             self.server().has_answered_queue = true;
@@ -40,6 +52,11 @@ impl<I: Io> Client<I> {
     }
 
     /// Waits at a barrier until `world_size` clients have arrived.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if fewer clients have arrived at the deadline, and otherwise like
+    /// [`Client::request`].
     pub async fn barrier(&self, key: &[u8], world_size: i64, deadline: &Deadline) -> Result<(), Failure> {
         let arrived = self.call(Op::Barrier, deadline, async |connection| {
             connection.queue(&Request::Barrier { key, world_size });
@@ -52,7 +69,7 @@ impl<I: Io> Client<I> {
     }
 }
 
-/// The result of a wait. If the server did not answer, it is not known which keys are there.
+/// Converts the outcome of a wait. If the server sent no reply, it is unknown which keys are present.
 fn into_result<T>(waited: Result<WaitOutcome<T>, Failure>) -> Result<T, Failure> {
     match waited {
         Ok(waited) => waited.map_err(|present| Failure::Timeout(Awaited::Keys(Some(present)))),
@@ -79,8 +96,10 @@ async fn wait_then<I: Io>(
     }
 }
 
-/// Waits and pops over one connection: our servers keep an item for the connection that was woken for it, until that
-/// connection's next request. Waits again if another client was faster. `None` if what ends the wait is a key of that name.
+/// Waits and pops over one connection, because our servers reserve an item for the connection that was woken for it.
+///
+/// Waits again if another client took the item first. Returns `None` if a key with the name of the queue ended the
+/// wait.
 async fn wait_then_pop<I: Io>(
     connection: &mut Connection<I>,
     key: &[u8],
@@ -91,7 +110,7 @@ async fn wait_then_pop<I: Io>(
         if let Err(present) = waited.map_err(|error| error.with_sent(false))? {
             return Ok(Err(present));
         }
-        // One message, so that a queue that fills and empties does not look like a key.
+        // Both requests are sent together, so a queue that another client fills and empties is not taken for a key.
         connection.queue(&Request::QueuePop { key });
         connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         connection.send().await?;
@@ -106,18 +125,19 @@ async fn wait_then_pop<I: Io>(
     }
 }
 
-/// Sends what is queued, waits for the end of a WAIT or BARRIER in it, and cancels it when the deadline has passed. Returns
-/// whether it ended by itself. From then on the connection has the grace of the deadline.
+/// Sends the queued requests and waits until the WAIT or BARRIER among them completes. Cancels it at the deadline.
 ///
-/// `pipelined` is the kind of the reply to a request that was sent together with the wait. That reply arrives in either case and
-/// is returned only if the wait ended by itself.
+/// Returns whether the wait completed. Afterwards the connection has the grace of the deadline.
+///
+/// `pipelined` is the reply kind of a request that was sent together with the wait. The server replies to it in either
+/// case, but the reply is returned only if the wait completed.
 async fn wait_or_cancel<I: Io>(
     connection: &mut Connection<I>,
     op: Op,
     pipelined: Option<ReplyKind>,
     deadline: &Deadline,
 ) -> Result<(bool, Option<Reply>), RequestError> {
-    // The wait is sent even if the time is up: the cancel that follows tells whether all keys were there.
+    // The wait is sent even after the deadline: the reply shows whether all keys are present.
     connection.deadline = deadline.grace(connection.io.now());
     connection.send().await?;
     connection.deadline = deadline.clone();
@@ -137,7 +157,7 @@ async fn wait_or_cancel<I: Io>(
         Some(kind) => Some(connection.receive(kind).await?),
         None => None,
     };
-    // The wait and the cancel crossed, and each has its reply.
+    // The wait completed while the cancel was in flight, so the server replies to both.
     if done && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
     {
         return Err(RequestError::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));

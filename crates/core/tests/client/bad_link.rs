@@ -1,4 +1,4 @@
-//! The heartbeat of a rendezvous over a link with delay and loss.
+//! Heartbeats of a rendezvous over a link with delay and loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::net::{BadLink, Net};
 use crate::operations::connected;
 use crate::server::Model;
 
-/// A node without a heartbeat for this long is removed by the others.
+/// The time without a heartbeat after which the other nodes remove a node.
 const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(15);
 
-/// One node of a round, whose state it reads and writes over the network.
+/// One node of a round, which reads and writes the shared state over the network.
 struct Node {
     net: Net,
     client: Client<Net>,
@@ -41,7 +41,7 @@ impl Node {
         MonoTime::from_start(self.net.now())
     }
 
-    /// Sends one heartbeat as the keep-alive thread does. Returns whether it was written.
+    /// Sends one heartbeat as the keep-alive thread does. Returns whether the heartbeat was written.
     fn send_heartbeat(&mut self) -> bool {
         let now = self.mono();
         let (mut pursuit, mut operation) = Pursuit::start(Goal::KeepAlive, &mut self.member, now);
@@ -96,7 +96,7 @@ fn at_most_1_of_1000_heartbeats_is_late_over_a_link_with_delay_and_loss() {
             node.net.advance_clock(node.member.until_duty(node.mono()).max(Duration::from_millis(100)));
         }
     }
-    // 5 of 1,000 were late when a write had only the time that the read before it had left, and 1.4 when a reconnect took one
-    // round trip more.
+    // With earlier versions more heartbeats were late: 5 of 1,000 when a read and the write after it shared one
+    // timeout, and 1.4 of 1,000 when a reconnect took one more round trip.
     assert!(late * 1_000 <= sent, "{late} of {sent} heartbeats were late");
 }

@@ -1,4 +1,4 @@
-//! Making the first connection: servers that are late, silent, strangers, or at another address.
+//! Tests of the first connection, to servers that start late, are silent, are not stores, or have several addresses.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects; how that ended, what was reported meanwhile, and how long it took.
+/// Connects. Returns the result, the reported faults, and how long it took.
 fn connect(net: &Net) -> (Result<(), Failure>, Vec<ConnectionFault>, Duration) {
     let (start, mut reported) = (net.now(), Vec::new());
     let result =
@@ -99,7 +99,7 @@ fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_fault_before_it() {
     let (result, _, took) = connect(&net);
     assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Refused)])));
     assert!(took >= TIMEOUT && took < TIMEOUT + Duration::from_millis(100), "{took:?}");
-    // A fault that lasts is the one to name.
+    // A fault that lasts for several attempts is reported.
     let net = Net::new(vec![Host::Refuses]);
     net.after(TIMEOUT / 2, |state| state.hosts[0] = Host::Unreachable);
     let (result, _, _) = connect(&net);
@@ -115,7 +115,7 @@ fn a_new_client_sends_only_torchs_handshake_until_its_first_operation() {
     assert_eq!(ops(&net), [Op::Validate, Op::Ping]);
     ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
     assert_eq!(ops(&net)[2..], [Op::Check, Op::Get, Op::NumKeys]);
-    // A further connection is identified along with its handshake.
+    // On a later connection, the client identifies the server together with the handshake.
     net.change(|state| state.close_all());
     net.advance_clock(Duration::from_secs(1));
     ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();

@@ -1,4 +1,4 @@
-//! Replies that are not the protocol, and bytes that no call asked for.
+//! Tests of replies that violate the protocol, and of bytes that the client did not request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether the server is still the same one.
+//! Tests of how the client detects that its server was restarted.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ fn set(net: &Net, client: &Client<Net>, key: &[u8]) -> Result<(), Failure> {
 fn every_operation_reports_a_restarted_server() {
     for (before, after, evidence) in [
         (Model::ours("a"), Model::ours("b"), "it was instance a, now it is b"),
-        (Model::ours("a"), Model::torch(), "it was a rallypoint server and is none now"),
+        (Model::ours("a"), Model::torch(), "it was a rallypoint server and is not one now"),
         (Model::torch(), Model::ours("b"), "it was not a rallypoint server and is one now"),
-        (Model::torch(), Model::torch(), "none of the keys seen before is there: seen"),
+        (Model::torch(), Model::torch(), "none of the keys seen before exists: seen"),
     ] {
         for operation in all_operations() {
             let (net, client) = connected(before.clone());
@@ -33,7 +33,7 @@ fn every_operation_reports_a_restarted_server() {
             net.advance_clock(Duration::from_secs(1));
             let failure = operation.run(&client, TIMEOUT).unwrap_err();
             assert_eq!(failure, Failure::Reset(evidence.into()), "{:?}", operation.op);
-            // The client stays with it until there is a new client.
+            // The reset is permanent for this client.
             assert_eq!(operation.run(&client, TIMEOUT), Err(failure));
             assert_eq!(net.model(|model| model.count(Op::Set) + model.count(Op::Add)), 0);
         }

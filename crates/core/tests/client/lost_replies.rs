@@ -1,4 +1,4 @@
-//! Answers that are lost: what may be repeated is repeated, what may not is sent once.
+//! Tests of lost replies: the client repeats a request only if the operation is repeatable.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ fn a_request_with_a_lost_reply_is_repeated_once_or_never() {
             let sent = net.model(|model| model.count(operation.op)) - before;
             match (operation.is_repeatable, &result) {
                 (false, Err(Failure::Indeterminate(_))) => assert_eq!(sent, 1, "{:?}", operation.op),
-                // The key is gone, and which of the two requests deleted it is unknown.
+                // The key is deleted, and it is unknown which of the two requests deleted it.
                 (true, Err(Failure::Indeterminate(_))) => assert_eq!(operation.op, Op::DeleteKey),
-                // Nothing is lost of an answer of one byte.
+                // A reply of one byte is complete.
                 (_, Ok(())) if matches!(behavior, Behavior::Truncate(1)) => {}
                 // CHECK, GET and PING are also part of the handshake.
                 (true, Ok(())) => {
@@ -60,7 +60,7 @@ fn a_wait_fails_within_50_ms_after_its_server_is_killed() {
                     assert_ne!(operation.op, Op::Barrier);
                     assert!(reason.contains("closed the connection; then connection refused"), "{reason}");
                 }
-                // Whether the arrival was counted is unknown.
+                // It is unknown whether the server counted the arrival.
                 Failure::Indeterminate(_) => assert_eq!(operation.op, Op::Barrier),
                 other => panic!("{:?}: {other:?}", operation.op),
             }

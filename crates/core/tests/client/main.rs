@@ -1,4 +1,4 @@
-//! The client against servers that are stopped, killed, restarted, cut off, silent, slow or hostile: in virtual time.
+//! Tests of the client in virtual time, against servers that are stopped, killed, restarted, cut off, slow or hostile.
 
 mod bad_link;
 mod connecting;

@@ -1,4 +1,4 @@
-//! A network in virtual time: addresses, connections, and a clock that moves only when a client waits.
+//! A simulated network whose clock advances only while a client waits.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,44 +10,45 @@ use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, OnReset};
 
 use crate::server::{Behavior, Model, Response};
 
-/// What is at an address.
+/// The process at an address.
 pub(crate) enum Host {
-    /// No process listens.
+    /// No process listens: connections are refused.
     Refuses,
-    /// Nothing answers a connection attempt.
+    /// Connection attempts get no reply.
     Unreachable,
-    /// Connections are accepted, and closed when the first byte arrives.
+    /// The process accepts connections and closes them when the first byte arrives.
     Closes,
-    /// Connections are accepted, and answered with these bytes.
+    /// The process accepts connections and sends these bytes on the first of them.
     Sends(Vec<u8>),
     /// A store.
     Store(Box<Model>),
 }
 
-/// What happens at a moment, whatever the client does.
+/// A change of the network at a given time.
 type Event = Box<dyn FnOnce(&mut NetState)>;
 
-/// Everything behind the client's sockets.
+/// The state of the simulated network.
 pub(crate) struct NetState {
     pub(crate) now: Duration,
     pub(crate) hosts: Vec<Host>,
-    /// Whether packets pass. While they don't, what is sent is lost with its connection.
+    /// Whether the network is cut. Requests that are sent meanwhile are lost.
     pub(crate) is_cut: bool,
-    /// Whether the stores run. While they don't, what is sent waits.
+    /// Whether the stores are stopped. They handle requests that are sent meanwhile when they resume.
     pub(crate) is_stopped: bool,
     pub(crate) connections: Vec<Connection>,
     /// The user timeouts that were set, in order.
     pub(crate) user_timeouts: Vec<Duration>,
     pub(crate) is_resolvable: bool,
     events: Vec<(Duration, Event)>,
-    /// How long a packet travels.
+    /// How long a reply takes to arrive.
     pub(crate) latency: Duration,
-    /// A link that delays and loses packets, in the place of `latency`.
+    /// A link that delays and loses packets. It replaces `latency`.
     pub(crate) bad_link: Option<BadLink>,
 }
 
-/// A link that delays each packet by 100 to 500 ms, and loses one of ten. A lost packet is sent again after
-/// [`BadLink::RETRANSMISSION_TIMEOUT`], then after twice as long, and so on.
+/// A link that delays each packet by 100 to 500 ms and loses 10 % of them.
+///
+/// A lost packet is sent again after [`BadLink::RETRANSMISSION_TIMEOUT`], which doubles with each loss.
 pub(crate) struct BadLink {
     pub(crate) random: u64,
 }
@@ -55,14 +56,14 @@ pub(crate) struct BadLink {
 impl BadLink {
     const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(1_200);
 
-    /// The next of a fixed sequence of numbers below `end`.
+    /// Returns the next number below `end` of a deterministic sequence.
     fn below(&mut self, end: u64) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % end
     }
 
-    /// How long the next packet is on its way.
+    /// Returns how long the next packet takes.
     fn travel(&mut self) -> Duration {
         let mut travel = Duration::ZERO;
         let mut retransmission = BadLink::RETRANSMISSION_TIMEOUT;
@@ -74,17 +75,17 @@ impl BadLink {
     }
 }
 
-/// One connection, seen from the network.
+/// The network's side of one connection.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) host: usize,
-    /// Bytes for the client, and when they arrive.
+    /// Bytes for the client, each with the time at which they arrive.
     inbound: VecDeque<(Duration, Vec<u8>)>,
-    /// When the client sees that the server has closed the connection.
+    /// When the client notices that the server closed the connection.
     closed_at: Option<Duration>,
-    /// When the client's machine gives the connection up.
+    /// When the user timeout of the client breaks the connection.
     breaks_at: Option<Duration>,
-    /// Bytes that a stopped store has not read.
+    /// Bytes that a stopped store has not read yet.
     unread: Vec<u8>,
     is_dropped: bool,
 }
@@ -117,7 +118,7 @@ impl Drop for Stream {
 }
 
 impl Net {
-    /// A network with these addresses.
+    /// Creates a network with one address for each host.
     pub(crate) fn new(hosts: Vec<Host>) -> Net {
         Net(Rc::new(RefCell::new(NetState {
             now: Duration::from_secs(1_000_000),
@@ -133,7 +134,7 @@ impl Net {
         })))
     }
 
-    /// A network with one store.
+    /// Creates a network with one store.
     pub(crate) fn store(model: Model) -> Net {
         Net::new(vec![Host::Store(Box::new(model))])
     }
@@ -150,7 +151,7 @@ impl Net {
         Deadline::after(self.now(), Some(timeout))
     }
 
-    /// Lets something happen later.
+    /// Schedules an event.
     pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut NetState) + 'static) {
         let mut state = self.0.borrow_mut();
         let at = state.now + delay;
@@ -161,19 +162,19 @@ impl Net {
         change(&mut self.0.borrow_mut())
     }
 
-    /// Lets time pass.
+    /// Advances the clock and runs the events that become due.
     pub(crate) fn advance_clock(&self, time: Duration) {
         let until = self.now() + time;
         while self.0.borrow_mut().run_next_event(until) {}
         self.0.borrow_mut().now = until;
     }
 
-    /// The store at the first address.
+    /// Calls `access` with the store at the first address.
     pub(crate) fn model<T>(&self, access: impl FnOnce(&mut Model) -> T) -> T {
         self.change(|state| access(state.model()))
     }
 
-    /// Waits until `is_ready`, an arrival or the deadline.
+    /// Advances the clock until `poll` returns [`Poll::Ready`]. Returns `None` at the deadline.
     fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut NetState) -> Option<Poll>) -> Option<Poll> {
         loop {
             let mut state = self.0.borrow_mut();
@@ -191,7 +192,7 @@ impl Net {
             let end = match (next, until) {
                 (Some(next), Some(until)) => next.min(until),
                 (Some(end), None) | (None, Some(end)) => end,
-                (None, None) => state.next_event().expect("the client would wait for ever"),
+                (None, None) => state.next_event().expect("the client would wait forever"),
             };
             if !state.run_next_event(end) {
                 state.now = end;
@@ -200,7 +201,7 @@ impl Net {
     }
 }
 
-/// What a client that waits finds.
+/// The result of polling a connection.
 enum Poll {
     Later(Duration),
     Ready(Result<usize, ConnectionFault>),
@@ -210,11 +211,11 @@ impl NetState {
     pub(crate) fn model(&mut self) -> &mut Model {
         match &mut self.hosts[0] {
             Host::Store(model) => model,
-            _ => panic!("there is no store"),
+            _ => panic!("the process at the first address is not a store"),
         }
     }
 
-    /// Another client sets a key of the store.
+    /// Sets a key of the store, as another client would.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         let mut responses = Vec::new();
         let model = self.model();
@@ -227,13 +228,13 @@ impl NetState {
         self.connections[id].is_dropped
     }
 
-    /// Ends the process at the first address: its connections are closed, and nothing listens there any more.
+    /// Kills the process at the first address: its connections are closed, and new ones are refused.
     pub(crate) fn kill(&mut self) {
         self.hosts[0] = Host::Refuses;
         self.close_all();
     }
 
-    /// Puts another store in the place of the one at the first address.
+    /// Replaces the store at the first address and closes all connections.
     pub(crate) fn restart(&mut self, model: Model) {
         self.hosts[0] = Host::Store(Box::new(model));
         self.close_all();
@@ -248,7 +249,7 @@ impl NetState {
         self.connections[id].closed_at.get_or_insert(at);
     }
 
-    /// Lets a stopped store go on.
+    /// Resumes the stopped stores.
     pub(crate) fn resume(&mut self) {
         self.is_stopped = false;
         for id in 0..self.connections.len() {
@@ -261,7 +262,7 @@ impl NetState {
         self.events.iter().map(|(at, _)| *at).min()
     }
 
-    /// Runs the next event that is due by `end`; whether there was one.
+    /// Advances the clock to the next event and runs it, if it is due by `end`. Returns whether an event ran.
     fn run_next_event(&mut self, end: Duration) -> bool {
         let due = self.next_event().filter(|at| *at <= end);
         let Some(at) = due else { return false };
@@ -272,7 +273,7 @@ impl NetState {
         true
     }
 
-    /// How long it takes until the answer to what is sent now arrives.
+    /// Returns how long it takes until the reply to a request that is sent now arrives.
     fn round_trip(&mut self) -> Duration {
         self.bad_link.as_mut().map_or(self.latency, |link| link.travel() + link.travel())
     }

@@ -1,4 +1,4 @@
-//! Every operation of a client, as something to call. What each should come to is said by the tests.
+//! A table of all operations of a client, for tests that run each of them.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Request};
 use crate::net::Net;
 use crate::server::Model;
 
-/// An operation by its name.
+/// An operation and a function that calls it.
 pub(crate) struct Operation {
     pub(crate) op: Op,
-    /// Whether it may be sent again when its answer was lost.
+    /// Whether the client may repeat the request after it lost the reply.
     pub(crate) is_repeatable: bool,
     pub(crate) call: fn(&Client<Net>, &Deadline) -> Result<(), Failure>,
 }
@@ -22,7 +22,7 @@ impl Operation {
     }
 }
 
-/// A store on which every operation succeeds without waiting.
+/// Returns the store with the keys that all operations need to succeed without waiting.
 pub(crate) fn prepared(model: Model) -> Model {
     let mut model =
         model.with("/present", "value").with("/number", "1").with("/list", "x").with("/doomed", "x");
@@ -30,7 +30,7 @@ pub(crate) fn prepared(model: Model) -> Model {
     model
 }
 
-/// All operations, such that a prepared store answers each without waiting.
+/// Returns all operations, with arguments for which a prepared store replies without waiting.
 pub(crate) fn all_operations() -> Vec<Operation> {
     let operation = |op, is_repeatable, call| Operation { op, is_repeatable, call };
     vec![
@@ -83,7 +83,7 @@ pub(crate) fn all_operations() -> Vec<Operation> {
     ]
 }
 
-/// Operations that wait for something that never happens.
+/// Returns the operations that wait, with arguments for which the wait never completes.
 pub(crate) fn waiting_operations() -> Vec<Operation> {
     let operation = |op, is_repeatable, call| Operation { op, is_repeatable, call };
     vec![
@@ -101,7 +101,7 @@ pub(crate) fn waiting_operations() -> Vec<Operation> {
     ]
 }
 
-/// A client that is connected to a prepared store and has identified it.
+/// Returns a client that is connected to a prepared store and has identified it.
 pub(crate) fn connected(model: Model) -> (Net, Client<Net>) {
     let net = Net::store(prepared(model));
     let client = net.client();

@@ -1,4 +1,4 @@
-//! A small store of its own, which does with each request what the test says, and remembers what came.
+//! A model of a store, which records all requests and handles each with the behavior that a test chose.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,28 +6,28 @@ use rallypoint_core::wire::{Op, Reply, Request, RequestDecoder};
 use rallypoint_core::{Limits, Value};
 use std::time::Duration;
 
-/// What to do with a request.
+/// How the model handles a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Behavior {
-    /// What a server does.
+    /// Carries the request out and sends the reply.
     Reply,
     /// Carries the request out and closes the connection.
     Close,
-    /// Closes the connection. The request is not carried out.
+    /// Closes the connection without carrying the request out.
     Refuse,
-    /// Nothing at all, from now on.
+    /// Ignores this request and all later ones of the connection.
     Ignore,
-    /// Sends this in the place of the reply.
+    /// Carries the request out and sends these bytes instead of the reply.
     Send(Vec<u8>),
-    /// Sends the reply, and 3 ms later the same again.
+    /// Sends the reply twice, 3 ms apart.
     Duplicate,
-    /// Sends this many bytes of the reply and closes the connection.
+    /// Sends this number of bytes of the reply and closes the connection.
     Truncate(usize),
-    /// Sends the reply a byte at a time, with this pause before each.
+    /// Sends the reply byte by byte, with this pause before each byte.
     SplitBytes(Duration),
 }
 
-/// What a request led to.
+/// The reply to a request, and how to deliver it.
 pub(crate) struct Response {
     pub(crate) to: usize,
     pub(crate) behavior: Behavior,
@@ -37,33 +37,33 @@ pub(crate) struct Response {
 #[derive(Default)]
 struct Peer {
     decoder: RequestDecoder,
-    /// The keys or the barrier that the peer waits for, and since when.
+    /// The operation in which the peer is blocked, and the keys or the barrier it waits for.
     awaited: Option<(Op, Vec<Vec<u8>>)>,
-    /// Requests behind a wait.
+    /// Requests that the peer sent while it is blocked.
     deferred: VecDeque<Vec<u8>>,
     is_ignored: bool,
 }
 
-/// The store.
+/// The model of a store.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) values: BTreeMap<Vec<u8>, Vec<u8>>,
     queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
     peers: BTreeMap<usize, Peer>,
-    /// Whether the last COMPARE_SET stored.
+    /// Whether the last COMPARE_SET stored its value.
     has_stored: bool,
-    /// Every request, with its connection.
+    /// All requests, each with its connection.
     pub(crate) requests: Vec<(usize, Op)>,
-    /// What to do with requests of these kinds, once each.
+    /// Behaviors for the next request of an operation. Each applies once.
     pub(crate) next_behaviors: Vec<(Op, Behavior)>,
-    /// What to do with all requests of these kinds.
+    /// Behaviors for all requests of an operation.
     pub(crate) permanent_behaviors: Vec<(Op, Behavior)>,
-    /// Answers only this many further CHECKs.
+    /// The number of further CHECKs that get a reply.
     pub(crate) checks_left: Option<usize>,
 }
 
 impl Clone for Model {
-    /// A store with the same values, without connections.
+    /// Copies the values and the queues, but not the connections.
     fn clone(&self) -> Model {
         Model { values: self.values.clone(), queues: self.queues.clone(), ..Model::default() }
     }
@@ -72,12 +72,12 @@ impl Clone for Model {
 const SERVER_KEY: &[u8] = b"rallypoint/server";
 
 impl Model {
-    /// A server of torch's, which says nothing of itself.
+    /// Creates a model of torch's server, which has no identity.
     pub(crate) fn torch() -> Model {
         Model::default()
     }
 
-    /// A server of ours.
+    /// Creates a model of our server.
     pub(crate) fn ours(instance: &str) -> Model {
         let identity = format!("version=0 instance={instance} capabilities=in-order,stored value_len=100");
         let mut model = Model::default();
@@ -94,7 +94,7 @@ impl Model {
         self.queues.entry(queue.into()).or_default().push_back(item.into());
     }
 
-    /// Does this with the next request of this kind.
+    /// Sets the behavior for the next request of this operation.
     pub(crate) fn on_next(&mut self, op: Op, behavior: Behavior) {
         self.next_behaviors.push((op, behavior));
     }
@@ -133,7 +133,7 @@ impl Model {
         responses
     }
 
-    /// Carries out one request; whether the connection is still open.
+    /// Handles one request. Returns whether the connection is still open.
     fn serve(&mut self, from: usize, request: Request<'_>, responses: &mut Vec<Response>) -> bool {
         let op = request.op();
         let index = self.next_behaviors.iter().position(|(expected, _)| *expected == op);
@@ -174,7 +174,7 @@ impl Model {
         is_open
     }
 
-    /// Ends the waits whose keys are all there, and serves what is behind them.
+    /// Completes the waits whose keys are all present, and handles the requests behind them.
     pub(crate) fn wake(&mut self, responses: &mut Vec<Response>) {
         let ready: Vec<_> = self
             .peers
@@ -207,7 +207,7 @@ impl Model {
         self.values.contains_key(key) || self.queues.get(key).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The bytes of the reply, `None` if the server closes the connection.
+    /// Carries out one request. Returns the bytes of the reply, or `None` if the server closes the connection.
     fn execute(&mut self, from: usize, request: Request<'_>) -> Option<Vec<u8>> {
         let value = |value: Option<&Vec<u8>>| Value::copied(value.map_or(&[][..], |value| value));
         let reply = |reply: Reply| Some(encoded(reply));
@@ -306,7 +306,7 @@ impl Model {
     }
 }
 
-/// The bytes of a reply.
+/// Encodes a reply.
 pub(crate) fn encoded(reply: Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.encode(&mut bytes);

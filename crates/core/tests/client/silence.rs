@@ -1,4 +1,4 @@
-//! Servers that don't answer: stopped, or cut off.
+//! Tests of servers that send no reply because they are stopped, or because the network is cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,10 @@ use crate::operations::{all_operations, connected, prepared, waiting_operations}
 use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The maximum time by which a call may exceed its timeout.
 const MAX_LATE: Duration = Duration::from_millis(150);
 
-/// How long a call takes.
+/// Runs a call and returns its result and how long it took.
 fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
     let start = net.now();
     let result = call();
@@ -121,7 +122,7 @@ fn an_incomplete_report_of_present_keys_is_discarded() {
 fn a_key_that_is_set_while_the_wait_is_cancelled_counts() {
     let (net, client) = connected(Model::ours("a"));
     net.change(|state| state.latency = Duration::from_millis(10));
-    // The reply is on its way when the client cancels.
+    // The reply is in flight when the client cancels.
     net.after(TIMEOUT - Duration::from_millis(5), |state| state.set("/k", "v"));
     assert_eq!(&*ready(client.get(b"/k", &net.deadline(TIMEOUT))).unwrap(), b"v");
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
@@ -140,7 +141,7 @@ fn a_repeatable_call_completes_within_5_s_after_a_30_s_network_cut() {
                 assert_eq!(result, Ok(()), "{:?}", operation.op);
                 assert!(took < Duration::from_secs(35), "{:?} took {took:?}", operation.op);
             }
-            // The kernel gives it up after 120 s, and the client does not repeat it.
+            // The kernel gives the connection up after 120 s, and the client does not repeat the request.
             false if operation.op == Op::QueuePop => {}
             false => assert!(matches!(result, Err(Failure::Indeterminate(_))), "{result:?}"),
         }

@@ -103,7 +103,7 @@ fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
     }
     local_ranks(&[0], |store, rank| {
         let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 1, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 1, 2"), "{error}");
     });
 }
 
@@ -121,7 +121,7 @@ fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
     local_ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
         let error = fails_within(SHORT, TOGETHER, || synchronize(store, b"x", rank, MANY, "k", SHORT));
-        assert!(error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"), "{error}");
+        assert!(error.to_string().contains("19993 of 20000 ranks arrived, missing: 0, 299, 300,"), "{error}");
         assert_eq!(missing::<()>(Err(error)), absent);
     });
 }
@@ -186,7 +186,7 @@ fn who_is_missing_is_known_at_once() {
     local_ranks(&[1], |store, rank| {
         let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
         let error = fails_in_time(SHORT, || barrier(store, &at));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 0, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 0, 2"), "{error}");
     });
 }
 

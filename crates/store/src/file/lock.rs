@@ -1,8 +1,8 @@
-//! Where the file is: opening it safely, and its lock. Nothing here knows what is in it.
+//! Opens and locks the file of a store. This module does not depend on the contents of the file.
 //!
-//! The file is opened anew for each operation, because a lock belongs to an open file and not to a process, and because
-//! another may have removed or replaced it since. The lock is `flock`, as torch takes it; but it is asked for rather than
-//! waited for, since a wait inside the kernel knows no timeout.
+//! Each operation opens the file again. A lock belongs to an open file and not to a process, and another process may
+//! have deleted or replaced the file. The lock is `flock`, as in torch. It is polled, because a blocking `flock` has no
+//! timeout.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -19,56 +19,55 @@ use super::Call;
 use crate::deadline::{now, pause};
 use crate::error::{FileFault, Result, StoreError};
 
-/// Why a file could not be had.
-const MISSING: &str = "there is no such file";
+/// Obstacles in [`StoreError::FileTimeout`].
+const MISSING: &str = "no such file";
 const LOCKED: &str = "another process holds its lock";
 
-/// The path of the file and whether other users may share it.
+/// The path of the file, and whether other users may share it.
 #[derive(Debug, Clone)]
 pub(super) struct StoreFile {
     pub(super) path: PathBuf,
     pub(super) shared: bool,
 }
 
-/// What an operation is going to do with the file.
+/// How an operation uses the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Read, under the shared lock.
+    /// Reads under the shared lock.
     Read,
-    /// Read and write, under the exclusive lock.
+    /// Reads and writes under the exclusive lock.
     Write,
-    /// The same, and make the file if it isn't there.
+    /// Like `Write`, and creates the file if it does not exist.
     Create,
 }
 
-/// The file, open and locked until this is dropped.
+/// A guard for the open and locked file. Dropping it releases the lock.
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) file: Arc<File>,
-    /// As it was when the lock was there.
+    /// The metadata of the file, read under the lock.
     pub(super) metadata: Metadata,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Closing would not do: the file may stay open as a view's, or in a child that was forked meanwhile.
+        // Closing the file is not enough: a view, or a child that was forked meanwhile, may keep it open.
         let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }
 
 impl StoreFile {
-    /// The file as it is now, without its lock; `None` if it isn't there.
+    /// Returns the current metadata of the file without locking it, or `None` if the file does not exist.
     ///
-    /// It is opened and not only looked up, since a network file system may answer a look-up from memory.
+    /// Opens the file, because a network file system may answer `stat` from its cache.
     pub(super) fn metadata(&self) -> Result<Option<Metadata>> {
         Ok(self.open(Access::Read)?.map(|(_, metadata)| metadata))
     }
 
-    /// Opens and locks the file, waiting for it and for the lock as long as the call may take. There is a last try at the
-    /// deadline.
+    /// Opens and locks the file. Retries while the file is missing or locked. The last attempt is at the deadline.
     pub(super) fn lock(&self, access: Access, call: &Call) -> Result<Locked> {
-        // Other processes hold the lock for microseconds and may take it again as soon, so a process that asks seldom rarely
-        // finds it free. At this pace asking takes about a hundredth of a processor.
+        // Other processes hold the lock for microseconds and may take it again immediately, so a long interval would
+        // rarely find it free. With this backoff, polling uses about 1 % of a processor.
         let mut backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(3));
         loop {
             let is_last = call.deadline.has_passed(now());
@@ -80,7 +79,7 @@ impl StoreFile {
         }
     }
 
-    /// Opens and locks the file if that can be had at once.
+    /// Opens and locks the file without waiting. Returns the obstacle if the file is missing or locked.
     pub(super) fn try_lock(&self, access: Access) -> Result<Result<Locked, &'static str>> {
         let operation = match access == Access::Read {
             true => FlockOperation::NonBlockingLockShared,
@@ -93,8 +92,7 @@ impl StoreFile {
             Err(error) => return Err(self.system_error("lock", error.into())),
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
-        // The last one out may have removed the file between our opening and locking it: then the lock is that of a
-        // file that no process will see again.
+        // Another process may have deleted the file after we opened it. Then the lock belongs to a deleted file.
         match std::fs::symlink_metadata(&self.path) {
             Ok(now) if identity(&now) == identity(&locked.metadata) => {
                 locked.metadata = now;
@@ -110,20 +108,20 @@ impl StoreFile {
         StoreError::File { path: self.path.clone(), fault: FileFault::System { what, source } }
     }
 
-    /// Opens the file, which must be one to trust; `None` if it isn't there.
+    /// Opens the file and refuses one that cannot be trusted. Returns `None` if the file does not exist.
     fn open(&self, access: Access) -> Result<Option<(File, Metadata)>> {
-        // Without O_NONBLOCK, opening a pipe that was put there would hang.
+        // Without O_NONBLOCK, opening a named pipe would block.
         let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let owner_only = Mode::RUSR | Mode::WUSR;
         let flags = safe | if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR };
         let mut opened = rustix::fs::open(&self.path, flags, Mode::empty());
         if access == Access::Create && matches!(opened, Err(Errno::NOENT)) {
-            // Made only if it really isn't there: some systems refuse O_CREAT on an existing file of another user.
+            // O_CREAT is used only if the file does not exist: some systems refuse it for a file of another user.
             opened = rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, owner_only);
         }
         let file = match opened {
             Ok(file) => File::from(file),
-            // With EXIST another was quicker; it is found by the next try, as is one that is missing now.
+            // EXIST means that another process has just created the file. The next attempt opens it.
             Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
             Err(Errno::LOOP | Errno::MLINK) => return Err(self.untrusted("it is a symbolic link".into())),
             Err(error) => return Err(self.system_error("open", error.into())),
@@ -146,17 +144,17 @@ impl StoreFile {
     }
 }
 
-/// What tells one file from another as long as either is open.
+/// Returns the device and inode numbers, which identify a file while it is open.
 pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Why not to trust a file with this owner and mode.
+/// Returns why a file with this owner and mode cannot be trusted, if so.
 fn distrust(owner: u32, user: u32, mode: u32) -> Option<String> {
     if owner != user {
         Some(format!("it belongs to user {owner}, not to {user}"))
     } else if mode & 0o022 != 0 {
-        Some(format!("others may write to it (mode {:04o})", mode & 0o7777))
+        Some(format!("other users can write it (mode {:04o})", mode & 0o7777))
     } else {
         None
     }
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!(distrust(7, 8, 0o100600).unwrap(), "it belongs to user 7, not to 8");
         assert_eq!(distrust(0, 8, 0o100600).unwrap(), "it belongs to user 0, not to 8");
         for mode in [0o100620, 0o100602, 0o100666] {
-            assert!(distrust(7, 7, mode).unwrap().contains("others may write to it"), "{mode:o}");
+            assert!(distrust(7, 7, mode).unwrap().contains("other users can write it"), "{mode:o}");
         }
     }
 

@@ -1,5 +1,7 @@
-//! What the machine leaves to this process. The memory budget of a server follows from the machine, the control groups
-//! (`memory.max` and `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
+//! Files and memory that are available to this process.
+//!
+//! The memory budget of a server follows from the memory of the machine, the control groups (`memory.max` and
+//! `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files as far as this process may. Returns how many files it may open.
+/// Raises the limit on open files to the hard limit. Returns the number of files that this process may open.
 pub fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -15,7 +17,7 @@ pub fn raise_file_limit() -> usize {
     files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// The smallest budget. A server with less could not hold the state of a rendezvous.
+/// The minimum budget. With less, a server could not store the state of a rendezvous.
 const MIN_BUDGET: u64 = 4 << 20;
 
 /// Address space that glibc's allocator reserves for the arena of a thread.
@@ -23,25 +25,25 @@ const MALLOC_ARENA: u64 = 64 << 20;
 
 /// Returns the memory budget of a server in this process, in bytes.
 ///
-/// The budget is determined once per process. Stores of one process share a server only if their limits are equal, so the
-/// limits must not change as the process grows.
+/// The budget is computed once per process. Stores of one process share a server only if their limits are equal, so the
+/// limits must not change when the process grows.
 pub(super) fn budget() -> usize {
     static BUDGET: AtomicUsize = AtomicUsize::new(0);
     if BUDGET.load(Ordering::Relaxed) == 0 {
         let budget = usize::try_from(budget_share(available_bytes())).unwrap_or(usize::MAX);
-        // The first result counts. A lock would hang in a child that is forked while another thread holds it.
+        // The first result counts. A lock could stay locked forever in a forked child.
         let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
     }
     BUDGET.load(Ordering::Relaxed)
 }
 
-/// Returns the budget if the tightest memory limit of this process leaves this much: 7/10 of it. The other 3/10 keep the process
-/// below 4/5 of the limit while the rest of the program grows, too.
+/// Returns the share of the available memory that is the budget: 7/10. With the other 3/10 the process stays below 4/5
+/// of its limit although the rest of the program grows.
 fn budget_share(available: u64) -> u64 {
     (available / 10 * 7).max(MIN_BUDGET)
 }
 
-/// Returns what the tightest memory limit leaves, in bytes.
+/// Returns the number of bytes that the strictest memory limit leaves to this process.
 fn available_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
@@ -58,30 +60,31 @@ fn available_bytes() -> u64 {
     bounds.map(|(limit, used)| limit.saturating_sub(used)).min().unwrap_or(u64::MAX)
 }
 
-/// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
+/// Returns whether each thread has an arena of its own. Under RLIMIT_AS, the threads of `rallypoint serve` share one.
 fn has_thread_arenas() -> bool {
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
 
-/// Returns a size in `/proc/self/status` in bytes, or 0 if it is missing.
+/// Returns a size of `/proc/self/status` in bytes, or 0 if it is missing.
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
-/// Returns the memory limits of the control groups of this process and of their ancestors. `groups` is the text of
-/// `/proc/self/cgroup`. A file that does not exist, or says `max`, is no limit.
+/// Returns the memory limits of the control groups of this process and of their ancestors.
+///
+/// `groups` is the text of `/proc/self/cgroup`. A file that does not exist or contains `max` sets no limit.
 fn cgroup_limits(groups: &str) -> Vec<u64> {
     let read = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
     cgroup_files(groups).iter().filter_map(read).collect()
 }
 
-/// Returns the files that may have such limits.
+/// Returns the paths of the files that may contain such limits.
 ///
-/// In a container the path of a group may be the host's, while only the container's part of the tree is mounted. The file at
-/// the mount point has the limit of the container then.
+/// In a container, the path of a group may be that of the host while only the subtree of the container is mounted. Then
+/// the file at the mount point contains the limit of the container.
 fn cgroup_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -106,7 +109,7 @@ fn cgroup_files(groups: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Returns the limit files as text.
+    /// Returns the paths of the limit files as text.
     fn files(groups: &str) -> Vec<String> {
         cgroup_files(groups).iter().map(|file| file.display().to_string()).collect()
     }
@@ -150,7 +153,7 @@ mod tests {
     fn the_budget_leaves_the_process_below_four_fifths_of_its_limit() {
         let (limit, used) = (64 << 20, 7 << 20);
         assert!(budget_share(limit - used) + used < limit / 5 * 4);
-        assert_eq!(budget_share(0), MIN_BUDGET, "a process that is past its limit already");
+        assert_eq!(budget_share(0), MIN_BUDGET, "a process that exceeds its limit");
         assert_eq!(budget_share(2 << 20), MIN_BUDGET);
     }
 

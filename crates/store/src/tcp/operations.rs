@@ -1,4 +1,4 @@
-//! The store's operations: keys as they travel, what is refused before anything is sent, and the call.
+//! The implementation of [`Store`] for [`TcpStore`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Store for TcpStore {
             client.request(Request::ListKeys, deadline).await
         })?;
         let Reply::Keys(keys) = reply else { return Ok(Vec::new()) };
-        // Names without the slash are not users' keys.
+        // Only users' keys start with a slash.
         let names = keys.iter().filter_map(|key| key.strip_prefix(b"/"));
         Ok(names.map(|key| String::from_utf8_lossy(key).into_owned()).collect())
     }
@@ -174,8 +174,10 @@ impl Store for TcpStore {
 }
 
 impl TcpStore {
-    /// One call: refuses keys and values that are too large before anything is sent, runs the call with the keys as they
-    /// travel, and says which call it was if it fails. `values` are those of the keys, or of the only key.
+    /// Runs one call with the keys in their wire form.
+    ///
+    /// Refuses keys and values that exceed a limit before anything is sent, and adds the context to a failure. `values`
+    /// are the values of `keys`, or several values of one key.
     pub(super) fn call<T>(
         &self,
         op: Op,
@@ -185,7 +187,7 @@ impl TcpStore {
     ) -> Result<T> {
         let deadline = self.deadline();
         let failed = |keys: &[&[u8]], failure| self.error(Some(op), keys, failure, &deadline);
-        // Torch's clients put a slash before every key of their users.
+        // Torch's clients prepend a slash to every user's key.
         let wire: Vec<_> = keys.iter().map(|key| [b"/", key.as_bytes()].concat()).collect();
         let wire: Vec<_> = wire.iter().map(Vec::as_slice).collect();
         let limits = self.client.limits();

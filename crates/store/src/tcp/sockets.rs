@@ -1,4 +1,4 @@
-//! The client's driver: it resolves, connects, polls, reads, writes and reads the clock, and decides nothing.
+//! The driver of the client: sockets and the real clock.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,24 +16,24 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::deadline::{now, random, sleep_until};
 use crate::endpoint::Endpoint;
 
-/// The way to the server of one endpoint.
+/// The driver for the server at one endpoint.
 #[derive(Debug)]
 pub(super) struct Sockets {
     pub(super) endpoint: Endpoint,
     pub(super) limits: Limits,
 }
 
-/// A connected socket, which never blocks by itself.
+/// A connected, non-blocking socket.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
-    /// Whether the last answer came soon, so that the next one is looked for before sleeping.
+    /// Whether the last reply was fast. If so, the thread spins for the next reply before it sleeps.
     is_fast: bool,
 }
 
-/// An answer within this time is fast. Falling asleep and being woken may take most of it.
+/// A reply within this time is fast. To sleep and to be woken would take most of it.
 const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
-/// How long a thread looks for an answer without sleeping, letting other threads run meanwhile.
+/// How long a thread spins for a reply. It yields to other threads meanwhile.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
 
 impl Io for Sockets {
@@ -58,7 +58,7 @@ impl Io for Sockets {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
-        // Best effort, as is the user timeout: without them a dead peer is noticed later.
+        // Best effort: without keep-alive the client only detects a dead peer later.
         let _ = SockRef::from(&socket).set_tcp_keepalive(
             &TcpKeepalive::new()
                 .with_time(self.limits.client_keepalive_idle)
@@ -91,7 +91,7 @@ impl Io for Sockets {
         let start = now();
         let mut spin = stream.is_fast.then(Spin::start).flatten();
         if spin.is_none() {
-            // The answer to a request that was just sent is hardly there yet.
+            // The request was just sent, so a read would almost certainly return no bytes.
             wait_until(&stream.socket, PollFlags::IN, deadline)?;
         }
         loop {
@@ -121,12 +121,13 @@ impl Io for Sockets {
     }
 
     fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
+        // Best effort: without the timeout the client only detects a dead peer later.
         let _ = SockRef::from(&stream.socket).set_tcp_user_timeout(Some(timeout));
     }
 }
 
-/// A thread that looks for an answer without sleeping. At most every second processor is busy with it, because many such
-/// threads would take the time of those that answer.
+/// Permission for a thread to spin. At most half of the processors may be busy with it, because spinning threads take
+/// time from the threads that produce the replies.
 struct Spin;
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
@@ -185,7 +186,7 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
     }
 }
 
-/// What an error means on a connection that was made.
+/// Converts an error on an established connection.
 fn to_fault(error: Errno) -> ConnectionFault {
     match error {
         Errno::TIMEDOUT => ConnectionFault::Unacknowledged,
@@ -193,8 +194,8 @@ fn to_fault(error: Errno) -> ConnectionFault {
     }
 }
 
-/// A client that connects to a port at which no process listens may be given that very port as its own, and be connected to
-/// itself.
+/// Returns whether a socket is connected to itself. This happens if no process listens on the port and the kernel
+/// assigns the same port to the client.
 fn is_self_connection(socket: &TcpStream) -> bool {
     matches!((socket.local_addr(), socket.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }

@@ -1,5 +1,6 @@
-//! The real server as a process of its own, to be stopped, killed and started again: this test program itself, started
-//! for the one test that is a server when it is told to be.
+//! Child processes, among them real servers that tests stop, kill and restart.
+//!
+//! A child process runs this test program with the ignored test `process`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -9,17 +10,18 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use rallypoint_testkit::{Port, eventually};
 
-/// Says what the child is to be, and with what arguments.
+/// The environment variable with the role of the child and its arguments.
 const ROLE_VARIABLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
 
-/// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
+/// The prefix of lines that a child prints for the test. The test harness prints other lines.
 const OUTPUT_PREFIX: &str = "child says ";
 
-/// Starts this program again as something else, behind `wrapper` if there is one. It ends when it has done its work, or
-/// when whoever started it is gone.
+/// Starts this program in another role, through the command `wrapper` if it is not empty.
+///
+/// The child exits when its work is done or when this process has exited.
 pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
     let program = std::env::current_exe().unwrap();
-    let program = program.to_str().expect("the tests are built under a path of text");
+    let program = program.to_str().expect("the path of the test program is UTF-8");
     let words: Vec<&str> = [wrapper, &[program]].concat();
     Command::new(words[0])
         .args(&words[1..])
@@ -32,12 +34,12 @@ pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
         .unwrap()
 }
 
-/// The next line that a child says.
+/// Reads the next line that a child prints for the test.
 pub(crate) fn read_line(child: &mut Child) -> String {
     let line = BufReader::new(child.stdout.as_mut().unwrap())
         .lines()
         .find_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned()));
-    line.expect("the child ended without a word")
+    line.expect("the child exited without output")
 }
 
 pub(crate) fn print_line(line: &str) {
@@ -45,10 +47,10 @@ pub(crate) fn print_line(line: &str) {
 }
 
 #[test]
-#[ignore = "is another process of the other tests"]
+#[ignore = "runs in the child processes of the other tests"]
 fn process() {
     let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
-    // Also when it is stopped and whoever started it was killed, it must not stay behind.
+    // Without this, a stopped child would outlive a test process that is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
@@ -58,7 +60,7 @@ fn process() {
             wait_for_end();
         }
         ["hold"] => {
-            print_line("held");
+            print_line("ready");
             wait_for_end();
         }
         ["read", port] => crate::memory::measure_read(port.parse().unwrap()),
@@ -67,12 +69,12 @@ fn process() {
     }
 }
 
-/// The other end of the input is closed by whoever started this process, or with them.
+/// Waits until the parent process closes the standard input or exits.
 fn wait_for_end() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Starts a server; its port.
+/// Starts a server and returns its port.
 fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
     let mut child = start(wrapper, &format!("serve {host} {port}"));
     let port = read_line(&mut child).parse().unwrap();
@@ -87,14 +89,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On a port of this machine, which stays its own when it is restarted.
+    /// Starts a server on a port of this machine. The port stays reserved across restarts.
     pub(crate) fn start() -> Server {
         let reserved = Port::held();
         let (child, port) = serve(&[], "127.0.0.1", reserved.number);
         Server { child, reserved, port }
     }
 
-    /// On another machine.
+    /// Starts a server on another machine.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
         Server { child, reserved: Port::held(), port }
@@ -109,7 +111,7 @@ impl Server {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops the process (SIGSTOP); it is stopped when this returns.
+    /// Stops the process (SIGSTOP) and waits until all its threads are stopped.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -121,18 +123,18 @@ impl Server {
         });
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes the process (SIGCONT).
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it (SIGKILL); it is gone when this returns.
+    /// Kills the process (SIGKILL) and waits until it has exited.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Kills it and starts another on the same port.
+    /// Kills the process and starts another server on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
         (self.child, self.port) = serve(&[], "127.0.0.1", self.reserved.number);
@@ -141,7 +143,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be stopped, or gone already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Names that can't be resolved, and name servers that don't answer: the time-out is kept there, too.
+//! Tests of names that cannot be resolved and of name servers that do not answer.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn an_unknown_host_is_reported() {
     assert!(error.to_string().contains("could not resolve host \"no-such-host.invalid\""), "{error}");
 }
 
-/// The child: tries to connect to a name, and says what came of it and how long it took.
+/// Runs in the child: tries to connect to a name, and prints how long that took and the error.
 pub(crate) fn measure_resolve(host: &str, millis: u64) {
     let started = Instant::now();
     let error = open(host, 29400, Duration::from_millis(millis)).unwrap_err();
@@ -30,13 +30,13 @@ pub(crate) fn measure_resolve(host: &str, millis: u64) {
     print_line(&format!("{} {error}", took.as_millis()));
 }
 
-/// In a view of the file system of its own, where the only name server is one that never answers.
+/// The child runs in a mount namespace of its own, in which the only name server never answers.
 #[test]
 fn a_silent_name_server_does_not_extend_the_timeout() {
-    // Addresses of this machine that nobody else listens at; port 53 is for the privileged.
+    // A loopback address that no other process uses. Only root can bind port 53.
     let address = format!("127.{}.{}.53", 1 + std::process::id() % 250, (std::process::id() / 250) % 250);
     let Ok(_silent) = UdpSocket::bind((address.as_str(), 53)) else {
-        return println!("skipped: only root may be a name server");
+        return println!("skipped: only root can bind the port of a name server");
     };
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("resolv.conf");
@@ -45,7 +45,7 @@ fn a_silent_name_server_does_not_extend_the_timeout() {
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
     let can_mount = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").status();
     if !can_mount.is_ok_and(|status| status.success()) {
-        return println!("skipped: no mounts of its own for a process here");
+        return println!("skipped: this process cannot create a mount namespace");
     }
     let timeout = Duration::from_millis(700);
     let mut child = start(&wrapper, &format!("resolve store.example {}", timeout.as_millis()));
@@ -54,6 +54,6 @@ fn a_silent_name_server_does_not_extend_the_timeout() {
     let (took, error) = line.split_once(' ').unwrap();
     let took = Duration::from_millis(took.parse().unwrap());
     assert!(error.contains("did not answer in time"), "{error}");
-    // The name server itself would have 150 s.
-    assert!(took >= timeout && took < SOON, "gave up after {took:?}");
+    // The resolver alone would take 150 s.
+    assert!(took >= timeout && took < SOON, "failed after {took:?}");
 }

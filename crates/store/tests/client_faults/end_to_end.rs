@@ -1,4 +1,4 @@
-//! Rows K01 to K08 of the robustness page, with real processes, sockets and cables.
+//! Tests with real processes, sockets and networks. Rows K01 to K08 in docs/internals/robustness.md.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{SOON, client, goes_on_for, open};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Calls every operation at the same time, each on a store of its own; none may succeed or return before its timeout.
+/// Calls all operations concurrently, each on a store of its own. Asserts that each fails and not before its timeout.
 fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
     std::thread::scope(|scope| {
         for (operation, store) in operations.iter().zip(stores) {
@@ -23,7 +23,7 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
                 let started = Instant::now();
                 let error = (operation.call)(store).expect_err(operation.name);
                 let took = started.elapsed();
-                // How late a call may be is tested in virtual time.
+                // The tests in virtual time check how late a call may fail.
                 assert!(took >= TIMEOUT && took < SOON, "{} took {took:?}", operation.name);
                 match error.failure() {
                     Some(Failure::Unreachable(_) | Failure::Timeout(Awaited::Keys(None))) => {}
@@ -48,7 +48,7 @@ fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
     all_fail(&stores, &operations);
     server.thaw();
     for (operation, store) in all_operations().iter().zip(&stores) {
-        eventually("it works again", || (operation.call)(store).is_ok());
+        eventually("the operation succeeds again", || (operation.call)(store).is_ok());
     }
 }
 
@@ -68,7 +68,7 @@ fn every_waiting_thread_fails_when_the_server_is_killed() {
                 "{error:?}"
             );
         }
-        assert!(killed.elapsed() < SOON, "told after {:?}", killed.elapsed());
+        assert!(killed.elapsed() < SOON, "failed after {:?}", killed.elapsed());
     });
 }
 
@@ -92,11 +92,11 @@ fn every_operation_reports_a_restarted_server() {
     assert_eq!(client(port, SOON).num_keys().unwrap(), 0, "the old client wrote to the new server");
 }
 
-/// A server on another machine, if there can be one.
+/// Starts a server on another machine. Returns `None` if this process cannot create network namespaces.
 fn other_machine() -> Option<(Machine, Server)> {
     let machine = Machine::new();
     if machine.is_none() {
-        println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
+        println!("skipped: network namespaces need root, iproute2 and util-linux");
     }
     let machine = machine?;
     let server = Server::at(&machine.enter(), &machine.address);
@@ -125,7 +125,7 @@ fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     }
 }
 
-/// A cut after which TCP by itself would try again much later: 12.6 s and 25.4 s after the first loss.
+/// Without a new connection, TCP would retransmit only 12.6 s and 25.4 s after the first loss.
 #[test]
 fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
     let Some((machine, server)) = other_machine() else { return };
@@ -155,7 +155,7 @@ fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
         }
         assert!(
             reconnected.elapsed() < Duration::from_secs(5),
-            "it took {:?} after healing",
+            "it took {:?} after the network was reconnected",
             reconnected.elapsed()
         );
     });
@@ -164,7 +164,7 @@ fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
 #[test]
 fn the_client_tries_every_address_of_a_name() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    // The first of its addresses may be ::1, where no process listens.
+    // The first address of `localhost` may be ::1, on which no process listens.
     let store = open("localhost", server.port(), SOON).unwrap();
     store.set("k", b"v").unwrap();
 }

@@ -1,20 +1,20 @@
-//! Every operation of a client, as something to call. What each should come to is said by those who call it.
+//! A table of all operations of a client, for tests that run each of them.
 
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
 use crate::SOON;
 
-/// An operation by its name.
+/// An operation and a function that calls it.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
-    /// Whether it may be sent again when its answer was lost.
+    /// Whether the client may repeat the request after it lost the reply.
     pub(crate) repeatable: bool,
     pub(crate) call: fn(&TcpStore) -> Result<()>,
 }
 
 impl Operation {
-    /// What it is on the wire, and in errors.
+    /// Returns the operation on the wire and in errors.
     pub(crate) fn op(&self) -> Op {
         match self.name {
             "compare_exchange" => Op::CompareSet,
@@ -23,7 +23,7 @@ impl Operation {
     }
 }
 
-/// What the operations need to succeed at once on a healthy server.
+/// Sets the keys that all operations need to succeed without waiting.
 pub(crate) fn prepare(store: &dyn Store) {
     let store = store.with_timeout(Some(SOON));
     store.multi_set(&[("present", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn prepare(store: &dyn Store) {
     }
 }
 
-/// All of them, each such that a healthy server that was prepared answers at once.
+/// Returns all operations, with arguments for which a prepared server replies without waiting.
 pub(crate) fn all_operations() -> Vec<Operation> {
     let operation = |name, repeatable, call| Operation { name, repeatable, call };
     vec![
@@ -58,7 +58,7 @@ pub(crate) fn all_operations() -> Vec<Operation> {
     ]
 }
 
-/// Those that wait for what doesn't come.
+/// Returns the operations that wait, with arguments for which the wait never completes.
 pub(crate) fn waiting_operations() -> Vec<Operation> {
     let operation = |name, repeatable, call| Operation { name, repeatable, call };
     vec![

@@ -1,4 +1,4 @@
-//! Connections are kept and used again, in reasonable number, and dead ones are not used.
+//! Tests of how a client keeps and reuses its connections.
 
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
                 assert_eq!(thread.join().unwrap().unwrap(), b"v");
             }
         });
-        eventually("what is not needed is closed", || server.stats().connections <= 8);
+        eventually("all but 8 connections are closed", || server.stats().connections <= 8);
     }
-    // Of those that were kept, some were used again.
+    // The client reused at least 7 of the connections that it kept, in both later rounds.
     let accepted = server.stats().accepted;
     assert!(accepted <= 3 * (THREADS + 1) - 2 * 7, "{accepted} connections were made");
 }

@@ -1,4 +1,4 @@
-//! Barriers: a store's own, which serves round after round, and the generic one that all other stores have.
+//! Barriers: the native ones, which are reusable, and the generic one of all other stores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::stores::Fixture;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 
-/// Lets `n` clients meet at a barrier. Whoever passes must find that all had arrived.
+/// Runs `n` clients through a barrier. Asserts that no client passes before all have arrived.
 fn pass_barrier(fixture: &Fixture, key: &str, n: usize) {
     let arrived = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ pub(crate) fn a_barrier_fails_at_its_timeout(fixture: &Fixture) {
         }
         other => panic!("{other:?}"),
     }
-    // The store's own time-out serves where none is given.
+    // `barrier` uses the timeout of the store.
     store.set_timeout(Some(SHORT_TIMEOUT));
     fails_in_time(SHORT_TIMEOUT, || store.barrier("other", 20));
     store.set_timeout(Some(SOON));
@@ -96,7 +96,7 @@ pub(crate) fn a_client_that_left_a_native_barrier_is_not_counted(fixture: &Fixtu
     }
     let (a, b) = (fixture.client(), fixture.client());
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
-    // Neither the one who left nor the same one coming again makes two.
+    // A client that timed out is not counted, neither for its own next arrival nor for that of another client.
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     fails_in_time(SHORT_TIMEOUT, || b.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     pass_barrier(fixture, "b", 2);
@@ -107,12 +107,12 @@ pub(crate) fn a_native_barrier_is_not_a_key(fixture: &Fixture) {
         return;
     }
     let store = fixture.client();
-    store.set("b", b"a key of that name").unwrap();
+    store.set("b", b"a key").unwrap();
     let before = store.num_keys().unwrap();
     fails_in_time(SHORT_TIMEOUT, || store.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     pass_barrier(fixture, "b", 2);
     assert_eq!(store.num_keys().unwrap(), before);
-    assert_eq!(store.get("b").unwrap(), b"a key of that name");
+    assert_eq!(store.get("b").unwrap(), b"a key");
 }
 
 pub(crate) fn a_generic_barrier_uses_torchs_keys(fixture: &Fixture) {
@@ -123,6 +123,6 @@ pub(crate) fn a_generic_barrier_uses_torchs_keys(fixture: &Fixture) {
     let store = fixture.client();
     assert_eq!(store.get("b/num_members").unwrap(), b"3");
     assert_eq!(store.get("b/last_member").unwrap(), b"1");
-    // Used again it lets everybody through, as torch's does.
+    // A second use does not wait, as in torch.
     store.barrier_for("b", 3, Some(SOON)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Compare-and-set: the whole matrix, and that it is one step.
+//! Compare-and-set: all outcomes, and atomicity.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use rallypoint_testkit::fails_in_time;
 
 use crate::stores::Fixture;
 
-/// What is held, what is expected, what is desired; what torch answers, what it means, what is held afterwards.
+/// The stored value, the expected value, the desired value, the value that torch returns, the outcome, and the value
+/// afterwards.
 type Case = (Option<&'static str>, &'static str, &'static str, &'static str, Exchange, Option<&'static str>);
 
 fn matrix() -> Vec<Case> {
@@ -15,7 +16,7 @@ fn matrix() -> Vec<Case> {
     vec![
         (None, "", "new", "new", Exchange::Stored, Some("new")),
         (None, "", "", "", Exchange::Stored, Some("")),
-        // The one answer that is not what is held: torch's own code relies on it.
+        // The returned value is not stored. Torch's own code relies on this.
         (None, "x", "new", "x", Exchange::Absent, None),
         (None, "x", "", "x", Exchange::Absent, None),
         (Some("y"), "y", "new", "new", Exchange::Stored, Some("new")),
@@ -73,7 +74,7 @@ pub(crate) fn compare_exchange_of_equal_values_distinguishes_absent_from_stored(
     assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Held(b"x".to_vec()));
 }
 
-/// Each exchange that succeeds starts from the value that the one before it left, so none is lost.
+/// Each successful exchange increments the value of the one before it, so a lost exchange would show in the sum.
 pub(crate) fn exactly_one_thread_wins_each_exchange(fixture: &Fixture) {
     const THREADS: u32 = 4;
     const WINS: u32 = 25;
@@ -91,7 +92,7 @@ pub(crate) fn exactly_one_thread_wins_each_exchange(fixture: &Fixture) {
                             current = next;
                         }
                         Exchange::Held(value) => current = value,
-                        Exchange::Absent => panic!("nobody deletes it"),
+                        Exchange::Absent => panic!("no client deletes the key"),
                     }
                 }
             });
@@ -114,7 +115,7 @@ pub(crate) fn a_failed_compare_set_wakes_no_waiter(fixture: &Fixture) {
     assert!(!other.check(&["c"]).unwrap());
 }
 
-/// The answer of `compare_set` is the same in both cases; whoever takes it for a lock needs to know.
+/// `compare_set` returns the same value in both cases. A caller that uses the key as a lock needs the difference.
 pub(crate) fn a_desired_value_that_is_already_stored_is_reported_as_a_mismatch(fixture: &Fixture) {
     let (first, second) = (fixture.client(), fixture.client());
     assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);

@@ -1,5 +1,6 @@
-//! One suite for every store: what the `Store` trait promises, each behavior once, run over each kind of store.
-//! What only one kind does is tested with that kind.
+//! A conformance suite for the `Store` trait. It runs each behavior over each kind of store.
+//!
+//! Behavior that only one kind has is tested with that kind.
 
 mod barriers;
 mod compare;
@@ -11,7 +12,7 @@ mod threads;
 mod values;
 mod waiting;
 
-/// Makes each behavior a test of one kind of store, named `kind::group::behavior`.
+/// Defines one test for each behavior and one kind of store, with the name `kind::group::behavior`.
 macro_rules! over {
     ($kind:ident, $($group:ident { $($behavior:ident,)* })*) => {
         mod $kind {
@@ -25,7 +26,7 @@ macro_rules! over {
     };
 }
 
-/// All behaviours, over all kinds.
+/// Defines the tests of all behaviors for all kinds of stores.
 macro_rules! suite {
     ($($list:tt)*) => {
         over! { hash, $($list)* }

@@ -1,4 +1,4 @@
-//! What only a prefix does: where its keys lie in the store it is a part of, and what it can't reach.
+//! Behavior that only `PrefixStore` has: the names of its keys in the underlying store, and its isolation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_store::{HashStore, PrefixStore, Store};
 
-/// A store, and the part of it that is twice prefixed.
+/// Returns a store, and a prefix store with two nested prefixes over it.
 fn nested() -> (HashStore, PrefixStore) {
     let root = HashStore::new();
     let outer = PrefixStore::new("b", Arc::new(root.clone()));

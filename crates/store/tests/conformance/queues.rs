@@ -1,4 +1,4 @@
-//! Queues: order, waiting, and that each item goes to one taker. A store without queues says so and changes nothing.
+//! Queues. A store without queues fails with `Unsupported` and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use rallypoint_testkit::{SOON, fails_in_time, goes_on_for};
 
 use crate::stores::Fixture;
 
-/// Whether the fixture has queues. If it hasn't, every operation on them must say so.
+/// Returns whether the store supports queues. If it does not, asserts that all queue operations are unsupported.
 fn supports_queues(fixture: &Fixture) -> bool {
     if !fixture.has_queues {
         let store = fixture.client();
@@ -133,8 +133,8 @@ pub(crate) fn each_item_goes_to_exactly_one_consumer(fixture: &Fixture) {
     assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..ITEMS).collect());
 }
 
-/// Thieves who don't wait take items from under those who were woken for them. Those wait on: for them the queue is
-/// never "empty".
+/// Two clients wait for items, and two others take items without waiting. A woken client that finds no item must wait
+/// again instead of failing with `QueueEmpty`.
 pub(crate) fn a_pop_that_loses_its_item_to_another_client_keeps_waiting(fixture: &Fixture) {
     if !supports_queues(fixture) {
         return;
@@ -198,8 +198,8 @@ pub(crate) fn a_queue_is_not_a_key(fixture: &Fixture) {
     assert_eq!(store.list_keys().unwrap(), Vec::<String>::new());
     assert!(!store.delete_key("q").unwrap());
     assert_eq!(store.queue_len("q").unwrap(), 1);
-    store.set("q", b"a key beside it").unwrap();
-    assert_eq!(store.get("q").unwrap(), b"a key beside it");
+    store.set("q", b"a key").unwrap();
+    assert_eq!(store.get("q").unwrap(), b"a key");
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
     assert!(store.delete_key("q").unwrap());
 }
@@ -221,7 +221,7 @@ pub(crate) fn a_queue_with_items_is_present_for_check_and_wait(fixture: &Fixture
     assert!(!store.check(&["q"]).unwrap());
 }
 
-/// As torch has it: the key ends the wait, and then there is nothing to take.
+/// As in torch, the key ends the wait, and then the queue has no item.
 pub(crate) fn a_key_with_the_name_of_the_queue_ends_a_pop(fixture: &Fixture) {
     if !supports_queues(fixture) {
         return;
@@ -234,7 +234,7 @@ pub(crate) fn a_key_with_the_name_of_the_queue_ends_a_pop(fixture: &Fixture) {
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 
-/// Several threads of one client wait for the same queue; every item reaches one of them.
+/// Several threads of one client wait for the same queue, and each item wakes one of them.
 pub(crate) fn pops_of_several_threads_of_one_client_lose_no_wakeup(fixture: &Fixture) {
     if !supports_queues(fixture) {
         return;
@@ -252,7 +252,7 @@ pub(crate) fn pops_of_several_threads_of_one_client_lose_no_wakeup(fixture: &Fix
                 }
             });
         }
-        // One at a time, so that all wait and a wake-up that is lost leaves an item lying.
+        // One item at a time, so that all threads wait and an item stays in the queue if a wakeup is lost.
         for item in 1..=ITEMS {
             producer.queue_push("q", b"x").unwrap();
             rallypoint_testkit::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);

@@ -1,4 +1,4 @@
-//! Time-outs, clones, and what a store says of itself.
+//! Timeouts, clones, and the properties that a store reports.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) fn timeout_returns_what_set_timeout_was_given(fixture: &Fixture) {
         store.set_timeout(Some(timeout));
         assert_eq!(store.timeout(), Some(timeout));
     }
-    // What no clock can count is as good as without end.
+    // A timeout beyond the range of the clock may become no timeout.
     store.set_timeout(Some(Duration::from_secs((1 << 61) + 1)));
     assert!(store.timeout().is_none() || store.timeout() > Some(Duration::from_secs(1 << 40)));
     store.set_timeout(Some(Duration::MAX));
@@ -72,7 +72,7 @@ pub(crate) fn with_timeout_leaves_the_timeout_of_the_store_unchanged(fixture: &F
     let keys = store.num_keys().unwrap();
     drop(short);
     assert_eq!(store.get("k").unwrap(), b"v");
-    // It was no client of its own, so none has left.
+    // The copy was not a client of its own, so no client has left the store.
     assert_eq!(store.num_keys().unwrap(), keys);
 }
 

@@ -1,4 +1,4 @@
-//! The kinds of stores, each with what may be expected of it beyond the trait. No behavior is tested here.
+//! The kinds of stores under test, and the properties in which they differ.
 
 use std::sync::Arc;
 
@@ -7,30 +7,30 @@ use rallypoint_store::{
 };
 use rallypoint_testkit::SOON;
 
-/// One store, and a way to its clients.
+/// One store under test.
 pub(crate) struct Fixture {
     new_client: Box<dyn Fn() -> Box<dyn Store> + Send + Sync>,
     pub(crate) kind: &'static str,
-    /// Whether its clients ask a server, which may answer late on a busy machine.
+    /// Whether the clients use a server, which may reply late on a busy machine.
     pub(crate) has_server: bool,
-    /// Whether it has queues.
+    /// Whether the store supports queues.
     pub(crate) has_queues: bool,
-    /// Whether its barrier is its own, with rounds, rather than the generic one that serves once.
+    /// Whether the store has a native barrier, which is reusable, instead of the generic one.
     pub(crate) has_native_barrier: bool,
-    /// Whether `delete_key` says if the key was there.
+    /// Whether `delete_key` returns if the key was present.
     pub(crate) reports_deleted: bool,
-    /// Whether a change that is undone at once is seen by those who wait.
+    /// Whether a key wakes its waiters even if it is deleted immediately.
     pub(crate) wakes_on_every_change: bool,
-    /// Whether several clients share one time-out.
+    /// Whether all clients share one timeout.
     pub(crate) shares_timeout: bool,
-    /// Whether `add` takes an empty value for 0, as torch's FileStore does.
+    /// Whether an empty value counts as 0 for `add`, as in torch's FileStore.
     pub(crate) empty_is_zero: bool,
-    /// What `has_extended_api` says.
+    /// The result of `has_extended_api`.
     pub(crate) has_extended_api: bool,
 }
 
 impl Fixture {
-    /// A new client of the store, as independent of the others as its kind allows.
+    /// Creates a new client of the store, as independent of the others as the kind of store allows.
     pub(crate) fn client(&self) -> Box<dyn Store> {
         (self.new_client)()
     }
@@ -53,7 +53,7 @@ pub(crate) fn hash() -> Fixture {
     }
 }
 
-/// A server of our own, and a connection for each client.
+/// Starts a server. Each client has a connection of its own.
 pub(crate) fn tcp() -> Fixture {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     Fixture {
@@ -92,7 +92,7 @@ pub(crate) fn file() -> Fixture {
     }
 }
 
-/// A part of another store that holds keys of others, too.
+/// Returns a prefix store over another store, which also contains keys outside of the prefix.
 fn prefixed(prefix: &'static str, fixture: Fixture) -> Fixture {
     let outside = fixture.client();
     outside.set("outside", b"1").unwrap();

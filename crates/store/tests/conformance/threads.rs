@@ -1,4 +1,4 @@
-//! Many threads, on one client and on many.
+//! Concurrent threads, on one client and on several.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) fn threads_of_one_client_lose_no_update(fixture: &Fixture) {
     });
     let total = (THREADS * ADDS) as usize;
     assert_eq!(store.get("n").unwrap(), total.to_string().as_bytes());
-    // Every number from one to all was handed out once.
+    // Every number from 1 to `total` was returned once.
     assert_eq!(sum.into_inner(), total * (total + 1) / 2);
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn concurrent_appends_are_all_kept(fixture: &Fixture) {
     assert_eq!(items.len(), THREADS * APPENDS);
 }
 
-/// Blocked in every way there is, a client still serves its other threads.
+/// While one thread is blocked in each kind of wait, another thread of the same client still works.
 pub(crate) fn a_waiting_thread_does_not_block_other_threads(fixture: &Fixture) {
     let store = fixture.client();
     std::thread::scope(|scope| {

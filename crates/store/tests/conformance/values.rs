@@ -1,4 +1,4 @@
-//! Setting, getting, counting, deleting, listing, and several keys at once. Waiting is not here.
+//! Values: `set`, `get`, `add`, `check`, `delete_key`, `num_keys`, `list_keys`, `append`, `multi_set` and `multi_get`.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +117,7 @@ pub(crate) fn delete_key_removes_that_key_and_no_other(fixture: &Fixture) {
     assert!(other.delete_key("a").unwrap());
     assert!(!store.check(&["a"]).unwrap());
     assert!(store.check(&["ab", "b"]).unwrap());
-    // FileStore always says yes, as torch's does.
+    // FileStore always returns true, as torch's does.
     assert_eq!(store.delete_key("a").unwrap(), !fixture.reports_deleted);
     assert_eq!(store.delete_key("never").unwrap(), !fixture.reports_deleted);
     store.set("a", b"again").unwrap();

@@ -1,4 +1,4 @@
-//! Waiting: what ends it, what does not, how long it takes, and what it says when the time is up.
+//! Waits: what ends them, how long they take, and what they report at their timeout.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::stores::Fixture;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 
-/// Starts `wait` in another thread, lets it wait, lets `come` happen, and returns what it got.
+/// Runs `wait` in another thread, calls `act` while that thread is blocked, and returns the result of `wait`.
 fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, act: impl FnOnce()) -> T {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(wait);
@@ -19,9 +19,10 @@ fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, act: impl FnOnce()) -
     })
 }
 
-/// Checks what a wait that timed out says about its keys. A store without a server always says which of them are there. A server
-/// on a busy machine may answer too late; the error must then be one of a server that does not answer. The tests of the client
-/// in virtual time check that an answer in time is used.
+/// Asserts that a timed-out wait reports which of its keys are present.
+///
+/// A server on a busy machine may reply too late. Then the error must be an outage. The tests of the client in virtual
+/// time check that a reply in time is used.
 #[track_caller]
 fn assert_reports_presence(fixture: &Fixture, error: &StoreError, present: &[bool]) {
     let Some(Awaited::Keys(Some(reported))) = error.awaited() else {
@@ -131,7 +132,7 @@ pub(crate) fn every_wait_ends_at_its_timeout(fixture: &Fixture) {
     for (name, present, wait) in waits {
         let error = fails_in_time(SHORT_TIMEOUT, || wait(&*store));
         let context = error.context().unwrap();
-        // FileStore and the generic fall-backs may say which of their steps it was.
+        // FileStore and the default methods may report the `get` that failed.
         assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
         assert_reports_presence(fixture, &error, &present);
     }
@@ -178,7 +179,7 @@ pub(crate) fn calls_without_a_timeout_wait_until_they_succeed(fixture: &Fixture)
         for call in &calls {
             goes_on_for(Duration::from_millis(60), call);
         }
-        // Operations that wait for nothing have no end either, and none is needed.
+        // Operations that do not wait also work without a timeout.
         assert_eq!(waiter.add("n", 1).unwrap(), 1);
         other.set("k", b"v").unwrap();
         other.barrier("b", 2).unwrap();
@@ -214,10 +215,10 @@ pub(crate) fn one_set_wakes_all_waiters(fixture: &Fixture) {
     });
 }
 
-/// Whoever waits while the key comes and goes gets a value that somebody set, or waits on.
+/// A `get` while the key is repeatedly set and deleted returns a value that was set, or keeps waiting.
 pub(crate) fn get_never_returns_a_value_that_was_never_set(fixture: &Fixture) {
     if !fixture.wakes_on_every_change {
-        // Whoever looks now and then may miss a value altogether; this is about those who are told.
+        // A store that polls may miss every value, so its `get` might never return.
         return;
     }
     let (waiter, other) = (fixture.client(), fixture.client());

@@ -1,5 +1,5 @@
-//! Files that are torn, damaged, or no store's at all: data or a typed error, in time, asleep, and never a change for the
-//! worse.
+//! Tests of torn, damaged and foreign files: a call returns data or a typed error before its timeout and damages
+//! nothing.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::fixture::{TestFile, append_bytes, record, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Every way in which a record can be cut short, after a whole one.
+/// Returns every proper prefix of a record.
 fn torn_tails() -> Vec<Vec<u8>> {
     let whole = record("/torn", "value");
     (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect()
@@ -103,7 +103,7 @@ fn a_length_beyond_the_end_is_torn_and_a_length_beyond_the_limit_is_corrupt() {
     }
 }
 
-/// Opening and every operation say where the damage is, and the file stays as it was.
+/// Asserts that opening reports the offset of the damage and leaves the file unchanged.
 #[track_caller]
 fn assert_corrupt(file: &TestFile, offset: u64) {
     let before = file.bytes();
@@ -123,7 +123,7 @@ fn a_file_of_another_format_is_corrupt_and_left_unchanged() {
     assert_corrupt(&TestFile::with(b"Dear diary,\nit rained.\n"), 0);
     assert_corrupt(&TestFile::with(&[0; 4096]), 0);
     assert_corrupt(&TestFile::with(&[0xff; 4096]), 0);
-    // As a torch process leaves it that writes behind a torn record of another.
+    // A torch process that appends after a torn record of another process leaves such a file.
     assert_corrupt(
         &TestFile::with(&[healthy(), vec![2, 0], record("/x", "y")].concat()),
         healthy().len() as u64,
@@ -158,9 +158,9 @@ fn every_operation_reports_damage_that_appears_after_opening() {
 fn a_long_torn_record_is_not_read_repeatedly() {
     let file =
         TestFile::with(&[healthy(), b"\x02\0\0\0/x".to_vec(), (60u32 << 20).to_le_bytes().to_vec()].concat());
-    // Long enough to read it once on a busy machine, and by far too short to read it at every look.
+    // The timeout allows one read of the record on a busy machine, but not one read per poll.
     let timeout = Duration::from_secs(2);
-    // Opened by a healthy writer, and torn again behind its back.
+    // Opening truncates the torn record. Another one is then appended.
     let store = file.options().timeout(timeout).open().unwrap();
     append_bytes(&file.path(), &[b"\x02\0\0\0/x", &(60u32 << 20).to_le_bytes()[..]].concat());
     File::options().write(true).open(file.path()).unwrap().set_len(50 << 20).unwrap();
@@ -210,7 +210,7 @@ proptest! {
                 }
                 results.push(store.set("a", b"new"));
                 if store.set("a", b"new").is_ok() {
-                    // Once somebody could write, all is well again.
+                    // After one successful write, the file is intact.
                     prop_assert_eq!(store.get("a").unwrap(), b"new");
                     prop_assert_eq!(file.open().get("a").unwrap(), b"new");
                 }

@@ -1,4 +1,4 @@
-//! What the tests stand on: a folder that goes away, files made of raw records, locks held, time and processor time.
+//! Fixtures of the tests: a temporary file with raw records, locks, and assertions on time and processor time.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -10,10 +10,10 @@ use rallypoint_testkit::fails_in_time;
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Long enough for anything that should happen at once.
+/// The timeout of calls that should return immediately. Only a failure takes this long.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A folder with room for one store's file.
+/// The file of one store in a temporary directory.
 pub(crate) struct TestFile {
     folder: tempfile::TempDir,
 }
@@ -23,7 +23,7 @@ impl TestFile {
         TestFile { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A folder where the file is there already.
+    /// Creates the file with this content.
     pub(crate) fn with(bytes: &[u8]) -> TestFile {
         let file = TestFile::new();
         std::fs::write(file.path(), bytes).unwrap();
@@ -46,7 +46,7 @@ impl TestFile {
         std::fs::read(self.path()).unwrap()
     }
 
-    /// All records of the file, which must be whole.
+    /// Returns all records of the file. Panics if one of them is torn.
     pub(crate) fn records(&self) -> Vec<(String, String)> {
         let bytes = self.bytes();
         let mut rest = &bytes[..];
@@ -66,19 +66,19 @@ fn read_field(rest: &mut &[u8]) -> String {
     String::from_utf8(text.to_vec()).unwrap()
 }
 
-/// One record, with the key as the file has it.
+/// Encodes one record. The key is in its form in the file.
 pub(crate) fn record(key: &str, value: &str) -> Vec<u8> {
     let len = |text: &str| (text.len() as u32).to_le_bytes();
     [&len(key)[..], key.as_bytes(), &len(value), value.as_bytes()].concat()
 }
 
-/// Puts bytes at the end of the file, asking nobody.
+/// Appends bytes to the file without locking it.
 pub(crate) fn append_bytes(path: &Path, bytes: &[u8]) {
     use std::io::Write;
     File::options().append(true).open(path).unwrap().write_all(bytes).unwrap();
 }
 
-/// Holds the file's lock, as another process would, until dropped.
+/// A lock on the file, as another process would hold it. Dropping the value releases the lock.
 pub(crate) struct LockHolder(File);
 
 impl LockHolder {
@@ -101,13 +101,13 @@ impl Drop for LockHolder {
     }
 }
 
-/// The error of a call that takes its timeout, and sleeps meanwhile.
+/// Runs a call that must fail at its timeout and sleep until then. Returns the error.
 #[track_caller]
 pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
     times_out_within(timeout, 0.25, call)
 }
 
-/// Like [`times_out_after`], where the call computes for at most this share of its timeout.
+/// Like [`times_out_after`], but the call may use a processor for the share `max_busy` of its timeout.
 #[track_caller]
 pub(crate) fn times_out_within<T: Debug>(
     timeout: Duration,

@@ -1,5 +1,4 @@
-//! Each operation: its result, and the records it leaves. The values are those that torch's FileStore gives and leaves for
-//! the same calls.
+//! Tests of each operation: its result and the records that it writes. Both are those of torch's FileStore.
 
 use std::time::Duration;
 
@@ -84,7 +83,7 @@ fn compare_set_returns_and_writes_what_torch_does() {
         ("empty", "x", "y", "", Exchange::Held(vec![])),
         ("empty", "", "y", "y", Exchange::Stored),
     ] {
-        // Once asked for torch's answer and once for the plain one, from the same beginning.
+        // Runs `compare_set`, restores the file, and runs `compare_exchange`.
         let before = file.bytes();
         assert_eq!(
             store.compare_set(key, expected.as_bytes(), desired.as_bytes()).unwrap(),
@@ -229,7 +228,7 @@ fn keys_and_values_beyond_the_record_limits_are_not_written() {
         matches!(error.failure(), Some(Failure::TooLarge { what: Oversized::Value, len: 5, .. })),
         "{error}"
     );
-    // A file is sent nothing, whatever comes of it.
+    // The message must not mention sending, because there is no server.
     assert_eq!(error.to_string(), "value of 5 bytes for k, the limit is 4; nothing was changed");
     assert_eq!(store.get("k").unwrap(), b"123");
 }

@@ -1,7 +1,7 @@
-//! Many processes and threads on one file: they agree on the order of what was written, and one that is killed takes
-//! nothing with it but what it had not finished.
+//! Tests with several processes and threads on one file: they agree on one order of writes, and a killed process loses
+//! at most its unfinished record.
 //!
-//! The other processes are this test program itself, started again for the one test that is a child when it is told to be.
+//! The child processes run this test program with the ignored test `child`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,14 +15,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::fixture::{CALL_TIMEOUT, LockHolder, TestFile, record};
 
-/// Says what the child is to do.
+/// The environment variable with the role of the child.
 const ROLE_VARIABLE: &str = "FILE_STORE_CHILD_ROLE";
-/// Says on which file.
+/// The environment variable with the path of the file.
 const PATH_VARIABLE: &str = "FILE_STORE_CHILD_PATH";
-/// Says which child it is.
+/// The environment variable with the name of the child.
 const NAME_VARIABLE: &str = "FILE_STORE_CHILD_NAME";
 
-/// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
+/// The prefix of lines that a child prints for the test. The test harness prints other lines.
 const OUTPUT_PREFIX: &str = "child says ";
 
 fn start(role: &str, path: &Path, name: &str) -> Child {
@@ -38,14 +38,14 @@ fn start(role: &str, path: &Path, name: &str) -> Child {
         .unwrap()
 }
 
-/// What a child said until it ended.
+/// Reads the lines that a child prints for the test until it exits.
 fn output(child: &mut Child) -> Vec<String> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.filter_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned())).collect()
 }
 
 #[test]
-#[ignore = "not a test but the other process of those below"]
+#[ignore = "runs in the child processes of the other tests"]
 fn child() {
     let (Ok(role), Ok(path), Ok(name)) =
         (std::env::var(ROLE_VARIABLE), std::env::var(PATH_VARIABLE), std::env::var(NAME_VARIABLE))
@@ -62,7 +62,7 @@ fn child() {
 }
 
 fn print(message: impl std::fmt::Display) {
-    // One write for the whole line: a child that is killed says it all or not at all.
+    // One write for the whole line, so that a child that is killed prints all of it or nothing.
     std::io::stdout().lock().write_all(format!("{OUTPUT_PREFIX}{message}\n").as_bytes()).unwrap();
 }
 
@@ -74,7 +74,7 @@ const ROUNDS: usize = 60;
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 
-/// Adds to a counter and to a log, and says which numbers it got and which logs it saw.
+/// Adds to a counter and to a log, and prints each number that it got and each log that it read.
 fn agree(path: &Path, name: &str) {
     let store = open(path);
     std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn all_processes_and_threads_agree_on_one_order() {
     for child in &mut children {
         for line in output(child) {
             let (number, log) = line.split_once(' ').unwrap();
-            assert!(numbers.insert(number.parse::<usize>().unwrap()), "{number} was given twice");
+            assert!(numbers.insert(number.parse::<usize>().unwrap()), "{number} was returned twice");
             logs.push(log.to_owned());
         }
         assert!(child.wait().unwrap().success());
@@ -113,9 +113,9 @@ fn all_processes_and_threads_agree_on_one_order() {
     let end = String::from_utf8(store.get("log").unwrap()).unwrap();
     assert_eq!(end.matches(';').count(), total);
     for log in logs {
-        assert!(end.starts_with(&log), "a log that is no beginning of the last one: {log}");
+        assert!(end.starts_with(&log), "the log is not a prefix of the final one: {log}");
     }
-    // The file itself says the same as whoever read it bit by bit.
+    // The records of the file contain the same log, and so does a store that reads the file from the start.
     let last = file.records().into_iter().rfind(|(key, _)| key == "/log").unwrap().1;
     assert_eq!(last, end);
     assert_eq!(file.open().get("log").unwrap(), end.as_bytes());
@@ -129,7 +129,7 @@ fn set_until_killed(path: &Path) {
     }
 }
 
-/// Writes as torch does: a record in four writes, any of which may be its last.
+/// Writes records as torch does, with four writes for each record.
 fn write_in_pieces_until_killed(path: &Path) {
     let mut file = File::options().append(true).open(path).unwrap();
     for n in 0.. {
@@ -138,23 +138,23 @@ fn write_in_pieces_until_killed(path: &Path) {
         flock(&file, FlockOperation::LockExclusive).unwrap();
         for piece in [&bytes[..4], &bytes[4..key], &bytes[key..key + 4], &bytes[key + 4..]] {
             file.write_all(piece).unwrap();
-            // So long that most of the moments to be killed in are those between two pieces.
+            // The pause makes it likely that the process is killed between two writes.
             std::thread::sleep(Duration::from_micros(300));
         }
         flock(&file, FlockOperation::Unlock).unwrap();
         print(n);
-        // The others are to have their turn.
+        // Allows other processes to take the lock.
         std::thread::sleep(Duration::from_micros(300));
     }
 }
 
-/// Kills a writer after `pause`; then all that it had finished is there, and others go on at once. Whether it left a torn
-/// record.
+/// Kills a writer after `pause`. Asserts that the file contains all of its finished records and that other processes
+/// are not blocked. Returns whether it left a torn record.
 fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let file = TestFile::new();
     let store = file.open();
     let mut child = start(role, &file.path(), "victim");
-    // It has begun once its first key is there; from then on any moment may be its last.
+    // The writer has started once its first key is present.
     store.wait(&["key 0"]).unwrap();
     std::thread::sleep(pause);
     child.kill().unwrap();
@@ -170,9 +170,9 @@ fn kill_a_writer(role: &str, pause: Duration) -> bool {
     store.set("after", b"1").unwrap();
     assert!(is_whole(&file));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    // At most the one record is lost or there that it had no time to tell of.
+    // The writer may have been killed after it wrote one more record and before it printed the number.
     let keys = file.open().list_keys().unwrap().len() - 1;
-    assert!((finished..=finished + 1).contains(&keys), "{finished} finished, {keys} there");
+    assert!((finished..=finished + 1).contains(&keys), "{finished} finished, {keys} present");
     is_torn
 }
 
@@ -186,7 +186,7 @@ fn is_whole(file: &TestFile) -> bool {
     rest.is_empty()
 }
 
-/// What comes behind a length and so many bytes.
+/// Returns the bytes after a field, which is a length and this number of bytes.
 fn after_field(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.get(u32::from_le_bytes(*len) as usize..)
@@ -202,7 +202,7 @@ fn a_killed_writer_loses_at_most_its_unfinished_record() {
 #[test]
 fn a_killed_writer_of_partial_records_blocks_no_other_process() {
     let torn = (0..12).filter(|n| kill_a_writer("pieces", Duration::from_micros(n * 977))).count();
-    assert!(torn > 0, "none was killed within a record, so nothing was tested");
+    assert!(torn > 0, "no writer was killed within a record, so nothing was tested");
 }
 
 #[test]

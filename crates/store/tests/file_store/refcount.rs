@@ -1,4 +1,5 @@
-//! Who is counted in the file and who removes it: torch's rule, byte for byte.
+//! Tests of the count of open instances in the file, and of when the file is deleted. The records are the same as
+//! torch's.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +12,7 @@ fn open(file: &TestFile, num_workers: impl Into<Option<u64>>) -> FileStore {
     file.options().num_workers(num_workers).open().unwrap()
 }
 
-/// The records torch leaves when so many instances open the file and then close it, but for the last.
+/// Returns the records that torch writes when this number of instances open the file and all but the last close it.
 fn counted(opens: i64) -> Vec<(String, String)> {
     let count = |name: &str, count: i64| (name.to_owned(), count.to_string());
     let mut records: Vec<_> = (1..=opens).map(|n| count("refcount/", n)).collect();

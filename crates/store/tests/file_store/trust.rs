@@ -1,4 +1,4 @@
-//! Whose file it is: who may read and write it, and which run it belongs to.
+//! Tests of which files a store refuses: by owner, mode, file type and run id.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -19,7 +19,7 @@ fn a_new_file_has_mode_0600() {
         assert_eq!(mode(&file), 0o600);
         fs::remove_file(file.path()).unwrap();
         store.set("k", b"v").unwrap();
-        assert_eq!(mode(&file), 0o600, "made anew");
+        assert_eq!(mode(&file), 0o600, "the recreated file");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_file_with_torchs_mode_0644_is_accepted() {
 fn a_file_of_another_user_is_refused_unless_shared() {
     let file = TestFile::with(&record("/k", "v"));
     if chown(file.path(), Some(12_345), None).is_err() {
-        // Only root can give a file away; the rule itself is tested beside the code.
+        // Only root can change the owner. A unit test covers the rule itself.
         return;
     }
     let error = file.options().open().unwrap_err();
@@ -96,7 +96,7 @@ fn keys_of_an_earlier_run_are_visible_unless_a_run_id_is_given() {
     let file = TestFile::with(&[record("refcount/", "0"), record("/k", "old")].concat());
     let before = file.bytes();
     let error = file.options().run_id("run 2".to_owned()).open().unwrap_err();
-    let expected = "refused: it holds keys already and names no run, so run \"run 2\" does not use it; remove it if its run is over";
+    let expected = "refused: it already has keys and no run id, so run \"run 2\" does not use it; delete it if its run has ended";
     assert!(error.to_string().ends_with(expected), "{error}");
     assert_eq!(file.bytes(), before);
     assert_eq!(file.open().get("k").unwrap(), b"old");

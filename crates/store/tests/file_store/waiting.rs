@@ -1,4 +1,5 @@
-//! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
+//! Tests of timeouts. A call ends at its timeout whatever the obstacle, sleeps until then, and reports what it waited
+//! for.
 
 use std::fs;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 
 type Operation = (&'static str, fn(&FileStore) -> Result<()>);
 
-/// Those that only read, on keys that are there.
+/// The operations that only read, on keys that are present.
 const READING: [Operation; 6] = [
     ("get", |store| store.get("k").map(drop)),
     ("check", |store| store.check(&["k"]).map(drop)),
@@ -27,7 +28,7 @@ const READING: [Operation; 6] = [
     ("list_keys", |store| store.list_keys().map(drop)),
 ];
 
-/// Those that write.
+/// The operations that write.
 const WRITING: [Operation; 6] = [
     ("delete_key", |store| store.delete_key("k").map(drop)),
     ("set", |store| store.set("k", b"w")),
@@ -67,7 +68,7 @@ fn waiting_for_20000_keys_is_mostly_idle() {
     store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
     keys.push("absent");
     let timeout = Duration::from_secs(1);
-    // The first and the last look at all keys are half of the work in a debug build.
+    // In a debug build, the first and the last check of all keys take up to half of the timeout.
     let error = times_out_within(timeout, 0.5, || store.wait_for(&keys, Some(timeout)));
     assert_eq!(error.missing_keys(), ["absent"]);
 }
@@ -84,7 +85,7 @@ fn a_get_returns_once_another_instance_sets_the_key() {
     reader.set_timeout(None);
     std::thread::scope(|scope| {
         let get = scope.spawn(|| reader.get("k"));
-        // It has looked in vain, more than once, and waits.
+        // Wait until the reader has polled the file without success more than once.
         let deadline = Instant::now() + CALL_TIMEOUT;
         while POLLS.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
             std::thread::yield_now();
@@ -120,7 +121,7 @@ fn a_reader_times_out_while_another_process_has_the_lock() {
         let file = TestFile::with(&record("/k", "v"));
         let store = file.open();
         store.set_timeout(Some(TIMEOUT));
-        // What this store has not read yet, so that it needs the lock.
+        // The store has not read this record, so it needs the lock.
         file.open().set("new", b"1").unwrap();
         let lock = LockHolder::exclusive(&file.path());
         let error = times_out_after(TIMEOUT, || operation(&store));
@@ -194,10 +195,10 @@ fn operations_on_a_deleted_file_wait_until_their_timeout() {
         fs::remove_file(file.path()).unwrap();
         let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }),
+            matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }),
             "{name}: {error}"
         );
-        assert!(!file.path().exists(), "{name} must not make the file");
+        assert!(!file.path().exists(), "{name} must not create the file");
     }
 }
 
@@ -218,7 +219,7 @@ fn writers_recreate_a_deleted_file_like_torch() {
         fs::remove_file(file.path()).unwrap();
         operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(file.path().exists(), "{name}");
-        assert!(!store.check(&["old"]).unwrap(), "{name} must not remember what was in the file before");
+        assert!(!store.check(&["old"]).unwrap(), "{name} must not keep values of the deleted file");
     }
 }
 
@@ -240,7 +241,7 @@ fn opening_waits_for_a_missing_directory() {
     let path = file.path().join("store");
     let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
     let error = times_out_after(TIMEOUT, || options.clone().open());
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }), "{error}");
+    assert!(matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }), "{error}");
     fs::create_dir(file.path()).unwrap();
     options.open().unwrap();
 }
@@ -253,6 +254,6 @@ fn a_call_times_out_on_a_long_file_and_the_next_call_reads_on() {
     append_bytes(&file.path(), &records);
     let timeout = Duration::from_millis(50);
     let error = fails_in_time(timeout, || store.with_timeout(Some(timeout)).get("999999"));
-    assert!(error.to_string().contains("too long to be read in that time"), "{error}");
+    assert!(error.to_string().contains("too long to read in time"), "{error}");
     assert_eq!(store.get("999999").unwrap(), b"v");
 }
