@@ -45,7 +45,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// Fails with [`Failure::Unreachable`] if the name does not resolve within `timeout`.
-    pub fn await_name(
+    pub fn wait_until_resolved(
         &self,
         timeout: impl Into<Option<Duration>>,
         cancellation: Option<Arc<dyn Cancellation>>,

@@ -310,7 +310,7 @@ impl Shared {
         view.refresh(&locked, &self.file, &self.options.limits, call)?;
         let claim = self.check_run(&view.table)?;
         if access != Access::Read {
-            view.cut_torn_tail(&locked, &self.file)?;
+            view.truncate_torn_record(&locked, &self.file)?;
         }
         Ok((locked, view, claim))
     }
@@ -416,7 +416,7 @@ impl Store for FileStore {
         let record = self.record(key, desired)?;
         self.shared.change(&self.call(Op::CompareSet, &[key]), |table| {
             Ok(match table.get(&record.key) {
-                Some(value) if value != expected => (vec![], Exchange::Held(value.clone())),
+                Some(value) if value != expected => (vec![], Exchange::Mismatch(value.clone())),
                 None if !expected.is_empty() => (vec![], Exchange::Absent),
                 _ => (vec![record], Exchange::Stored),
             })

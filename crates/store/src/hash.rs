@@ -187,7 +187,7 @@ impl Store for HashStore {
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         Ok(self.change(|contents| match contents.values.get(key) {
-            Some(value) if value != expected => Exchange::Held(value.clone()),
+            Some(value) if value != expected => Exchange::Mismatch(value.clone()),
             None if !expected.is_empty() => Exchange::Absent,
             _ => {
                 contents.set(key, desired);

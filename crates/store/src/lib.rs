@@ -99,5 +99,5 @@ pub use rallypoint_core::client::{
     Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, Retry,
 };
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
-pub use store::{DEFAULT_TIMEOUT, Store, arrive};
+pub use store::{DEFAULT_TIMEOUT, Store, arrive_at_barrier};
 pub use tcp::{TcpStore, TcpStoreOptions};

@@ -137,7 +137,7 @@ impl TcpStoreServer {
 
     /// Returns statistics of the server. They are all zero if the event loop does not answer within 1 s.
     pub fn stats(&self) -> ServerStats {
-        self.inquiry()(Duration::from_secs(1)).unwrap_or_default()
+        self.stats_query()(Duration::from_secs(1)).unwrap_or_default()
     }
 
     /// Returns whether the server is running. A server stops by itself only if it cannot poll its sockets.
@@ -149,7 +149,7 @@ impl TcpStoreServer {
     ///
     /// The event loop itself answers, so an answer shows that it runs. The function returns `None` if there is no
     /// answer within the given time.
-    pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
+    pub fn stats_query(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
         let (commands, waker) = (self.commands.clone(), Arc::clone(&self.waker));
         move |timeout| {
             let (sender, receiver) = channel();

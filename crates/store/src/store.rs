@@ -62,7 +62,7 @@ pub trait Store: Send + Sync {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.compare_exchange(key, expected, desired)? {
             Exchange::Stored => desired.into(),
-            Exchange::Held(value) => value,
+            Exchange::Mismatch(value) => value,
             Exchange::Absent => expected.into(),
         })
     }
@@ -89,7 +89,7 @@ pub trait Store: Send + Sync {
             let grown = [current.as_slice(), value].concat();
             match self.compare_exchange(key, &current, &grown)? {
                 Exchange::Stored => return Ok(()),
-                Exchange::Held(value) => current = value,
+                Exchange::Mismatch(value) => current = value,
                 Exchange::Absent => current.clear(),
             }
         }
@@ -156,7 +156,7 @@ pub trait Store: Send + Sync {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
         let deadline = Deadline::after(now(), timeout);
-        let last = arrive(self, world_size, key, b"1", &deadline)?;
+        let last = arrive_at_barrier(self, world_size, key, b"1", &deadline)?;
         self.wait_for(&[&last], deadline.left(now()))
     }
 
@@ -203,7 +203,7 @@ pub trait Store: Send + Sync {
 /// # Errors
 ///
 /// Fails like [`Store::add`] and [`Store::set`].
-pub fn arrive<S: Store + ?Sized>(
+pub fn arrive_at_barrier<S: Store + ?Sized>(
     store: &S,
     world_size: u64,
     prefix: &str,
@@ -234,7 +234,7 @@ pub(crate) fn exchange_from_compare_set<S: Store + ?Sized>(
     } else if value == expected && !expected.is_empty() {
         Exchange::Absent
     } else {
-        Exchange::Held(value)
+        Exchange::Mismatch(value)
     })
 }
 

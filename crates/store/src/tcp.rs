@@ -199,7 +199,7 @@ impl TcpStore {
     /// # Errors
     ///
     /// Fails with [`StoreError::Call`] if no connection is idle and the server is unreachable.
-    pub fn another(&self) -> Result<TcpStore> {
+    pub fn try_clone(&self) -> Result<TcpStore> {
         let deadline = self.deadline();
         let connected = ready(self.client.connect(&deadline, &mut |_| {}));
         connected.map_err(|failure| self.error(None, &[], failure, &deadline))?;

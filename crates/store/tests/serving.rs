@@ -10,7 +10,7 @@ use rallypoint_store::{
 };
 use rallypoint_testkit::Port;
 
-use rallypoint_testkit::{SOON, eventually};
+use rallypoint_testkit::{CALL_TIMEOUT, eventually};
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions::new(listen))
@@ -115,7 +115,7 @@ fn a_server_without_an_available_address_is_refused() {
 #[test]
 fn a_server_that_cannot_bind_every_address_binds_none() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let reserved = Port::held();
+    let reserved = Port::reserve();
     let ports = [reserved.number, taken.local_addr().unwrap().port()];
     let error = start(ports.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
@@ -124,7 +124,7 @@ fn a_server_that_cannot_bind_every_address_binds_none() {
 
 #[test]
 fn a_dropped_server_closes_every_connection_and_releases_its_port() {
-    let reserved = Port::held();
+    let reserved = Port::reserve();
     let port = reserved.number;
     let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
@@ -171,10 +171,10 @@ fn tenant_options(port: u16) -> TcpStoreOptions {
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let reserved = Port::held();
+    let reserved = Port::reserve();
     let port = reserved.number;
-    let first = tenant(port, SOON);
-    let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
+    let first = tenant(port, CALL_TIMEOUT);
+    let tenants: Vec<_> = (0..4).map(|_| tenant(port, CALL_TIMEOUT)).collect();
     first.set("k", b"v").unwrap();
     for other in &tenants {
         assert_eq!(other.get("k").unwrap(), b"v");
@@ -187,16 +187,16 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
-    let again = reserved.listen(|port| try_tenant(port, SOON));
+    let again = reserved.listen(|port| try_tenant(port, CALL_TIMEOUT));
     assert!(!again.check(&["k"]).unwrap(), "the server stopped with the last tenant");
 }
 
 #[test]
 fn concurrent_tenants_start_one_server() {
-    let reserved = Port::held();
+    let reserved = Port::reserve();
     let port = reserved.number;
     let tenants: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, CALL_TIMEOUT))).collect();
         threads.into_iter().map(|tenant| tenant.join().unwrap()).collect()
     });
     for tenant in &tenants {
@@ -295,13 +295,13 @@ fn server_refuses(port: u16, len: usize) -> StoreError {
 #[test]
 fn a_server_reports_its_stats_until_it_is_stopped() {
     let mut server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let stats = server.inquiry();
-    let before = stats(SOON).unwrap();
+    let stats = server.stats_query();
+    let before = stats(CALL_TIMEOUT).unwrap();
     assert_eq!((before.connections, before.keys, before.bytes), (0, 0, 0));
     assert!(before.most_connections > 0 && before.out_of_files == 0);
     let store = TcpStore::open(TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))).unwrap();
     store.set("key", &[7; 1000]).unwrap();
-    let after = stats(SOON).unwrap();
+    let after = stats(CALL_TIMEOUT).unwrap();
     assert_eq!((after.connections, after.keys), (1, 1));
     assert!((1000..2000).contains(&after.bytes), "{after:?}");
     server.stop();

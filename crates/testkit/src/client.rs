@@ -49,9 +49,9 @@ pub fn pairs<'a>(pairs: &'a [(&'a str, &'a str)]) -> Vec<(&'a [u8], &'a [u8])> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct End {
     /// The bytes that were received before the end.
-    pub last_words: Vec<u8>,
+    pub received: Vec<u8>,
     /// Whether the server reset the connection (RST) instead of closing it (FIN).
-    pub torn: bool,
+    pub is_reset: bool,
 }
 
 /// A connection to a server.
@@ -86,7 +86,7 @@ impl Client {
     pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
         let mut client = Client::try_dial(address)?;
         client.try_send(&message(Request::Validate { magic: MAGIC }))?;
-        client.try_ask(Request::Ping { nonce: 7 })?;
+        client.try_request(Request::Ping { nonce: 7 })?;
         Ok(client)
     }
 
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Sends bytes until the socket would block. Returns the number of bytes sent.
-    pub fn send_what_is_taken(&mut self, bytes: &[u8]) -> usize {
+    pub fn send_nonblocking(&mut self, bytes: &[u8]) -> usize {
         self.stream.set_nonblocking(true).expect("a socket");
         let mut sent = 0;
         while let Ok(len) = self.stream.write(&bytes[sent..])
@@ -119,17 +119,17 @@ impl Client {
     }
 
     /// Sends a request that has no reply, or whose reply is read later.
-    pub fn tell(&mut self, request: Request<'_>) {
+    pub fn send_request(&mut self, request: Request<'_>) {
         self.send(&message(request));
     }
 
     /// Sends a request and waits for its reply.
-    pub fn ask(&mut self, request: Request<'_>) -> Reply {
-        self.try_ask(request).expect("the server answers")
+    pub fn request(&mut self, request: Request<'_>) -> Reply {
+        self.try_request(request).expect("the server answers")
     }
 
-    /// Like [`Client::ask`], for a server that may close the connection.
-    pub fn try_ask(&mut self, request: Request<'_>) -> io::Result<Reply> {
+    /// Like [`Client::request`], for a server that may close the connection.
+    pub fn try_request(&mut self, request: Request<'_>) -> io::Result<Reply> {
         let kind = request.reply_kind().expect("the request has a reply");
         self.try_send(&message(request))?;
         self.try_reply(kind)
@@ -170,13 +170,13 @@ impl Client {
 
     /// Reads until the server has ended the connection.
     pub fn end(mut self) -> End {
-        let mut last_words = std::mem::take(&mut self.unread);
-        let torn = match self.stream.read_to_end(&mut last_words) {
+        let mut received = std::mem::take(&mut self.unread);
+        let is_reset = match self.stream.read_to_end(&mut received) {
             Ok(_) => false,
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => true,
             Err(error) => panic!("the server has not ended the connection: {error}"),
         };
-        End { last_words, torn }
+        End { received, is_reset }
     }
 
     /// Returns whether the server has ended the connection. Discards the bytes that were received.
@@ -200,12 +200,12 @@ impl Client {
     }
 
     /// Closes the sending direction.
-    pub fn finish_sending(&self) {
+    pub fn shutdown_write(&self) {
         self.stream.shutdown(Shutdown::Write).expect("a socket");
     }
 
     /// Resets the connection (RST), as the system does for a killed process.
-    pub fn tear(self) {
+    pub fn reset(self) {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a socket");
     }
 
@@ -226,8 +226,8 @@ impl Client {
     }
 
     /// Cancels a wait. Panics if the wait was completed, because then the server sends two bytes instead of one.
-    pub fn cancel_what_still_waits(&mut self) {
-        assert_eq!(self.ask(Request::CancelWait), Reply::Canceled, "the wait was completed");
+    pub fn cancel_wait(&mut self) {
+        assert_eq!(self.request(Request::CancelWait), Reply::Canceled, "the wait was completed");
         self.ping();
     }
 
@@ -238,19 +238,19 @@ impl Client {
 
     /// Sends a ping and waits for its reply.
     pub fn ping(&mut self) {
-        assert_eq!(self.ask(Request::Ping { nonce: 0x0102_0304 }), Reply::Nonce(0x0102_0304));
+        assert_eq!(self.request(Request::Ping { nonce: 0x0102_0304 }), Reply::Nonce(0x0102_0304));
     }
 
     /// Sets a value and waits until the server has stored it.
     pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) {
-        self.tell(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
+        self.send_request(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
         // The reply to the ping shows that the value is stored.
         self.ping();
     }
 
     /// Returns the value of a key.
     pub fn value(&mut self, key: &str) -> Vec<u8> {
-        match self.ask(Request::Get { key: key.as_bytes() }) {
+        match self.request(Request::Get { key: key.as_bytes() }) {
             Reply::Value(value) => value.to_vec(),
             other => panic!("{other:?}"),
         }
@@ -258,7 +258,7 @@ impl Client {
 
     /// Sends a request and returns its reply, which must be a number.
     pub fn number(&mut self, request: Request<'_>) -> i64 {
-        match self.ask(request) {
+        match self.request(request) {
             Reply::Number(number) => number,
             other => panic!("{other:?}"),
         }
@@ -276,12 +276,12 @@ impl Client {
 
     /// Returns whether a key exists.
     pub fn is_present(&mut self, key: &str) -> bool {
-        self.ask(Request::Check { keys: KeyList::new(&list(&[key])) }) == Reply::Checked(true)
+        self.request(Request::Check { keys: KeyList::new(&list(&[key])) }) == Reply::Checked(true)
     }
 
     /// Sets several values and waits until the server has stored them.
     pub fn multi_set(&mut self, entries: &[(&str, &str)]) {
-        self.tell(Request::MultiSet { pairs: PairList::new(&pairs(entries)) });
+        self.send_request(Request::MultiSet { pairs: PairList::new(&pairs(entries)) });
         self.ping();
     }
 }

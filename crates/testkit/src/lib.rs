@@ -13,10 +13,10 @@ mod wait;
 
 pub use client::{Client, End, announced, header, list, message, pairs, string};
 pub use peer::serve_connections;
-pub use port::{Port, held_port};
-pub use process::{Guarded, Lines, ServeProcess};
+pub use port::{Port, reserve_port};
+pub use process::{ChildGuard, Lines, ServeProcess};
 pub use relay::Relay;
-pub use timing::{SOON, fails_in_time, fails_within, goes_on_for};
+pub use timing::{CALL_TIMEOUT, assert_blocked_for, fails_in_time, fails_within};
 pub use wait::{WAIT_TIMEOUT, eventually, eventually_or, eventually_within};
 
 /// Returns whether the tests run at full scale (`RALLYPOINT_SOAK=1`).

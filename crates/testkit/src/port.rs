@@ -25,7 +25,7 @@ impl Port {
     ///
     /// A socket that is bound but does not listen reserves the port. Our servers can bind it as well, because they also
     /// set `SO_REUSEADDR`. The system assigns the port to no other program.
-    pub fn held() -> Port {
+    pub fn reserve() -> Port {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -67,9 +67,9 @@ impl Port {
     }
 }
 
-/// Reserves a port as [`Port::held`] does, for as long as the test process runs.
-pub fn held_port() -> u16 {
-    let port = Port::held();
+/// Reserves a port as [`Port::reserve`] does, for as long as the test process runs.
+pub fn reserve_port() -> u16 {
+    let port = Port::reserve();
     let number = port.number;
     std::mem::forget(port);
     number

@@ -14,12 +14,12 @@ use crate::wait::{WAIT_TIMEOUT, eventually_within};
 
 /// A child process that is killed when the value is dropped.
 #[derive(Debug)]
-pub struct Guarded(Child);
+pub struct ChildGuard(Child);
 
-impl Guarded {
+impl ChildGuard {
     /// Starts a command.
-    pub fn spawn(command: &mut Command) -> Guarded {
-        Guarded(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    pub fn spawn(command: &mut Command) -> ChildGuard {
+        ChildGuard(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     /// Returns the process id.
@@ -38,7 +38,7 @@ impl Guarded {
         self.ended_within(WAIT_TIMEOUT)
     }
 
-    /// Like [`Guarded::ended`], with another timeout.
+    /// Like [`ChildGuard::ended`], with another timeout.
     #[track_caller]
     pub fn ended_within(&mut self, timeout: Duration) -> ExitStatus {
         let mut status = None;
@@ -50,7 +50,7 @@ impl Guarded {
     }
 }
 
-impl Deref for Guarded {
+impl Deref for ChildGuard {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -58,13 +58,13 @@ impl Deref for Guarded {
     }
 }
 
-impl DerefMut for Guarded {
+impl DerefMut for ChildGuard {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Guarded {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.0.kill();
@@ -169,7 +169,7 @@ impl Lines {
 #[derive(Debug)]
 pub struct ServeProcess {
     /// The process.
-    pub process: Guarded,
+    pub process: ChildGuard,
     /// The address it listens on.
     pub address: SocketAddr,
 }
@@ -180,7 +180,7 @@ impl ServeProcess {
         let mut command = Command::new(binary);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Guarded::spawn(&mut command);
+        let mut process = ChildGuard::spawn(&mut command);
         let stdout = Lines::read(process.stdout.take().expect("a pipe"));
         let line = stdout.line();
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());

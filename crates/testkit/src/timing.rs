@@ -7,7 +7,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// The timeout of calls that should return immediately. Only a failure takes this long.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a call that must fail at its timeout: not before it, and at most 5 % or 100 ms after it, whichever is longer.
 ///
@@ -56,7 +56,7 @@ fn run_delays() -> HashMap<OsString, Duration> {
 
 /// Asserts that a call in another thread does not return for this time.
 #[track_caller]
-pub fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
+pub fn assert_blocked_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
     let deadline = Instant::now() + time;
     while Instant::now() < deadline {
         assert!(!call.is_finished(), "the call returned within {time:?}");

@@ -23,7 +23,7 @@ pub enum Exchange {
     /// The desired value was stored.
     Stored,
     /// The key has another value than expected, which was not changed. Contains that value.
-    Held(Vec<u8>),
+    Mismatch(Vec<u8>),
     /// The key is absent although a value was expected. Nothing was stored.
     Absent,
 }
@@ -237,7 +237,7 @@ impl<I: Io> Client<I> {
                 Reply::Checked(true) => Exchange::Stored,
                 // A stored value that equals `expected` would have been replaced, so the key is absent.
                 _ if *value == *expected => Exchange::Absent,
-                _ => Exchange::Held(value.to_vec()),
+                _ => Exchange::Mismatch(value.to_vec()),
             }))
         })
         .await

@@ -13,7 +13,7 @@ use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum time by which a call may exceed its timeout.
-const MAX_LATE: Duration = Duration::from_millis(150);
+const LATE_GRACE: Duration = Duration::from_millis(150);
 
 /// Runs a call and returns its result and how long it took.
 fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
@@ -30,7 +30,7 @@ fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
             net.change(|state| state.is_stopped = true);
             let (result, took) = timed(&net, || operation.run(&client, TIMEOUT));
             let failure = result.expect_err("a stopped server answers nothing");
-            assert!(took >= TIMEOUT && took <= TIMEOUT + MAX_LATE, "{:?} took {took:?}", operation.op);
+            assert!(took >= TIMEOUT && took <= TIMEOUT + LATE_GRACE, "{:?} took {took:?}", operation.op);
             match failure {
                 Failure::NoAnswer | Failure::Timeout(Awaited::Keys(None)) => {
                     assert!(operation.is_repeatable || operation.op == Op::QueuePop, "{:?}", operation.op);
@@ -157,7 +157,7 @@ fn every_operation_times_out_while_the_network_is_cut() {
         for timeout in [Duration::from_secs(3), Duration::from_secs(40)] {
             let (result, took) = timed(&net, || operation.run(&client, timeout));
             assert!(result.is_err(), "{:?}", operation.op);
-            let max_late = (timeout / 20).max(MAX_LATE);
+            let max_late = (timeout / 20).max(LATE_GRACE);
             assert!(took <= timeout + max_late, "{:?} took {took:?}", operation.op);
         }
         net.change(|state| state.is_cut = false);

@@ -110,7 +110,7 @@ impl View {
     }
 
     /// Truncates a torn record at the end of the file. Since this process has the exclusive lock, the writer has died.
-    pub(super) fn cut_torn_tail(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
+    pub(super) fn truncate_torn_record(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
         let (bytes, end) = (self.torn_len(), self.end);
         if bytes > 0 {
             tracing::warn!(path = %file.path.display(), bytes, end, "truncated a torn record");

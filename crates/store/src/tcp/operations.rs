@@ -157,7 +157,7 @@ impl Store for TcpStore {
     }
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
-        Ok(Box::new(self.another()?))
+        Ok(Box::new(self.try_clone()?))
     }
 
     fn generation(&self) -> u64 {

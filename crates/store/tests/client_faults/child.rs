@@ -91,7 +91,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a port of this machine. The port stays reserved across restarts.
     pub(crate) fn start() -> Server {
-        let reserved = Port::held();
+        let reserved = Port::reserve();
         let (child, port) = serve(&[], "127.0.0.1", reserved.number);
         Server { child, reserved, port }
     }
@@ -99,7 +99,7 @@ impl Server {
     /// Starts a server on another machine.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
-        Server { child, reserved: Port::held(), port }
+        Server { child, reserved: Port::reserve(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -10,7 +10,7 @@ use rallypoint_testkit::{Port, eventually};
 use crate::child::Server;
 use crate::network::Machine;
 use crate::operations::{Operation, all_operations, prepare, waiting_operations};
-use crate::{SOON, client, goes_on_for, open};
+use crate::{CALL_TIMEOUT, assert_blocked_for, client, open};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -24,7 +24,7 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
                 let error = (operation.call)(store).expect_err(operation.name);
                 let took = started.elapsed();
                 // The tests in virtual time check how late a call may fail.
-                assert!(took >= TIMEOUT && took < SOON, "{} took {took:?}", operation.name);
+                assert!(took >= TIMEOUT && took < CALL_TIMEOUT, "{} took {took:?}", operation.name);
                 match error.failure() {
                     Some(Failure::Unreachable(_) | Failure::Timeout(Awaited::Keys(None))) => {}
                     Some(Failure::NoAnswer) => {
@@ -42,7 +42,7 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
 fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
     let server = Server::start();
     let operations: Vec<_> = all_operations().into_iter().chain(waiting_operations()).collect();
-    let stores: Vec<_> = operations.iter().map(|_| client(server.port(), SOON)).collect();
+    let stores: Vec<_> = operations.iter().map(|_| client(server.port(), CALL_TIMEOUT)).collect();
     prepare(&stores[0]);
     server.freeze();
     all_fail(&stores, &operations);
@@ -58,7 +58,7 @@ fn every_waiting_thread_fails_when_the_server_is_killed() {
     let store = client(server.port(), Duration::from_secs(300));
     std::thread::scope(|scope| {
         let blocked: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get("missing"))).collect();
-        goes_on_for(Duration::from_millis(100), &blocked[0]);
+        assert_blocked_for(Duration::from_millis(100), &blocked[0]);
         server.kill();
         let killed = Instant::now();
         for thread in blocked {
@@ -68,7 +68,7 @@ fn every_waiting_thread_fails_when_the_server_is_killed() {
                 "{error:?}"
             );
         }
-        assert!(killed.elapsed() < SOON, "failed after {:?}", killed.elapsed());
+        assert!(killed.elapsed() < CALL_TIMEOUT, "failed after {:?}", killed.elapsed());
     });
 }
 
@@ -76,7 +76,7 @@ fn every_waiting_thread_fails_when_the_server_is_killed() {
 fn every_operation_reports_a_restarted_server() {
     let mut server = Server::start();
     let port = server.port();
-    let store = client(port, SOON);
+    let store = client(port, CALL_TIMEOUT);
     prepare(&store);
     server.restart();
     for operation in all_operations() {
@@ -89,7 +89,7 @@ fn every_operation_reports_a_restarted_server() {
     }
     let text = store.clone_store().err().unwrap().to_string();
     assert!(text.starts_with(&format!("the store at 127.0.0.1:{port} was restarted")), "{text}");
-    assert_eq!(client(port, SOON).num_keys().unwrap(), 0, "the old client wrote to the new server");
+    assert_eq!(client(port, CALL_TIMEOUT).num_keys().unwrap(), 0, "the old client wrote to the new server");
 }
 
 /// Starts a server on another machine. Returns `None` if this process cannot create network namespaces.
@@ -108,7 +108,7 @@ fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     let Some((machine, server)) = other_machine() else { return };
     let operations: Vec<_> = all_operations().into_iter().chain(waiting_operations()).collect();
     let connect = |_| {
-        let store = open(&machine.address, server.port(), SOON).unwrap();
+        let store = open(&machine.address, server.port(), CALL_TIMEOUT).unwrap();
         store.server_identity();
         store
     };
@@ -120,7 +120,7 @@ fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     assert_eq!(error.connection_fault(), Some(ConnectionFault::ConnectTimeout));
     machine.reconnect();
     for (operation, store) in all_operations().iter().zip(&stores) {
-        store.set_timeout(Some(SOON));
+        store.set_timeout(Some(CALL_TIMEOUT));
         (operation.call)(store).expect(operation.name);
     }
 }
@@ -136,17 +136,17 @@ fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
         ("set", |store| store.set("new", b"value")),
         ("multi_get", |store| store.multi_get(&["present", "late"]).map(drop)),
     ];
-    let connect = || open(&machine.address, server.port(), 4 * SOON).unwrap();
+    let connect = || open(&machine.address, server.port(), 4 * CALL_TIMEOUT).unwrap();
     let stores: Vec<_> = calls.iter().map(|_| connect()).collect();
     stores[0].set("present", b"value").unwrap();
     std::thread::scope(|scope| {
         let stores = &stores;
         let start = |n: usize| scope.spawn(move || (calls[n].1)(&stores[n]));
         let mut in_flight = vec![start(0)];
-        goes_on_for(Duration::from_millis(50), &in_flight[0]);
+        assert_blocked_for(Duration::from_millis(50), &in_flight[0]);
         machine.cut();
         in_flight.extend([1, 2, 3].map(start));
-        goes_on_for(Duration::from_secs(17), &in_flight[0]);
+        assert_blocked_for(Duration::from_secs(17), &in_flight[0]);
         machine.reconnect();
         let reconnected = Instant::now();
         connect().set("late", b"value").unwrap();
@@ -165,7 +165,7 @@ fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
 fn the_client_tries_every_address_of_a_name() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     // The first address of `localhost` may be ::1, on which no process listens.
-    let store = open("localhost", server.port(), SOON).unwrap();
+    let store = open("localhost", server.port(), CALL_TIMEOUT).unwrap();
     store.set("k", b"v").unwrap();
 }
 
@@ -179,14 +179,14 @@ fn an_http_server_is_reported_as_not_a_store() {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    let error = open("127.0.0.1", port, SOON).unwrap_err();
+    let error = open("127.0.0.1", port, CALL_TIMEOUT).unwrap_err();
     let text = error.to_string();
     assert_eq!(text, format!("127.0.0.1:{port} answered like an HTTP server: not a c10d store server"));
 }
 
 #[test]
 fn a_port_without_a_listener_is_reported_at_the_timeout() {
-    let port = Port::held();
+    let port = Port::reserve();
     let started = Instant::now();
     let error = open("127.0.0.1", port.number, TIMEOUT).unwrap_err();
     assert!(started.elapsed() >= TIMEOUT);
@@ -198,7 +198,7 @@ fn a_port_without_a_listener_is_reported_at_the_timeout() {
 #[test]
 fn oversized_keys_values_and_requests_are_refused_before_they_are_sent() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     let large = vec![0; (8 << 20) + 1];
     let long_key = "k".repeat(8192);
     for result in [

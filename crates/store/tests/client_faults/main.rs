@@ -13,13 +13,13 @@ mod pool;
 use std::time::Duration;
 
 use rallypoint_store::{Endpoint, Result, Store, TcpStore, TcpStoreOptions};
-use rallypoint_testkit::{SOON, goes_on_for};
+use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for};
 
 /// Returns a client of the server on a port of this machine, which has identified the server.
 ///
 /// `timeout` applies to later calls and not to the connection.
 fn client(port: u16, timeout: Duration) -> TcpStore {
-    let store = open("127.0.0.1", port, SOON).unwrap();
+    let store = open("127.0.0.1", port, CALL_TIMEOUT).unwrap();
     store.server_identity();
     store.set_timeout(Some(timeout));
     store

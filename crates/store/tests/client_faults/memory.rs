@@ -11,7 +11,7 @@ use rallypoint_core::wire::Op;
 use rallypoint_store::{Failure, Oversized, Store, StoreError};
 
 use crate::child::{print_line, read_line, start};
-use crate::{SOON, client};
+use crate::{CALL_TIMEOUT, client};
 
 const KIB: u64 = 1024;
 
@@ -89,7 +89,7 @@ fn a_reply_that_announces_gigabytes_allocates_less_than_4_mib() {
 #[test]
 fn a_reply_just_below_the_limit_is_accepted() {
     let server = rallypoint_store::TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     let value = vec![7; 8 << 20];
     for key in ["a", "b", "c"] {
         store.set(key, &value).unwrap();

@@ -3,7 +3,7 @@
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
-use crate::SOON;
+use crate::CALL_TIMEOUT;
 
 /// An operation and a function that calls it.
 pub(crate) struct Operation {
@@ -25,7 +25,7 @@ impl Operation {
 
 /// Sets the keys that all operations need to succeed without waiting.
 pub(crate) fn prepare(store: &dyn Store) {
-    let store = store.with_timeout(Some(SOON));
+    let store = store.with_timeout(Some(CALL_TIMEOUT));
     store.multi_set(&[("present", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
     for _ in 0..8 {
         store.queue_push("queue", b"item").unwrap();

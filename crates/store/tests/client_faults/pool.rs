@@ -7,12 +7,12 @@ use rallypoint_store::{Store, TcpStoreServer};
 use rallypoint_testkit::eventually;
 
 use crate::operations::{all_operations, prepare};
-use crate::{SOON, client, goes_on_for};
+use crate::{CALL_TIMEOUT, assert_blocked_for, client};
 
 #[test]
 fn one_thread_uses_one_connection() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     prepare(&store);
     for _ in 0..5 {
         for operation in all_operations() {
@@ -26,7 +26,7 @@ fn one_thread_uses_one_connection() {
 fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
     const THREADS: u64 = 32;
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     for round in 1..=3 {
         std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -47,7 +47,7 @@ fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
 #[test]
 fn successive_threads_share_one_connection() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     for n in 1..=100 {
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(store.add("n", 1).unwrap(), n));
@@ -59,10 +59,10 @@ fn successive_threads_share_one_connection() {
 #[test]
 fn a_dropped_client_closes_its_connections() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     std::thread::scope(|scope| {
         let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| store.wait(&["k"]))).collect();
-        goes_on_for(Duration::from_millis(20), &waits[0]);
+        assert_blocked_for(Duration::from_millis(20), &waits[0]);
         store.set("k", b"v").unwrap();
     });
     assert!(server.stats().connections > 0);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, StoreError};
-use rallypoint_testkit::{SOON, fails_in_time};
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
 use crate::stores::Fixture;
 
@@ -34,7 +34,7 @@ pub(crate) fn no_client_passes_a_barrier_before_the_last_client_arrives(fixture:
 pub(crate) fn a_barrier_with_world_size_1_passes_immediately(fixture: &Fixture) {
     let store = fixture.client();
     store.barrier("alone", 1).unwrap();
-    store.barrier_for("alone too", 1, Some(SOON)).unwrap();
+    store.barrier_for("alone too", 1, Some(CALL_TIMEOUT)).unwrap();
 }
 
 pub(crate) fn a_barrier_with_world_size_0_is_refused_and_changes_nothing(fixture: &Fixture) {
@@ -63,7 +63,7 @@ pub(crate) fn a_barrier_fails_at_its_timeout(fixture: &Fixture) {
     // `barrier` uses the timeout of the store.
     store.set_timeout(Some(SHORT_TIMEOUT));
     fails_in_time(SHORT_TIMEOUT, || store.barrier("other", 20));
-    store.set_timeout(Some(SOON));
+    store.set_timeout(Some(CALL_TIMEOUT));
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
 }
@@ -124,5 +124,5 @@ pub(crate) fn a_generic_barrier_uses_torchs_keys(fixture: &Fixture) {
     assert_eq!(store.get("b/num_members").unwrap(), b"3");
     assert_eq!(store.get("b/last_member").unwrap(), b"1");
     // A second use does not wait, as in torch.
-    store.barrier_for("b", 3, Some(SOON)).unwrap();
+    store.barrier_for("b", 3, Some(CALL_TIMEOUT)).unwrap();
 }

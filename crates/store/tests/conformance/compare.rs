@@ -12,7 +12,7 @@ use crate::stores::Fixture;
 type Case = (Option<&'static str>, &'static str, &'static str, &'static str, Exchange, Option<&'static str>);
 
 fn matrix() -> Vec<Case> {
-    let mismatch = |value: &str| Exchange::Held(value.as_bytes().to_vec());
+    let mismatch = |value: &str| Exchange::Mismatch(value.as_bytes().to_vec());
     vec![
         (None, "", "new", "new", Exchange::Stored, Some("new")),
         (None, "", "", "", Exchange::Stored, Some("")),
@@ -71,7 +71,7 @@ pub(crate) fn compare_exchange_of_equal_values_distinguishes_absent_from_stored(
     assert!(!store.check(&["c"]).unwrap());
     store.set("c", b"x").unwrap();
     assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Stored);
-    assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Held(b"x".to_vec()));
+    assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Mismatch(b"x".to_vec()));
 }
 
 /// Each successful exchange increments the value of the one before it, so a lost exchange would show in the sum.
@@ -91,7 +91,7 @@ pub(crate) fn exactly_one_thread_wins_each_exchange(fixture: &Fixture) {
                             wins += 1;
                             current = next;
                         }
-                        Exchange::Held(value) => current = value,
+                        Exchange::Mismatch(value) => current = value,
                         Exchange::Absent => panic!("no client deletes the key"),
                     }
                 }
@@ -119,6 +119,9 @@ pub(crate) fn a_failed_compare_set_wakes_no_waiter(fixture: &Fixture) {
 pub(crate) fn a_desired_value_that_is_already_stored_is_reported_as_a_mismatch(fixture: &Fixture) {
     let (first, second) = (fixture.client(), fixture.client());
     assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);
-    assert_eq!(second.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Held(b"taken".to_vec()));
+    assert_eq!(
+        second.compare_exchange("lock", b"", b"taken").unwrap(),
+        Exchange::Mismatch(b"taken".to_vec())
+    );
     assert_eq!(first.compare_set("lock", b"", b"taken").unwrap(), b"taken");
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Failure, Result, StoreError};
-use rallypoint_testkit::{SOON, fails_in_time, goes_on_for};
+use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for, fails_in_time};
 
 use crate::stores::Fixture;
 
@@ -72,9 +72,9 @@ pub(crate) fn a_pop_waits_for_an_item(fixture: &Fixture) {
     let (consumer, producer) = (fixture.client(), fixture.client());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| consumer.queue_pop("q").unwrap());
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         producer.queue_push("other", b"not this one").unwrap();
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         producer.queue_push("q", b"x").unwrap();
         assert_eq!(waiting.join().unwrap(), b"x");
     });
@@ -94,7 +94,7 @@ pub(crate) fn a_timed_out_pop_takes_no_item(fixture: &Fixture) {
     assert!(present.as_deref().is_none_or(|present| present == [false]), "{error}");
     other.queue_push("q", b"x").unwrap();
     assert_eq!(other.queue_len("q").unwrap(), 1);
-    store.set_timeout(Some(SOON));
+    store.set_timeout(Some(CALL_TIMEOUT));
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn a_queue_with_items_is_present_for_check_and_wait(fixture: &Fixture
     assert!(!store.check(&["q"]).unwrap());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| store.wait(&["q"]));
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.queue_push("q", b"x").unwrap();
         waiting.join().unwrap().unwrap();
     });

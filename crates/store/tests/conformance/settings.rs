@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use rallypoint_store::{DEFAULT_TIMEOUT, HashStore, Store, TcpStore};
-use rallypoint_testkit::{SOON, fails_in_time};
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
 use crate::stores::Fixture;
 
 pub(crate) fn timeout_returns_what_set_timeout_was_given(fixture: &Fixture) {
     let store = fixture.client();
-    assert_eq!(store.timeout(), Some(SOON));
+    assert_eq!(store.timeout(), Some(CALL_TIMEOUT));
     for timeout in [Duration::from_millis(1), Duration::from_secs(86_400), Duration::from_millis(1500)] {
         store.set_timeout(Some(timeout));
         assert_eq!(store.timeout(), Some(timeout));
@@ -61,14 +61,14 @@ pub(crate) fn with_timeout_leaves_the_timeout_of_the_store_unchanged(fixture: &F
     let store = fixture.client();
     let timeout = Duration::from_millis(80);
     let short = store.with_timeout(Some(timeout));
-    assert_eq!((short.timeout(), store.timeout()), (Some(timeout), Some(SOON)));
+    assert_eq!((short.timeout(), store.timeout()), (Some(timeout), Some(CALL_TIMEOUT)));
     fails_in_time(timeout, || short.get("k"));
-    short.set_timeout(Some(SOON * 2));
-    assert_eq!((short.timeout(), store.timeout()), (Some(SOON * 2), Some(SOON)));
+    short.set_timeout(Some(CALL_TIMEOUT * 2));
+    assert_eq!((short.timeout(), store.timeout()), (Some(CALL_TIMEOUT * 2), Some(CALL_TIMEOUT)));
     short.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
-    store.set_timeout(Some(SOON * 3));
-    assert_eq!((short.timeout(), store.timeout()), (Some(SOON * 2), Some(SOON * 3)));
+    store.set_timeout(Some(CALL_TIMEOUT * 3));
+    assert_eq!((short.timeout(), store.timeout()), (Some(CALL_TIMEOUT * 2), Some(CALL_TIMEOUT * 3)));
     let keys = store.num_keys().unwrap();
     drop(short);
     assert_eq!(store.get("k").unwrap(), b"v");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rallypoint_store::{
     Endpoint, FileStoreOptions, HashStore, PrefixStore, Store, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-use rallypoint_testkit::SOON;
+use rallypoint_testkit::CALL_TIMEOUT;
 
 /// One store under test.
 pub(crate) struct Fixture {
@@ -38,7 +38,7 @@ impl Fixture {
 
 pub(crate) fn hash() -> Fixture {
     let store = HashStore::new();
-    store.set_timeout(Some(SOON));
+    store.set_timeout(Some(CALL_TIMEOUT));
     Fixture {
         new_client: Box::new(move || Box::new(store.clone())),
         kind: "HashStore",
@@ -59,7 +59,7 @@ pub(crate) fn tcp() -> Fixture {
     Fixture {
         new_client: Box::new(move || {
             let endpoint = Endpoint::new("127.0.0.1", server.port());
-            let options = TcpStoreOptions::new(endpoint).timeout(SOON);
+            let options = TcpStoreOptions::new(endpoint).timeout(CALL_TIMEOUT);
             Box::new(TcpStore::open(options).unwrap())
         }),
         kind: "TcpStore",
@@ -78,7 +78,7 @@ pub(crate) fn file() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     Fixture {
         new_client: Box::new(move || {
-            Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(SOON).open().unwrap())
+            Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(CALL_TIMEOUT).open().unwrap())
         }),
         kind: "FileStore",
         has_server: false,

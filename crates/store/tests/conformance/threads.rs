@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::Store;
-use rallypoint_testkit::goes_on_for;
+use rallypoint_testkit::assert_blocked_for;
 
 use crate::stores::Fixture;
 
@@ -76,7 +76,7 @@ pub(crate) fn a_waiting_thread_does_not_block_other_threads(fixture: &Fixture) {
         if fixture.has_queues {
             blocked.push(scope.spawn(|| store.queue_pop("q").map(drop)));
         }
-        goes_on_for(Duration::from_millis(50), &blocked[0]);
+        assert_blocked_for(Duration::from_millis(50), &blocked[0]);
         for n in 1..=50 {
             assert_eq!(store.add("n", 1).unwrap(), n);
             store.set("k", b"v").unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store, StoreError};
-use rallypoint_testkit::{fails_in_time, fails_within, goes_on_for};
+use rallypoint_testkit::{assert_blocked_for, fails_in_time, fails_within};
 
 use crate::stores::Fixture;
 
@@ -13,7 +13,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, act: impl FnOnce()) -> T {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(wait);
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         act();
         waiting.join().unwrap()
     })
@@ -61,9 +61,9 @@ pub(crate) fn wait_ends_when_the_last_key_is_set(fixture: &Fixture) {
     waiter.wait(&["a", "a"]).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.wait(&["a", "b", "c", "b"]));
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.set("b", b"2").unwrap();
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.set("c", b"3").unwrap();
         waiting.join().unwrap().unwrap();
     });
@@ -177,7 +177,7 @@ pub(crate) fn calls_without_a_timeout_wait_until_they_succeed(fixture: &Fixture)
             calls.push(scope.spawn(|| waiter.queue_pop("q").map(drop)));
         }
         for call in &calls {
-            goes_on_for(Duration::from_millis(60), call);
+            assert_blocked_for(Duration::from_millis(60), call);
         }
         // Operations that do not wait also work without a timeout.
         assert_eq!(waiter.add("n", 1).unwrap(), 1);
@@ -207,7 +207,7 @@ pub(crate) fn one_set_wakes_all_waiters(fixture: &Fixture) {
     let other = fixture.client();
     std::thread::scope(|scope| {
         let waits: Vec<_> = clients.iter().map(|client| scope.spawn(|| client.get("k").unwrap())).collect();
-        goes_on_for(Duration::from_millis(50), &waits[0]);
+        assert_blocked_for(Duration::from_millis(50), &waits[0]);
         other.set("k", b"v").unwrap();
         for wait in waits {
             assert_eq!(wait.join().unwrap(), b"v");

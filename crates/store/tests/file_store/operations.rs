@@ -76,11 +76,11 @@ fn compare_set_returns_and_writes_what_torch_does() {
         ("absent", "x", "x", "x", Exchange::Absent),
         ("absent1", "", "x", "x", Exchange::Stored),
         ("absent2", "", "", "", Exchange::Stored),
-        ("v", "q", "w", "x", Exchange::Held(b"x".to_vec())),
-        ("v", "", "w", "x", Exchange::Held(b"x".to_vec())),
-        ("v", "w", "w", "x", Exchange::Held(b"x".to_vec())),
+        ("v", "q", "w", "x", Exchange::Mismatch(b"x".to_vec())),
+        ("v", "", "w", "x", Exchange::Mismatch(b"x".to_vec())),
+        ("v", "w", "w", "x", Exchange::Mismatch(b"x".to_vec())),
         ("v", "x", "x", "x", Exchange::Stored),
-        ("empty", "x", "y", "", Exchange::Held(vec![])),
+        ("empty", "x", "y", "", Exchange::Mismatch(vec![])),
         ("empty", "", "y", "y", Exchange::Stored),
     ] {
         // Runs `compare_set`, restores the file, and runs `compare_exchange`.

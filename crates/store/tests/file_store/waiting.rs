@@ -194,10 +194,7 @@ fn operations_on_a_deleted_file_wait_until_their_timeout() {
         store.set_timeout(Some(TIMEOUT));
         fs::remove_file(file.path()).unwrap();
         let error = times_out_after(TIMEOUT, || operation(&store));
-        assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }),
-            "{name}: {error}"
-        );
+        assert!(matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }), "{name}: {error}");
         assert!(!file.path().exists(), "{name} must not create the file");
     }
 }
