@@ -128,9 +128,9 @@ impl Store for PrefixStore {
 
     /// Returns only the keys with the prefix, and removes it from them.
     fn list_keys(&self) -> Result<Vec<String>> {
-        let own = self.key("");
-        let all = self.store.list_keys()?;
-        Ok(all.into_iter().filter_map(|key| key.strip_prefix(&own).map(str::to_owned)).collect())
+        let prefix = self.key("");
+        let keys = self.store.list_keys()?;
+        Ok(keys.into_iter().filter_map(|key| key.strip_prefix(&prefix).map(str::to_owned)).collect())
     }
 
     fn timeout(&self) -> Option<Duration> {

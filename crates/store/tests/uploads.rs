@@ -110,11 +110,11 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
     let server = server("20s");
     // Two uploads use most of the upload budget of 6 MiB. The server has read their first parts and waits for the rest.
     let size = 2 * MIB + 100_000;
-    let mut others: Vec<_> = (0..2).map(|_| connect(&server)).collect();
-    others[0].write_all(&upload_of_len(size, 0)[..2 * MIB - 50_000]).unwrap();
-    others[1].write_all(&upload_of_len(size, 1)[..2 * MIB]).unwrap();
+    let mut pending: Vec<_> = (0..2).map(|_| connect(&server)).collect();
+    pending[0].write_all(&upload_of_len(size, 0)[..2 * MIB - 50_000]).unwrap();
+    pending[1].write_all(&upload_of_len(size, 1)[..2 * MIB]).unwrap();
     let_server_read(&server);
-    others[0].write_all(&upload_of_len(size, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
+    pending[0].write_all(&upload_of_len(size, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
     let_server_read(&server);
     let mut streamer = connect(&server);
     let mut replies = streamer.try_clone().unwrap();
@@ -140,12 +140,12 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
         while replies_received.load(Ordering::Relaxed) < 3 && start.elapsed() < Duration::from_secs(10) {
             std::thread::yield_now();
         }
-        for (id, stream) in others.iter_mut().enumerate() {
+        for (id, stream) in pending.iter_mut().enumerate() {
             let bytes = upload_of_len(size, id as u8);
             stream.write_all(&bytes[2 * MIB + [10_000, 0][id]..]).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         }
-        let completed: Vec<bool> = others.iter_mut().map(is_answered).collect();
+        let completed: Vec<bool> = pending.iter_mut().map(is_answered).collect();
         is_done.store(true, Ordering::Relaxed);
         assert_eq!(completed, [true; 2]);
     });

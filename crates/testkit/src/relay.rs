@@ -68,23 +68,23 @@ impl Shared {
     fn accept(&self, listener: &TcpListener, target: u16) {
         std::thread::scope(|scope| {
             loop {
-                let (near, _) = listener.accept().unwrap();
+                let (client, _) = listener.accept().unwrap();
                 if self.stopped.load(Ordering::SeqCst) {
                     return self.cut();
                 }
-                self.streams.lock().unwrap().push(near.try_clone().unwrap());
+                self.streams.lock().unwrap().push(client.try_clone().unwrap());
                 scope.spawn(move || {
                     self.wait_until_open();
-                    let Ok(far) = TcpStream::connect(("127.0.0.1", target)) else { return };
-                    self.streams.lock().unwrap().push(far.try_clone().unwrap());
+                    let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { return };
+                    self.streams.lock().unwrap().push(server.try_clone().unwrap());
                     if self.stopped.load(Ordering::SeqCst) {
                         return self.cut();
                     }
-                    near.set_nodelay(true).unwrap();
-                    far.set_nodelay(true).unwrap();
+                    client.set_nodelay(true).unwrap();
+                    server.set_nodelay(true).unwrap();
                     std::thread::scope(|scope| {
-                        scope.spawn(|| self.pass(&near, &far));
-                        self.pass(&far, &near);
+                        scope.spawn(|| self.forward(&client, &server));
+                        self.forward(&server, &client);
                     });
                 });
             }
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// Forwards bytes until either side ends the connection.
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+    fn forward(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut buffer = [0; 16 * 1024];
         while let Ok(len) = from.read(&mut buffer) {
             self.wait_until_open();

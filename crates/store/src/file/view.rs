@@ -16,7 +16,7 @@ use crate::deadline::now;
 use crate::error::{FileFault, Result, StoreError};
 
 /// The minimum size of one read.
-const READ_BYTES: usize = 64 * 1024;
+const MIN_READ_BYTES: usize = 64 * 1024;
 
 /// The contents of the file up to the position `end`.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl View {
 
     /// Returns whether the view belongs to the file with this metadata.
     pub(super) fn is_same_file(&self, metadata: &Metadata) -> bool {
-        self.file.as_ref().is_some_and(|(_, known)| *known == identity(metadata))
+        self.file.as_ref().is_some_and(|(_, own)| *own == identity(metadata))
     }
 
     /// Reads the records that were appended since the last call. After a timeout, the next call continues reading.
@@ -83,7 +83,7 @@ impl View {
             if deadline.has_passed(now()) {
                 return Err(call.timeout_error(&file.path, "the file is too long to read in time"));
             }
-            let (start, len) = (bytes.len(), need.max(READ_BYTES).min(self.torn_len() as usize));
+            let (start, len) = (bytes.len(), need.max(MIN_READ_BYTES).min(self.torn_len() as usize));
             bytes.resize(len.max(start), 0);
             let read = locked.file.read_exact_at(&mut bytes[start..], self.end + start as u64);
             read.map_err(|error| file.system_error("read", error))?;

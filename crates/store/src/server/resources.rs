@@ -18,10 +18,10 @@ pub fn raise_file_limit() -> usize {
 }
 
 /// The minimum budget. With less, a server could not store the state of a rendezvous.
-const MIN_BUDGET: u64 = 4 << 20;
+const MIN_BUDGET_BYTES: u64 = 4 << 20;
 
 /// Address space that glibc's allocator reserves for the arena of a thread.
-const MALLOC_ARENA: u64 = 64 << 20;
+const MALLOC_ARENA_BYTES: u64 = 64 << 20;
 
 /// Returns the memory budget of a server in this process, in bytes.
 ///
@@ -40,7 +40,7 @@ pub(super) fn budget() -> usize {
 /// Returns the share of the available memory that is the budget: 7/10. With the other 3/10 the process stays below 4/5
 /// of its limit although the rest of the program grows.
 fn budget_share(available: u64) -> u64 {
-    (available / 10 * 7).max(MIN_BUDGET)
+    (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }
 
 /// Returns the number of bytes that the strictest memory limit leaves to this process.
@@ -51,7 +51,7 @@ fn available_bytes() -> u64 {
     let machine = rustix::system::sysinfo();
     let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
     let groups = cgroup_limits(&read("/proc/self/cgroup")).into_iter();
-    let arena = if has_thread_arenas() { MALLOC_ARENA } else { 0 };
+    let arena = if has_thread_arenas() { MALLOC_ARENA_BYTES } else { 0 };
     let mapped = status_bytes(&status, "VmSize") + arena;
     let data = status_bytes(&status, "VmData").max(resident);
     let resources = [(Resource::As, mapped), (Resource::Data, data)].into_iter();
@@ -153,15 +153,15 @@ mod tests {
     fn the_budget_leaves_the_process_below_four_fifths_of_its_limit() {
         let (limit, used) = (64 << 20, 7 << 20);
         assert!(budget_share(limit - used) + used < limit / 5 * 4);
-        assert_eq!(budget_share(0), MIN_BUDGET, "a process that exceeds its limit");
-        assert_eq!(budget_share(2 << 20), MIN_BUDGET);
+        assert_eq!(budget_share(0), MIN_BUDGET_BYTES, "a process that exceeds its limit");
+        assert_eq!(budget_share(2 << 20), MIN_BUDGET_BYTES);
     }
 
     #[test]
     fn the_budget_of_this_process_is_below_the_memory_of_the_machine() {
         let machine = rustix::system::sysinfo();
         let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-        assert!((MIN_BUDGET..machine).contains(&(budget() as u64)), "{} of {machine}", budget());
+        assert!((MIN_BUDGET_BYTES..machine).contains(&(budget() as u64)), "{} of {machine}", budget());
         assert_eq!(budget(), budget());
     }
 }
