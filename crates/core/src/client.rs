@@ -26,7 +26,7 @@ pub use server::{OnReset, Server};
 use crate::limits::Limits;
 use connection::Connection;
 
-/// The number of idle connections that a client keeps: enough for a few threads that call concurrently.
+/// The maximum number of idle connections that a client keeps.
 const MAX_IDLE_CONNECTIONS: usize = 8;
 
 /// A client of one server, shared by any number of threads.

@@ -30,7 +30,7 @@ impl Endpoint {
 
     /// Returns the addresses to connect to, in the order of the resolver. `None` means no timeout.
     ///
-    /// The lookup runs on a thread of its own, because the timeouts of the resolver cannot be set.
+    /// The lookup runs on a thread of its own, because the resolver has timeouts of its own.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ pub enum StoreError {
     /// The arguments are out of range or contradict each other. Contains the message.
     #[error("{0}")]
     InvalidArgument(String),
-    /// An error of a store that is implemented in another crate.
+    /// An error of a store that is implemented outside of this crate.
     #[error(transparent)]
     Foreign(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -137,7 +137,7 @@ pub enum StoreKind {
     Hash,
     /// [`PrefixStore`](crate::PrefixStore).
     Prefix,
-    /// A store that is implemented in another crate. Contains the name of its type.
+    /// A store that is implemented outside of this crate. Contains the name of its type.
     Other(&'static str),
 }
 

@@ -118,9 +118,10 @@ impl FileStoreOptions {
 /// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the bookkeeping keys
 /// of the file, but `list_keys` returns only users' keys. `delete_key` always returns `true`.
 ///
-/// The file contains the number of open instances. The last instance deletes the file if at least as many instances as
-/// the number of workers have closed it. [`close`](FileStore::close) closes an instance and reports errors. Dropping it
-/// also closes it, waits up to 5 s for the lock, and logs errors.
+/// The file contains the number of open instances and the number of closed ones. An instance deletes the file when it
+/// is the last open one and the number of closed instances has reached the number of workers.
+/// [`close`](FileStore::close) closes an instance and reports errors. Dropping an instance also closes it, waits up to
+/// 5 s for the lock, and logs errors.
 pub struct FileStore {
     shared: Arc<Shared>,
     timeout: AtomicTimeout,
@@ -171,7 +172,7 @@ impl FileStore {
         &self.shared.options.path
     }
 
-    /// Closes the store, which removes this instance from the count in the file. The last instance deletes the file.
+    /// Closes the store and updates the number of open instances in the file. The last of the workers deletes the file.
     ///
     /// Does nothing if the file was deleted or replaced in the meantime.
     ///
@@ -333,8 +334,8 @@ impl Shared {
 
     /// Removes this instance from the count in the file.
     ///
-    /// By torch's rule, the instance deletes the file if no other instance has it open and at least as many instances
-    /// as there are workers have closed it. Does nothing if the file was deleted or replaced.
+    /// By torch's rule, the instance deletes the file if it is the last open one and the number of closed instances has
+    /// reached the number of workers. Does nothing if the file was deleted or replaced.
     fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let is_counted_here = |metadata| {
             let view = self.view();

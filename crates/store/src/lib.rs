@@ -11,8 +11,8 @@
 //! | [`HashStore`] | the threads of one process | `HashStore` |
 //! | [`PrefixStore`] | the users of another store; it adds a prefix to every key | `PrefixStore` |
 //!
-//! In this example, one process starts a server. Other processes connect to it. They can be written in Rust, or in
-//! Python with torch:
+//! In this example, `host` starts a server and `worker` connects to it. In a real job they are different processes, and
+//! each of them can use this crate or torch.
 //!
 //! ```
 //! use rallypoint_store::{Store, TcpStore};
@@ -35,8 +35,9 @@
 //!
 //! # Sharing a queue
 //!
-//! A program can also run a server without being its client. Here three workers share a queue of tasks. The workers are
-//! threads, but they could be other processes, run on other machines, or be Python programs with torch's `TCPStore`.
+//! [`TcpStoreServer`] is a server without a client. In this example, three workers share a queue of tasks on such a
+//! server. The workers are threads, but they could be processes on other machines, or Python programs with torch's
+//! `TCPStore`.
 //!
 //! ```
 //! use rallypoint_store::{Result, Store, StoreError, TcpStore, TcpStoreServer};
@@ -74,7 +75,7 @@
 //!
 //! # Errors
 //!
-//! Every operation fails with a [`StoreError`]. The error contains the operation, its keys and the server or file, and
+//! A failed operation returns a [`StoreError`], which contains the operation, its keys, and the server or file.
 //! [`StoreError::retry`] returns whether the call may be repeated.
 
 mod deadline;

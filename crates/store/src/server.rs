@@ -110,9 +110,9 @@ impl TcpStoreServer {
         TcpStoreServer::start(ServerOptions::new(vec![Listen::at(host, port)]))
     }
 
-    /// Returns the limits of a server that has none set.
+    /// Returns the default limits of a server.
     ///
-    /// These are the defaults of [`Limits`], lowered so that the server fits into the memory that the machine, the
+    /// They are the defaults of [`Limits`], lowered so that the server fits into the memory that the machine, the
     /// control groups and the resource limits leave to this process.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();

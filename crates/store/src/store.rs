@@ -56,9 +56,9 @@ pub trait Store: Send + Sync {
 
     /// Stores `desired` if the value of `key` is `expected`, or if the key is absent and `expected` is empty.
     ///
-    /// Returns the value after the operation, as torch does. If the key is absent and `expected` is not empty, it
-    /// stores nothing and returns `expected`. [`compare_exchange`](Store::compare_exchange) distinguishes these
-    /// outcomes.
+    /// Returns the value after the operation, as torch does. There is one exception: if the key is absent and
+    /// `expected` is not empty, it returns `expected` although nothing is stored.
+    /// [`compare_exchange`](Store::compare_exchange) distinguishes these outcomes.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.compare_exchange(key, expected, desired)? {
             Exchange::Stored => desired.into(),

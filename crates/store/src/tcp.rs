@@ -194,11 +194,11 @@ impl TcpStore {
         self.call(Op::Get, &[], &[], async |client, _, deadline| client.workers(deadline).await)
     }
 
-    /// Returns a clone after it has made sure that a connection to the server exists.
+    /// Returns a clone if a connection to the server is idle or can be opened.
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::Call`] if no connection is idle and the server is unreachable.
+    /// Fails with [`StoreError::Call`] if the server is unreachable.
     pub fn try_clone(&self) -> Result<TcpStore> {
         let deadline = self.deadline();
         let connected = ready(self.client.connect(&deadline, &mut |_| {}));

@@ -1,4 +1,4 @@
-//! The execution of one call: it gets a connection, makes attempts, and decides how the call ends when they fail.
+//! The execution of calls: connections, attempts, retries and failures.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl<I: Io> Client<I> {
         let mut early_closes = 0;
         let mut lost: Option<ConnectionFault> = None;
         loop {
-            // A server that refuses connections after one was lost has exited, and with it the keys of the wait.
+            // If the server refuses connections after one was lost, it has exited and its keys are lost.
             let fail_if_refused = waits && lost.is_some();
             // A wait that gets its connection after the deadline still queries the server, within its grace.
             let connect_by = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };

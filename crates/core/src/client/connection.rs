@@ -21,7 +21,7 @@ pub(super) struct Connection<I: Io> {
     limits: Arc<Limits>,
     pub(super) stream: I::Stream,
     decoder: ReplyDecoder,
-    /// Received bytes. `input[at..end]` is not decoded yet; what precedes `at` is.
+    /// Received bytes. Those in `input[at..end]` are not decoded yet.
     input: Vec<u8>,
     at: usize,
     end: usize,
@@ -59,7 +59,7 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    /// Sets whether the request was sent. The step that failed may have been another than the request itself.
+    /// Sets whether the request was sent, for a failure in a step before or after the request.
     pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
             RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
@@ -73,12 +73,12 @@ impl RequestError {
     }
 }
 
-/// The read size between replies, where replies are usually short.
+/// The read size at the start of a reply. Most replies are short.
 const SMALL_READ_BYTES: usize = 8 * 1024;
 /// The read size in the middle of a reply.
 const LARGE_READ_BYTES: usize = 256 * 1024;
-/// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet, and a new attempt
-/// succeeds sooner than the kernel's retransmission with its growing pauses.
+/// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet. A new attempt
+/// succeeds sooner than the kernel's retransmissions, whose pauses grow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -205,7 +205,8 @@ impl<I: Io> Connection<I> {
         while sent < self.out.len() {
             match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
-                // The server may have received any byte that was written, so one byte makes the request sent.
+                // The server may have received every written byte, so the request counts as sent from its first byte
+                // on.
                 Err(fault) => return Err(RequestError::Lost { fault, sent: sent > 0 }),
             }
         }
@@ -217,7 +218,7 @@ impl<I: Io> Connection<I> {
     /// Sets how long the kernel keeps the connection while the server acknowledges nothing.
     ///
     /// A small request that may be repeated uses `client_user_timeout` (10 s), because a new connection works as soon
-    /// as the network does. Other requests use `user_timeout` (120 s): a server that delays a large upload also
+    /// as the network is back. Other requests use `user_timeout` (120 s): a server that delays a large upload also
     /// acknowledges nothing for a while.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
@@ -298,7 +299,7 @@ impl<I: Io> Connection<I> {
     }
 
     /// Returns whether the connection can be reused: it is open, no request or reply is in flight, and the server has
-    /// sent nothing unrequested.
+    /// sent no unexpected bytes.
     pub(super) fn is_usable(&self) -> bool {
         let is_clean = self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty();
         is_clean && self.io.is_quiet(&self.stream)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A flag that ends calls before their deadline.
+/// A signal that ends calls before their deadline.
 pub trait Cancellation: fmt::Debug + Send + Sync {
     /// Returns whether calls must end now. Callers may hold locks and call it often, so it must be fast and must not
     /// block.
@@ -49,8 +49,8 @@ impl Deadline {
 
     /// Returns a later deadline for the last steps of a call, such as cancelling a wait.
     ///
-    /// The grace ends at most 5 % or 100 ms after this deadline, whichever is later. It is at least 30 ms from `now`,
-    /// in case the process was not scheduled in time.
+    /// The grace ends at most 100 ms after this deadline, or 5 % of the timeout if that is longer. It is at least 30 ms
+    /// from `now`, in case the process was not scheduled in time.
     pub fn grace(&self, now: Duration) -> Deadline {
         let at = self.at.map(|at| {
             let timeout = at.saturating_sub(self.start);

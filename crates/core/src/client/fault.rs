@@ -89,8 +89,8 @@ pub enum Oversized {
     Keys,
     /// A whole request.
     Request,
-    /// A reply of at least this length. The client closed the connection without reading the reply. The server has
-    /// carried out the request.
+    /// A reply, whose length is at least `len`. The client closed the connection without reading the reply. The server
+    /// has carried out the request.
     Reply,
 }
 

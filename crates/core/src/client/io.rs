@@ -66,7 +66,7 @@ pub trait Io: Debug {
     fn set_user_timeout(&self, stream: &Self::Stream, timeout: Duration);
 }
 
-/// Runs a call to completion whose [`Io`] blocks.
+/// Runs a call whose [`Io`] blocks, and returns its result.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The operations of a client, which turn each call into requests and its replies into a result.
+//! The operations of a client. Each sends requests and converts their replies to a result.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::store::STORED_KEY;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
-/// The key of torch's counter of joined workers. It does not start with a slash as users' keys do.
+/// The key of torch's counter of joined workers. Unlike users' keys, it does not start with a slash.
 const INIT_KEY: &[u8] = b"init/";
 /// How long the client may take to find out why the server closed the connection on a request.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ impl<I: Io> Client<I> {
     ///
     /// # Errors
     ///
-    /// This and all other operations fail with a [`Failure`] that says whether the request may be repeated.
+    /// Like all operations, fails with a [`Failure`], which states whether the call may be repeated.
     pub async fn request(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
         self.call(request.op(), deadline, async |connection| connection.request(&request).await).await
     }
@@ -166,7 +166,7 @@ impl<I: Io> Client<I> {
         let Some(limit) = self.server().value_len() else { return Err(failure) };
         let stored = self.inspect_key(key, deadline).await;
         match stored.map(|stored| stored.map_or(0, |stored| stored.len())) {
-            // A value above the limit shows that the limit is not the one this server enforces.
+            // If the stored value already exceeds the limit, the server enforces another limit.
             Some(current_len) if current_len <= limit && current_len + value.len() > limit => {
                 let what = Oversized::Append { current_len };
                 Err(Failure::TooLarge { what, len: value.len() as u64, limit })
@@ -175,8 +175,8 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Reads a key to diagnose a failure. Returns `None` if that fails within [`DIAGNOSIS_TIMEOUT`], and `Some(None)`
-    /// if the key is absent.
+    /// Reads a key to diagnose a failure. Returns `Some(None)` if the key is absent, and `None` if the server does not
+    /// answer within [`DIAGNOSIS_TIMEOUT`].
     async fn inspect_key(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
         let diagnosis_deadline = deadline.or_after(self.io.now(), DIAGNOSIS_TIMEOUT);
         let mut connection = self.try_addresses(&diagnosis_deadline, &mut |_| {}).await.ok()?;

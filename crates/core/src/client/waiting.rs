@@ -1,4 +1,4 @@
-//! Requests that wait on the server, which the client cancels when the deadline passes.
+//! Requests that wait on the server. The client cancels them at their deadline.
 
 use super::Client;
 use super::connection::{Connection, RequestError};

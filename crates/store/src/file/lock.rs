@@ -92,7 +92,7 @@ impl StoreFile {
             Err(error) => return Err(self.system_error("lock", error.into())),
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
-        // Another process may have deleted the file after we opened it. Then the lock belongs to a deleted file.
+        // Another process may have deleted the file after we opened it. Then we have locked a deleted file.
         match std::fs::symlink_metadata(&self.path) {
             Ok(now) if identity(&now) == identity(&locked.metadata) => {
                 locked.metadata = now;
@@ -149,7 +149,7 @@ pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns why a file with this owner and mode cannot be trusted, if so.
+/// Returns the reason if a file with this owner and mode cannot be trusted.
 fn distrust(owner: u32, user: u32, mode: u32) -> Option<String> {
     if owner != user {
         Some(format!("it belongs to user {owner}, not to {user}"))

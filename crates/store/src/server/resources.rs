@@ -37,8 +37,8 @@ pub(super) fn budget() -> usize {
     BUDGET.load(Ordering::Relaxed)
 }
 
-/// Returns the share of the available memory that is the budget: 7/10. With the other 3/10 the process stays below 4/5
-/// of its limit although the rest of the program grows.
+/// Returns the budget for this amount of available memory: 7/10 of it. With the other 3/10, the process stays below 4/5
+/// of its limit even if the rest of the program grows.
 fn budget_share(available: u64) -> u64 {
     (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }

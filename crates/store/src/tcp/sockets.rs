@@ -31,7 +31,7 @@ pub(super) struct Stream {
     is_fast: bool,
 }
 
-/// A reply within this time is fast. To sleep and to be woken would take most of it.
+/// A reply within this time is fast. Sleeping and waking up would take most of it.
 const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
 /// How long a thread spins for a reply. It yields to other threads meanwhile.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);

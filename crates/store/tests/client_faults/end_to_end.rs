@@ -14,7 +14,7 @@ use crate::{CALL_TIMEOUT, assert_blocked_for, client, open};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Calls all operations concurrently, each on a store of its own. Asserts that each fails and not before its timeout.
+/// Calls all operations concurrently, each on a store of its own. Asserts that each fails, but not before its timeout.
 fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
     std::thread::scope(|scope| {
         for (operation, store) in operations.iter().zip(stores) {

@@ -1,7 +1,7 @@
-//! Tests of the memory that a reply takes. It follows the bytes that have arrived, not the announced length.
+//! Tests of the memory that a reply takes. The client allocates for the bytes that have arrived, not for the announced
+//! length. Invariant K5 in docs/internals/robustness.md.
 //!
-//! A child process measures it, because no other thread allocates memory there. Row K05 in
-//! docs/internals/robustness.md.
+//! A child process measures the memory, because no other thread allocates there.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -17,7 +17,7 @@ pub(crate) struct Fixture {
     pub(crate) has_queues: bool,
     /// Whether the store has a native barrier, which is reusable, instead of the generic one.
     pub(crate) has_native_barrier: bool,
-    /// Whether `delete_key` returns if the key was present.
+    /// Whether `delete_key` reports if the key was present.
     pub(crate) reports_deleted: bool,
     /// Whether a key wakes its waiters even if it is deleted immediately.
     pub(crate) wakes_on_every_change: bool,

@@ -1,5 +1,5 @@
-//! Tests of torn, damaged and foreign files: a call returns data or a typed error before its timeout and damages
-//! nothing.
+//! Tests of torn, damaged and foreign files. A call returns data or a typed error before its timeout, and does not
+//! damage the file further.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
