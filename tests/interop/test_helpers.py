@@ -148,7 +148,7 @@ def test_an_exchange_that_is_not_complete_ends_everywhere_and_ours_names_who_is_
     assert isinstance(came_to[0], dist.DistStoreError)
     name, message = came_to[2].args
     assert name == "Timeout"
-    assert "2 of 4 ranks came, missing: 1, 3" in message
+    assert "2 of 4 ranks arrived, missing: 1, 3" in message
 
 
 @pytest.mark.parametrize("ours", MIXES, ids=str)
@@ -198,7 +198,7 @@ def test_torchs_rank_0_names_the_missing_and_does_not_miss_ours(server):
     # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
     name, message = came_to[1].args
     assert name == "Timeout"
-    assert "2 of 4 ranks came, missing: 2, 3" in message
+    assert "2 of 4 ranks arrived, missing: 2, 3" in message
 
 
 def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
@@ -211,7 +211,7 @@ def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
     )
     name, message = came_to[0].args
     assert name == "Timeout"
-    assert "3 of 4 ranks came, missing: 3" in message
+    assert "3 of 4 ranks arrived, missing: 3" in message
     for rank in (1, 2):
         assert isinstance(came_to[rank], dist.DistStoreError)
         # They waited for the gate that rank 0 opens.

@@ -278,7 +278,7 @@ def test_the_elastic_barrier_names_who_is_missing_on_both_sides(stage, mine, tor
     other = stage.client()
     until("torch's to come", lambda: other.add("few//num_members", 0) == 1)
     message = fails("Timeout", mine.meet, "few/", 1, 3, 1000)
-    assert "2 of 3 ranks came, missing: 2" in message
+    assert "2 of 3 ranks arrived, missing: 2" in message
     assert "2" in theirs.result() and "missing" in theirs.result().lower()
 
 

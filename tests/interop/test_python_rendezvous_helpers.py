@@ -95,7 +95,7 @@ def test_who_does_not_come_is_a_time_out(lib):
 
 
 def test_a_time_out_says_which_ranks_did_not_come():
-    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks came, missing: 1, 2"):
+    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks arrived, missing: 1, 2"):
         OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "meeting/", timeout=0.2)
 
 

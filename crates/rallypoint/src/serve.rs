@@ -181,7 +181,7 @@ fn idle_time(text: &str) -> Result<Duration, String> {
 
 /// Answers health checks with the figures of the server. Its event loop gives them, so a loop that hangs is not healthy.
 fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
-    let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
+    let (inquire, instance, start) = (server.stats_query(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
         let stats = inquire(timeout)?;
         let is_full = stats.connections >= stats.max_connections || stats.out_of_files > 0;

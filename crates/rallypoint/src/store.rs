@@ -256,7 +256,7 @@ fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<An
             let outcome = store.compare_exchange(&key, &expected, &desired)?;
             match outcome {
                 Exchange::Stored => Answer::Done { key },
-                Exchange::Held(value) => Answer::Held { key, value },
+                Exchange::Mismatch(value) => Answer::Held { key, value },
                 Exchange::Absent => Answer::Absent { key },
             }
         }

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::{Client, Guarded, Lines, ServeProcess, eventually, serve_connections};
+use rallypoint_testkit::{ChildGuard, Client, Lines, ServeProcess, eventually, serve_connections};
 use rustix::process::Signal;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
@@ -33,9 +33,9 @@ fn error(output: &Output) -> String {
 }
 
 /// Starts a run that puts load on the server until it ends or is ended.
-fn start(endpoint: &str, args: &[&str]) -> (Guarded, Lines, Lines) {
+fn start(endpoint: &str, args: &[&str]) -> (ChildGuard, Lines, Lines) {
     let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
-    let mut running = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut running = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let (stdout, stderr) = (running.stdout.take().unwrap(), running.stderr.take().unwrap());
     (running, Lines::read(stdout), Lines::read(stderr))
 }

@@ -9,12 +9,12 @@ use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{Store, TcpStore};
-use rallypoint_testkit::{Client, End, Guarded, Lines, eventually, held_port};
+use rallypoint_testkit::{ChildGuard, Client, End, Lines, eventually, reserve_port};
 use rustix::process::Signal;
 
 /// A server.
 struct Serve {
-    child: Guarded,
+    child: ChildGuard,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
@@ -39,7 +39,7 @@ impl Serve {
     }
 
     fn of(mut command: Command) -> Serve {
-        let mut child = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut child = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
     }
@@ -126,7 +126,7 @@ fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
         assert!(log.contains(name), "{log}");
         assert!(log.contains("--listen 0.0.0.0"), "a hint how to open it: {log}");
-        assert_eq!(client.end(), End { last_words: vec![], torn: false }, "its connections are closed");
+        assert_eq!(client.end(), End { received: vec![], is_reset: false }, "its connections are closed");
     }
 }
 
@@ -247,7 +247,7 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
 
 #[test]
 fn nobody_reading_its_output_does_not_stop_it() {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
     eventually("the server answers", || is_served(address));

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use rallypoint_testkit::{held_port, serve_connections};
+use rallypoint_testkit::{reserve_port, serve_connections};
 
 /// How long the commands try to connect, in seconds.
 const TIMEOUT: u64 = 6;
@@ -54,7 +54,7 @@ fn causes() -> Vec<Cause> {
             may_heal: true,
         },
         Cause {
-            endpoint: format!("127.0.0.1:{}", held_port()),
+            endpoint: format!("127.0.0.1:{}", reserve_port()),
             fault: "connection refused (nothing listens there)",
             hint: "hint: check that the node or server that hosts the store is up",
             may_heal: true,
@@ -169,7 +169,7 @@ fn a_node_says_why_there_is_no_store_while_it_waits_and_when_it_gives_up() {
 
 #[test]
 fn a_store_command_says_why_there_is_no_store_while_it_waits() {
-    let held = held_port();
+    let held = reserve_port();
     let endpoint = format!("127.0.0.1:{held}");
     let output =
         start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();

@@ -199,7 +199,7 @@ impl RendezvousBackend for C10dBackend {
                 self.remember(&token);
                 Ok(Written { won: true, now: Some((state.to_vec(), token)) })
             }
-            Ok(Exchange::Held(value)) => {
+            Ok(Exchange::Mismatch(value)) => {
                 drop(desired);
                 Ok(Written { won: false, now: self.decode(value)? })
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rallypoint_core::client::{Backoff, Deadline};
 use rallypoint_store::{
     Awaited, Cancellation, Context, Endpoint, Failure, Result, Store, StoreError, StoreKind, TcpStore,
-    TcpStoreOptions, arrive, now, pause, setters,
+    TcpStoreOptions, arrive_at_barrier, now, pause, setters,
 };
 
 use crate::gather::LAST;
@@ -109,7 +109,7 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 
 /// Waits until all have come, so that the server may go when the first to leave is done.
 fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive(store, options.world_size, MEETING, LAST, deadline)?;
+    let last = arrive_at_barrier(store, options.world_size, MEETING, LAST, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() => error,
         other => return other,

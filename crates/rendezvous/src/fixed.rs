@@ -309,7 +309,7 @@ impl StaticRendezvousHandler {
         let desired = format!("{claim}\n{me}");
         let held = match notes.compare_exchange(key, b"", desired.as_bytes()).map_err(|e| self.failed(e))? {
             Exchange::Stored => return Ok(()),
-            Exchange::Held(held) => String::from_utf8_lossy(&held).into_owned(),
+            Exchange::Mismatch(held) => String::from_utf8_lossy(&held).into_owned(),
             Exchange::Absent => return Ok(()),
         };
         let (what, by) = held.split_once('\n').unwrap_or((&held, "another node"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_core::client::{Backoff, Deadline};
 use rallypoint_store::{
-    Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive, now, pause, setters,
+    Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive_at_barrier, now, pause, setters,
 };
 
 /// What the last member writes, as torch's helpers do.
@@ -56,7 +56,7 @@ fn collect(
     let waited = store.wait_for(&keys, deadline.left(now()));
     waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive(store, world_size, &format!("{prefix}/finished"), LAST, deadline)?;
+    let last = arrive_at_barrier(store, world_size, &format!("{prefix}/finished"), LAST, deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
@@ -102,7 +102,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
         // at the timeout.
         store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
     }
-    let last = arrive(store, world_size, prefix, LAST, &deadline)?;
+    let last = arrive_at_barrier(store, world_size, prefix, LAST, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
@@ -223,7 +223,7 @@ mod tests {
             matches!(error.awaited(), Some(Awaited::Ranks { missing, .. }) if missing == &[0, 3]),
             "{error}"
         );
-        assert!(error.to_string().contains("2 of 4 ranks came, missing: 0, 3"), "{error}");
+        assert!(error.to_string().contains("2 of 4 ranks arrived, missing: 0, 3"), "{error}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rallypoint_rendezvous::{
     StaticRendezvousHandler, parse_rendezvous_config,
 };
 use rallypoint_store::{Store, TcpStoreServer};
-use rallypoint_testkit::held_port;
+use rallypoint_testkit::reserve_port;
 
 /// Nodes of one job.
 struct Job {
@@ -17,7 +17,7 @@ struct Job {
 
 impl Job {
     fn new() -> Job {
-        Job { port: held_port() }
+        Job { port: reserve_port() }
     }
 
     fn parameters(&self, rank: &str, nodes: u64) -> RendezvousParameters {

@@ -87,7 +87,7 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         ["compare_exchange", key, expected, desired] => {
             match store.compare_exchange(key, &bytes(expected), &bytes(desired))? {
                 Exchange::Stored => "stored".into(),
-                Exchange::Held(value) => format!("held {}", hex(&value)),
+                Exchange::Mismatch(value) => format!("held {}", hex(&value)),
                 Exchange::Absent => "absent".into(),
             }
         }

@@ -173,7 +173,7 @@ impl Plan {
         let (timeout, start) = (self.timeout.or_at_once(), Instant::now());
         if self.is_master {
             // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
-            Endpoint::new(&self.host, self.port).await_name(timeout, signals())?;
+            Endpoint::new(&self.host, self.port).wait_until_resolved(timeout, signals())?;
         }
         let left = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, left)) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rallypoint_testkit::{Guarded, Lines, WAIT_TIMEOUT, eventually_or};
+use rallypoint_testkit::{ChildGuard, Lines, WAIT_TIMEOUT, eventually_or};
 use rustix::process::{Pid, Signal};
 
 /// The variable that marks all that comes of one agent.
@@ -18,7 +18,7 @@ pub(crate) fn random() -> u64 {
 
 /// An agent that runs.
 pub(crate) struct Agent {
-    child: Guarded,
+    child: ChildGuard,
     mark: String,
     out: Lines,
     err: Lines,
@@ -67,7 +67,7 @@ impl Agent {
         command.env(MARK, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         prepare(&mut command);
-        let mut child = Guarded::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let out = Lines::read(child.stdout.take().unwrap());
         let err = Lines::read(child.stderr.take().unwrap());
         Agent { child, mark, out, err }

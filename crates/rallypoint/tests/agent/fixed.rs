@@ -53,7 +53,7 @@ fn told(nodes: [&Ended; 2], restarts: u32) -> Vec<String> {
 fn two_nodes_get_the_ranks_they_were_given_start_over_together_and_finish() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!(
         r#"{TELL} [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0
         while [ ! -e "$GO" ]; do sleep 0.02; done
@@ -90,7 +90,7 @@ fn two_nodes_get_the_ranks_they_were_given_start_over_together_and_finish() {
 #[test]
 fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
     for failing in [0, 1] {
-        let port = Port::held();
+        let port = Port::reserve();
         let dir = tempfile::tempdir().unwrap();
         let go = dir.path().join("go");
         let script = format!(
@@ -115,7 +115,7 @@ fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
 #[test]
 fn a_rank_that_was_given_twice_is_named_on_every_node() {
     for twice in [0, 1] {
-        let port = Port::held();
+        let port = Port::reserve();
         let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
             let node = node(&port, rank, "3", &["--local-addr", address], "echo it ran");
             // Who of the two with the same rank was there first is known.
@@ -141,7 +141,7 @@ fn a_rank_that_was_given_twice_is_named_on_every_node() {
 
 #[test]
 fn numbers_of_nodes_that_differ_are_named_on_every_node() {
-    let port = Port::held();
+    let port = Port::reserve();
     let nodes = [(0, "2", "127.0.0.2"), (1, "3", "127.0.0.3")]
         .map(|(rank, nodes, address)| node(&port, rank, nodes, &["--local-addr", address], "echo it ran"));
     for node in nodes.map(Agent::ended) {
@@ -155,7 +155,7 @@ fn numbers_of_nodes_that_differ_are_named_on_every_node() {
 
 #[test]
 fn a_rank_that_no_node_can_have_is_refused_before_anything_starts() {
-    let ended = node(&Port::held(), 2, "2", &[], "echo it ran").ended();
+    let ended = node(&Port::reserve(), 2, "2", &[], "echo it ran").ended();
     assert_eq!((ended.status.code(), ended.out.as_str()), (Some(1), ""));
     assert!(ended.err.contains("the node rank 2 is not one of 2 nodes"), "{}", ended.err);
 }
@@ -163,7 +163,7 @@ fn a_rank_that_no_node_can_have_is_refused_before_anything_starts() {
 #[test]
 fn a_node_that_waits_in_vain_can_be_told_to_end() {
     for rank in [0, 1] {
-        let waiting = node(&Port::held(), rank, "2", &[], "true");
+        let waiting = node(&Port::reserve(), rank, "2", &[], "true");
         eventually("it has begun", || waiting.inner().is_some());
         if rank == 0 {
             eventually("it waits", || waiting.err().contains("waiting"));
@@ -178,7 +178,7 @@ fn a_node_that_waits_in_vain_can_be_told_to_end() {
 
 #[test]
 fn when_the_node_of_rank_0_is_killed_the_others_end_because_their_store_is_gone() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let [first, second] = [0, 1].map(|rank| node(&port, rank, "2", &[], &script));
     first.says("told", 2);

@@ -30,7 +30,7 @@ pub(crate) const TELL: &str =
 
 #[test]
 fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exit 0");
     let one = node(&port, "2", &["--nproc-per-node", "1"], &script);
     let other = node(&port, "2", &["--nproc-per-node", "3"], &script);
@@ -46,7 +46,7 @@ fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
 
 #[test]
 fn when_a_worker_dies_both_nodes_start_over_at_once_and_both_count_it() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let one = node(&port, "2", &["--max-restarts", "3"], &script);
     let other = node(&port, "2", &["--max-restarts", "3"], &script);
@@ -91,7 +91,7 @@ pub(crate) fn has_host(port: &Port) {
 #[test]
 fn a_final_failure_ends_the_job_on_all_nodes_at_once_and_all_tell_of_it() {
     for host_fails in [false, true] {
-        let port = Port::held();
+        let port = Port::reserve();
         let script = format!("{TELL} exec sleep 600");
         let host = node(&port, "2", &[], &script);
         has_host(&port);
@@ -117,7 +117,7 @@ fn a_node_that_closes_the_rendezvous_because_it_can_not_start_its_workers_is_nam
     let program = dir.path().join("program");
     std::fs::write(&program, "#!/nonexistent/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let port = Port::held();
+    let port = Port::reserve();
     let one = node(&port, "2", &[], "exec sleep 600");
     has_host(&port);
     let other = node_of(&port, "2", CONF, &[], &[program.to_str().unwrap()]);
@@ -142,7 +142,7 @@ fn one_and_another(port: &Port, more: &[&str]) -> (Agent, Agent) {
 
 #[test]
 fn a_node_that_comes_is_let_in_and_one_that_leaves_is_not_waited_for() {
-    let port = Port::held();
+    let port = Port::reserve();
     let (first, second) = one_and_another(&port, &["--max-restarts", "0"]);
     second.signal(Signal::TERM);
     assert_eq!(second.ended().status.code(), Some(1));
@@ -153,7 +153,7 @@ fn a_node_that_comes_is_let_in_and_one_that_leaves_is_not_waited_for() {
 
 #[test]
 fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
-    let port = Port::held();
+    let port = Port::reserve();
     let (first, second) = one_and_another(&port, &[]);
     kill_all_of(&second);
     first.says("told 0/1", 2);
@@ -162,7 +162,7 @@ fn a_node_that_is_killed_with_its_workers_is_noticed_although_no_worker_does() {
 #[test]
 fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
     for _ in 0..2 {
-        let port = Port::held();
+        let port = Port::reserve();
         let (first, second) = one_and_another(&port, &["--max-restarts", "0"]);
         second.signal(Signal::KILL);
         first.says("told 0/1", 2);
@@ -171,7 +171,7 @@ fn a_node_whose_outer_process_is_killed_is_gone_and_has_not_failed() {
 
 #[test]
 fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others() {
-    let port = Port::held();
+    let port = Port::reserve();
     // With three nodes the first finishes at once and the others never; with two all do.
     let done = format!("{TELL} exit 0");
     let works = format!("{TELL} [ $WORLD_SIZE = 2 ] || exec sleep 600");
@@ -200,7 +200,7 @@ fn a_node_that_dies_after_another_has_finished_is_noticed_by_both_of_the_others(
 
 #[test]
 fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_successor() {
-    let port = Port::held();
+    let port = Port::reserve();
     let first = node(&port, "2", &[], &format!("{TELL} exit 0"));
     has_host(&port);
     let second = node(&port, "2", &[], &format!("{TELL} exec sleep 600"));
@@ -217,7 +217,7 @@ fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_
 #[test]
 fn a_node_that_has_finished_and_lost_the_others_for_good_has_failed() {
     for host_dies in [false, true] {
-        let port = Port::held();
+        let port = Port::reserve();
         let (done, works) = (format!("{TELL} exit 0"), format!("{TELL} exec sleep 600"));
         let conf = CONF.replace("join_timeout=60", "join_timeout=10");
         let start = |script: &str| node_with(&port, "2", &conf, &[], script);
@@ -239,7 +239,7 @@ fn a_node_that_has_finished_and_lost_the_others_for_good_has_failed() {
 /// With torch's times as they are: three heartbeats of 5 s.
 #[test]
 fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_who_and_why() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let join = || node_with(&port, "2:3", "last_call_timeout=1,join_timeout=60", &[], &script);
     let host = join();
@@ -267,7 +267,7 @@ fn a_killed_node_is_missed_by_all_others_within_the_default_time_and_they_say_wh
 
 #[test]
 fn a_spare_ends_well_when_the_job_does() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} while [ ! -e \"$GO\" ]; do sleep 0.02; done");
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
@@ -288,7 +288,7 @@ fn a_spare_ends_well_when_the_job_does() {
 
 #[test]
 fn a_signal_while_it_waits_for_others_makes_it_leave() {
-    let port = Port::held();
+    let port = Port::reserve();
     let waiting = node(&port, "2", &[], "true");
     eventually("it waits", || waiting.err().contains("waiting"));
     waiting.signal(Signal::TERM);

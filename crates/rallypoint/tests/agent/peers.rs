@@ -21,7 +21,7 @@ fn starts(node: &Agent) -> Vec<String> {
 #[test]
 fn a_node_of_which_one_process_was_killed_is_taken_out_by_the_other() {
     for process in ["outer", "agent"] {
-        let port = Port::held();
+        let port = Port::reserve();
         let script = format!("{TELL} exec sleep 600");
         let join = || node_with(&port, "2:3", SLOW_HEARTBEATS, &[], &script);
         let host = join();
@@ -45,7 +45,7 @@ fn a_node_of_which_one_process_was_killed_is_taken_out_by_the_other() {
 #[test]
 fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
     for process in ["outer", "agent", "outer", "agent"] {
-        let port = Port::held();
+        let port = Port::reserve();
         let join = || node_with(&port, "3", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
         let host = join();
         has_host(&port);
@@ -67,7 +67,7 @@ fn a_node_of_which_one_process_was_killed_while_it_waits_is_not_in_the_round() {
 
 #[test]
 fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
-    let port = Port::held();
+    let port = Port::reserve();
     let conf = "last_call_timeout=1,join_timeout=60,read_timeout=2";
     let join = || node_with(&port, "3", conf, &[], &format!("{TELL} exec sleep 600"));
     let host = join();
@@ -83,7 +83,7 @@ fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
 /// Training processes fail at once when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {
-    let port = Port::held();
+    let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
     // As a collective operation would fail: when the peer is gone, in the first round only.
@@ -106,7 +106,7 @@ fn workers_that_fail_because_a_peer_was_lost_cost_no_restart() {
 
 #[test]
 fn a_worker_that_fails_beside_living_peers_still_ends_the_job_at_once() {
-    let port = Port::held();
+    let port = Port::reserve();
     let join = || node_with(&port, "2", SLOW_HEARTBEATS, &[], &format!("{TELL} exec sleep 600"));
     let (one, other) = (join(), join());
     one.says("told", 1);
@@ -124,7 +124,7 @@ fn a_worker_that_fails_beside_living_peers_still_ends_the_job_at_once() {
 /// Before, it made the job restart 35 to 67 times a second.
 #[test]
 fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let one = node(&port, "2:2", &[], &script);
     has_host(&port);
@@ -141,7 +141,7 @@ fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
 
 #[test]
 fn another_command_or_restart_limit_is_warned_about() {
-    let port = Port::held();
+    let port = Port::reserve();
     let one = node(&port, "2", &["--max-restarts", "1"], &format!("{TELL} exit 0"));
     has_host(&port);
     eventually("it waits", || one.err().contains("1 of at least 2"));
@@ -157,7 +157,7 @@ fn another_command_or_restart_limit_is_warned_about() {
 /// It may be another job that has the same id by mistake.
 #[test]
 fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
-    let port = Port::held();
+    let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let done = dir.path().join("done");
     let script = format!("{TELL} until [ -e {} ]; do sleep 0.05; done", done.display());
@@ -181,7 +181,7 @@ fn a_spare_that_was_never_used_warns_twice_and_ends_with_0() {
 /// Both would train, and write the same checkpoints.
 #[test]
 fn a_job_of_one_node_that_was_stuck_ends_its_workers_when_a_spare_has_taken_its_place() {
-    let port = Port::held();
+    let port = Port::reserve();
     let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
     let script = format!("{TELL} exec sleep 600");
     let stuck = node(&port, "1", &[], &script);
@@ -210,7 +210,7 @@ fn restarts_back_off_while_workers_end_at_once() {
 
 #[test]
 fn a_node_that_was_dropped_does_not_count_itself_among_those_who_wait() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let join = || node(&port, "1:2", &[], &script);
     let host = join();
@@ -230,7 +230,7 @@ fn a_node_that_was_dropped_does_not_count_itself_among_those_who_wait() {
 
 #[test]
 fn a_spare_survives_the_loss_of_the_stores_host_and_takes_its_place() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{TELL} exec sleep 600");
     let host = node(&port, "1", &[], &script);
     host.says("told", 1);

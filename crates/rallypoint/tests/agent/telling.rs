@@ -40,7 +40,7 @@ fn events_have_torchs_names_in_torchs_order() {
 
 #[test]
 fn a_health_check_says_what_the_agent_does() {
-    let port = Port::held();
+    let port = Port::reserve();
     let endpoint = port.endpoint();
     let script = "echo ready; sleep 600";
     let arguments = ["--standalone", "--health-check", &endpoint, "--no-python", "sh", "-c", script];
@@ -61,7 +61,7 @@ fn a_health_check_says_what_the_agent_does() {
 #[test]
 fn a_node_of_a_static_job_says_what_it_waits_for() {
     for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
-        let port = Port::held().number.to_string();
+        let port = Port::reserve().number.to_string();
         let agent = Agent::start_as_usual(&[
             "--nnodes",
             "2",

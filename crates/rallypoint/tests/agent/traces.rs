@@ -130,7 +130,7 @@ fn two_nodes_do_not_grow_however_often_they_start_over() {
     let (early, last) = (10, scaled(40, 400));
     let restarts = last.to_string();
     for backend in ["c10d", "static"] {
-        let (dir, port) = (tempfile::tempdir().unwrap(), Port::held());
+        let (dir, port) = (tempfile::tempdir().unwrap(), Port::reserve());
         let endpoint = port.endpoint();
         // The first of the two fails as soon as the other has started, too.
         let script = format!(

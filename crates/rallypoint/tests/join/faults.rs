@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{NodeDesc, cell, pickle};
 use rallypoint_store::{Limits, Store, TcpStore};
-use rallypoint_testkit::{eventually, held_port};
+use rallypoint_testkit::{eventually, reserve_port};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
@@ -16,7 +16,7 @@ use crate::node::{Node, command, run, server, text};
 /// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
 #[test]
 fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
@@ -31,7 +31,7 @@ fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
 
 #[test]
 fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
@@ -48,7 +48,7 @@ fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
 /// Whose round is gone is told so: what it had is lost.
 #[test]
 fn a_node_in_a_round_gives_up_when_the_store_is_gone_for_too_long() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "2", &[]);
     host.logs("1 of at least 2 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,read_timeout=2,store_outage_timeout=3"];
@@ -89,7 +89,7 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
 
 #[test]
 fn a_signal_ends_a_node_at_once_that_looks_for_its_store_again() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
@@ -169,7 +169,7 @@ fn a_hang_up_that_was_ignored_when_the_node_started_is_ignored() {
 
 #[test]
 fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
-    let port = held_port();
+    let port = reserve_port();
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
     second.logs(&format!(

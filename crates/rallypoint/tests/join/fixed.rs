@@ -1,7 +1,7 @@
 //! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
 
 use rallypoint_store::{Store, TcpStore};
-use rallypoint_testkit::{eventually, held_port};
+use rallypoint_testkit::{eventually, reserve_port};
 use rustix::process::Signal;
 
 use crate::node::Node;
@@ -13,7 +13,7 @@ struct Job {
 
 impl Job {
     fn new() -> Job {
-        Job { port: held_port() }
+        Job { port: reserve_port() }
     }
 
     /// A node whose address nobody else has.

@@ -5,14 +5,14 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::{Guarded, held_port};
+use rallypoint_testkit::{ChildGuard, reserve_port};
 use rustix::process::Signal;
 
 use crate::node::{Node, command, server};
 
 #[test]
 fn after_a_lost_store_the_next_round_has_its_whole_time_again() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("1 of at least 3 nodes are here");
     let mut lasting = Node::at(port, "3", &["--rdzv-conf", "join_timeout=60,read_timeout=2"]);
@@ -45,7 +45,7 @@ fn a_node_whose_log_nobody_reads_stays_in_its_round_and_leaves_when_told_to() {
     full.write_all(&[b'x'; 65_536]).unwrap();
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
-    let mut silent = Guarded::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
+    let mut silent = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
     // Long enough that a node without heartbeats would be out.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);

@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::{eventually, held_port};
+use rallypoint_testkit::{eventually, reserve_port};
 use rustix::process::Signal;
 
 use node::{Node, command, run, server, text};
@@ -144,7 +144,7 @@ fn a_signal_ends_a_node_at_once_that_has_not_reached_its_store_yet() {
 
 #[test]
 fn a_store_that_does_not_answer_keeps_no_node_that_was_told_to_end() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "4", &[]);
     host.logs("1 of at least 4 nodes are here");
     let (mut patient, mut impatient) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
@@ -175,7 +175,7 @@ fn a_signal_reaches_all_that_the_command_has_started() {
 /// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.
 #[test]
 fn nodes_without_a_command_end_well_with_the_job_and_do_not_hold_it_up() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.logs("hosts the TCP store");
     let other = Node::at(port, "3", &[]);
@@ -355,7 +355,7 @@ fn an_endpoint_that_cannot_be_resolved_or_reached_says_which_of_the_two() {
     let said = text(&unresolvable.stderr);
     assert!(said.contains("could not resolve host \"no-such-host.invalid\""), "{said}");
     // A port where nobody listens, and a node that is told not to host.
-    let port = held_port();
+    let port = reserve_port();
     let unreachable =
         run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
     assert_eq!(unreachable.status.code(), Some(5));
@@ -365,7 +365,7 @@ fn an_endpoint_that_cannot_be_resolved_or_reached_says_which_of_the_two() {
 
 #[test]
 fn the_first_node_at_the_endpoint_hosts_the_store_and_the_others_are_its_clients() {
-    let port = held_port();
+    let port = reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     let arguments = ["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--", "true"];
     let nodes: Vec<_> = (0..3)

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use rallypoint_store::TcpStoreServer;
-use rallypoint_testkit::{Guarded, Lines};
+use rallypoint_testkit::{ChildGuard, Lines};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// A node that runs, with what it says.
 pub(crate) struct Node {
-    pub(crate) child: Guarded,
+    pub(crate) child: ChildGuard,
     lines: Lines,
     log: Lines,
 }
@@ -45,7 +45,7 @@ impl Node {
     /// A node as this command starts it.
     pub(crate) fn run(mut command: Command) -> Node {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Guarded::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let lines = Lines::read(child.stdout.take().unwrap());
         let log = Lines::read(child.stderr.take().unwrap());
         Node { child, lines, log }

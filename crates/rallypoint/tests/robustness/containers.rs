@@ -104,14 +104,15 @@ fn inside_a_program() {
 /// Sends requests until one is refused; whether one was.
 fn until_refused(server: &Server, most: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
-    (0..most)
-        .any(|n| client.try_send(&request(n)).is_err() || client.try_ask(Request::Ping { nonce: 1 }).is_err())
+    (0..most).any(|n| {
+        client.try_send(&request(n)).is_err() || client.try_request(Request::Ping { nonce: 1 }).is_err()
+    })
 }
 
 /// Deletes all keys.
 fn clear(server: &Server) {
     let mut client = server.connect();
-    let Reply::Keys(keys) = client.ask(Request::ListKeys) else { panic!("no list of keys") };
+    let Reply::Keys(keys) = client.request(Request::ListKeys) else { panic!("no list of keys") };
     for some in keys.chunks(1_000) {
         let deletes: Vec<u8> = some.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
         client.send(&deletes);
@@ -141,7 +142,7 @@ fn fill_the_store(server: &Server) {
         let mut client = server.connect();
         let gone = client.num_keys() / 2;
         for n in 0..gone {
-            client.tell(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
+            client.send_request(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
         }
         client.bytes(8 * gone as usize);
     }
@@ -164,7 +165,7 @@ fn fill_the_store(server: &Server) {
         }
         if n % 150 == 0 {
             let mut reader = server.connect();
-            reader.tell(Request::ListKeys);
+            reader.send_request(Request::ListKeys);
             lazy.push(reader);
         }
         client.number(Request::DeleteKey { key: format!("/{n:05}{long}").as_bytes() });
@@ -193,28 +194,27 @@ fn hold_all_they_may(server: &Server) -> Vec<Client> {
         // An upload that stops a byte before its end.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
-        let sent = upload.send_what_is_taken(&bytes[..bytes.len() - 1]);
+        let sent = upload.send_nonblocking(&bytes[..bytes.len() - 1]);
         clients.push(upload);
         assert!(sent > 0);
         // Large values that are not read, and are deleted or replaced meanwhile.
         let mut reader = server.connect();
-        reader.tell(Request::Get { key: b"/large" });
+        reader.send_request(Request::Get { key: b"/large" });
         clients.push(reader);
         // Items that only the reply holds.
         let mut popper = server.connect();
-        popper.send_what_is_taken(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
-        popper.send_what_is_taken(&message(Request::QueuePop { key: b"/q" }));
+        popper.send_nonblocking(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
+        popper.send_nonblocking(&message(Request::QueuePop { key: b"/q" }));
         clients.push(popper);
         // Small requests without end behind a wait.
         let mut waiter = server.connect();
         waiter.start_waiting(&[&format!("/absent/{n}")]);
-        waiter.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
+        waiter.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
         clients.push(waiter);
         // A list of very many values.
         let mut lister = server.connect();
-        lister.send_what_is_taken(&message(Request::MultiGet {
-            keys: KeyList::new(&[&b"/large"[..]; 10_000]),
-        }));
+        lister
+            .send_nonblocking(&message(Request::MultiGet { keys: KeyList::new(&[&b"/large"[..]; 10_000]) }));
         clients.push(lister);
     }
     for n in 0..CLIENTS {

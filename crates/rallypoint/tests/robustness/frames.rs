@@ -31,7 +31,7 @@ fn c09_a_frame_cut_off_at_any_byte_leaves_nothing() {
             for torn in [false, true] {
                 let mut client = server.connect();
                 client.send(&frame[..cut]);
-                if torn { client.tear() } else { drop(client) }
+                if torn { client.reset() } else { drop(client) }
             }
         }
         assert!(!other.is_present("/k") && !other.is_present("/k2"), "{frame:?}");
@@ -51,7 +51,7 @@ fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
             let frame = &frames[round % frames.len()];
             let mut client = server.dial();
             client.send(&[&message(Request::Validate { magic: MAGIC }), &frame[..frame.len() - 1]].concat());
-            if round % 2 == 0 { client.tear() } else { drop(client) }
+            if round % 2 == 0 { client.reset() } else { drop(client) }
         }
         eventually(Duration::from_secs(30), "all are gone", || server.connections() == 0);
         server.process().memory()
@@ -190,19 +190,19 @@ fn c11_who_sends_no_more_gets_its_answers_and_then_the_end() {
     let ends_with = |bytes: &[u8]| {
         let mut client = server.connect();
         client.send(bytes);
-        client.finish_sending();
+        client.shutdown_write();
         client.end()
     };
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
     let answer = [&1u64.to_le_bytes()[..], b"v"].concat();
-    assert_eq!(ends_with(&get), End { last_words: answer.clone(), torn: false }, "after a get");
-    assert_eq!(ends_with(&wait), End { last_words: vec![], torn: false }, "while waiting");
-    assert_eq!(ends_with(&get[..5]), End { last_words: vec![], torn: false }, "mid-frame");
+    assert_eq!(ends_with(&get), End { received: answer.clone(), is_reset: false }, "after a get");
+    assert_eq!(ends_with(&wait), End { received: vec![], is_reset: false }, "while waiting");
+    assert_eq!(ends_with(&get[..5]), End { received: vec![], is_reset: false }, "mid-frame");
     let both = [get.clone(), get[..5].to_vec()].concat();
-    assert_eq!(ends_with(&both), End { last_words: answer.clone(), torn: false }, "whole and half");
+    assert_eq!(ends_with(&both), End { received: answer.clone(), is_reset: false }, "whole and half");
     let behind = [get, wait].concat();
-    assert_eq!(ends_with(&behind), End { last_words: answer, torn: false }, "answered, then waiting");
+    assert_eq!(ends_with(&behind), End { received: answer, is_reset: false }, "answered, then waiting");
     server.assert_unharmed();
 }
 
@@ -218,10 +218,10 @@ fn c11_all_of_a_large_answer_comes_before_the_end() {
     for behind in [vec![], get[..5].to_vec(), wait] {
         let mut client = server.connect();
         client.send(&[&get[..], &get, &behind].concat());
-        client.finish_sending();
+        client.shutdown_write();
         server.wait_until_idle();
         let end = client.end();
-        assert_eq!((end.last_words.len(), end.torn), (2 * (8 + value.len()), false), "{behind:?}");
+        assert_eq!((end.received.len(), end.is_reset), (2 * (8 + value.len()), false), "{behind:?}");
     }
     server.assert_unharmed_holding(value.len());
 }
@@ -232,8 +232,8 @@ fn c12_the_odd_but_legal_is_answered_byte_for_byte() {
     let mut client = server.connect();
     let nobody = KeyList::new(&[]);
     let mut answers = |request: Request<'_>, answer: &[u8]| {
-        client.tell(request);
-        client.tell(Request::Ping { nonce: 0xAABB_CCDD });
+        client.send_request(request);
+        client.send_request(Request::Ping { nonce: 0xAABB_CCDD });
         let expected = [answer, &0xAABB_CCDDu32.to_le_bytes()].concat();
         assert_eq!(client.bytes(expected.len()), expected, "{request:?}");
     };
@@ -257,8 +257,8 @@ fn c12_the_odd_but_legal_is_answered_byte_for_byte() {
     answers(Request::DeleteKey { key: b"" }, &1i64.to_le_bytes());
     answers(Request::DeleteKey { key: b"" }, &0i64.to_le_bytes());
     answers(Request::QueuePop { key: b"" }, &0i64.to_le_bytes());
-    assert_eq!(client.ask(Request::CancelWait), Reply::Canceled);
-    client.tell(Request::Ping { nonce: 4 });
+    assert_eq!(client.request(Request::CancelWait), Reply::Canceled);
+    client.send_request(Request::Ping { nonce: 4 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(4));
     drop(client);
     server.assert_unharmed();

@@ -53,7 +53,7 @@ fn c01_a_wrong_magic_is_closed_at_once_and_nothing_behind_it_is_done() {
     let bytes =
         [message(Request::Validate { magic: MAGIC ^ 1 }), set, message(Request::Ping { nonce: 5 })].concat();
     let end = ended_by(&server, &bytes);
-    assert_eq!(end.last_words, b"");
+    assert_eq!(end.received, b"");
     assert!(!server.connect().is_present("/k"));
     assert!(server.only_offence().contains("magic 0x3c85f7cf"));
     server.assert_unharmed();
@@ -78,7 +78,7 @@ fn c02_a_command_before_validate_is_closed_and_not_carried_out() {
     for command in one_of_each() {
         // All in one segment, and in two: a server that looks only at what came first is fooled by one of them.
         let end = ended_by(&server, &[command.clone(), validate(), command.clone()].concat());
-        assert_eq!(end.last_words, b"", "{command:?}");
+        assert_eq!(end.received, b"", "{command:?}");
         let mut client = server.dial();
         client.send(&command);
         eventually(Duration::from_secs(5), "closed", || client.has_ended());
@@ -145,8 +145,8 @@ fn c04_an_unknown_code_and_a_second_validate_end_the_connection() {
         let before = message(Request::Ping { nonce: 1 });
         let after = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
         let end = ended_by(&server, &[validate(), before, bytes.clone(), after].concat());
-        assert_eq!(end.last_words, 1u32.to_le_bytes(), "{bytes:?}");
-        assert!(!end.torn, "{bytes:?}");
+        assert_eq!(end.received, 1u32.to_le_bytes(), "{bytes:?}");
+        assert!(!end.is_reset, "{bytes:?}");
     }
     assert!(!server.connect().is_present("/k"));
     server.assert_unharmed();
@@ -198,7 +198,7 @@ fn c05_http_and_tls_are_closed_and_hold_no_file() {
         let mut client = server.dial();
         client.send(&bytes);
         eventually(Duration::from_secs(5), "the file is closed by the server", || server.connections() == 0);
-        assert_eq!(client.end().last_words, b"");
+        assert_eq!(client.end().received, b"");
     }
     assert!(server.offences().iter().all(|line| line.contains("not a c10d store client")));
     server.assert_unharmed();

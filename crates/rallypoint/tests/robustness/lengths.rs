@@ -38,11 +38,11 @@ fn c06_a_key_longer_than_the_limit_ends_the_connection_before_anything_is_alloca
     for len in TOO_LONG_A_KEY {
         for op in with_a_key {
             let end = ended_by(&server, &header(op, &[len]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {len}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {len}");
         }
         for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
             let end = ended_by(&server, &header(op, &[1, len]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {len}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {len}");
         }
     }
     assert!(server.growth() < 4 * MIB, "{}", server.growth());
@@ -124,12 +124,12 @@ fn c07_a_value_longer_than_the_limit_ends_the_connection() {
         for op in [Op::Set, Op::Append, Op::QueuePush, Op::CompareSet] {
             assert_eq!(
                 ended_by(&server, &announced(op, b"/k", len)),
-                End { last_words: vec![], torn: false },
+                End { received: vec![], is_reset: false },
                 "{op} {len}"
             );
         }
         let bytes = [&header(Op::MultiSet, &[1])[..], &announced(Op::Set, b"/k", len)[1..]].concat();
-        assert_eq!(ended_by(&server, &bytes), End { last_words: vec![], torn: false }, "multi_set {len}");
+        assert_eq!(ended_by(&server, &bytes), End { received: vec![], is_reset: false }, "multi_set {len}");
     }
     assert!(server.growth() < 4 * MIB, "{}", server.growth());
     let mut client = server.connect();
@@ -172,7 +172,7 @@ fn c08_more_keys_than_the_limit_end_the_connection_and_a_count_allocates_nothing
     for count in TOO_MANY_KEYS {
         for op in with_a_list {
             let end = ended_by(&server, &header(op, &[count]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {count}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {count}");
         }
     }
     let mut held = Vec::new();

@@ -121,12 +121,12 @@ fn r09_requests_of_all_the_keys_there_may_be_disturb_nobody() {
         let mut other = server.connect();
         for set in sets.iter().rev() {
             client.send(set);
-            let Reply::Values(seen) = other.ask(Request::MultiGet { keys }) else { panic!() };
+            let Reply::Values(seen) = other.request(Request::MultiGet { keys }) else { panic!() };
             assert!(seen.iter().all(|value| *value == seen[0]), "half a multi_set was seen");
             client.ping();
-            assert_eq!(client.ask(Request::Check { keys }), Reply::Checked(true));
-            assert_eq!(client.ask(Request::Wait { keys }), Reply::Stop);
-            let Reply::Values(seen) = client.ask(Request::MultiGet { keys }) else { panic!() };
+            assert_eq!(client.request(Request::Check { keys }), Reply::Checked(true));
+            assert_eq!(client.request(Request::Wait { keys }), Reply::Stop);
+            let Reply::Values(seen) = client.request(Request::MultiGet { keys }) else { panic!() };
             assert!(seen.len() == keys.len() && seen.iter().all(|value| value.len() == 16));
         }
     });
@@ -151,7 +151,7 @@ fn r09_many_who_ask_for_very_many_keys_at_once_are_all_answered() {
             let mut client = Client::connect(address);
             client.send(&all);
             client.send(&message(Request::Ping { nonce: 7 }));
-            client.finish_sending();
+            client.shutdown_write();
             client.bytes(20_000 * 24);
             assert_eq!(client.bytes(3), [0; 3], "the wait and both checks");
             assert_eq!(client.bytes(4), 7u32.to_le_bytes());
@@ -177,7 +177,7 @@ fn one_connection_that_never_pauses_does_not_delay_the_others() {
             let mut client = server.connect();
             let (start, mut at, mut sent) = (Instant::now(), 0, 0);
             while start.elapsed() < Duration::from_millis(400) {
-                let taken = client.send_what_is_taken(&bytes[at..]);
+                let taken = client.send_nonblocking(&bytes[at..]);
                 (at, sent) = ((at + taken) % bytes.len(), sent + taken);
                 client.discard_replies();
             }
@@ -276,8 +276,8 @@ fn fuzz(server: &Server, seed: u64, frames: usize, pause: Duration) {
         // Often closed before all is sent.
         let _ = client.try_send(&dice.frame());
         match dice.below(4) {
-            0 => client.tear(),
-            1 => client.finish_sending(),
+            0 => client.reset(),
+            1 => client.shutdown_write(),
             2 => drop(client),
             // Some stay for a while, with whatever they are in the midst of.
             _ => {

@@ -22,7 +22,7 @@ fn r04_aborted_uploads_give_their_memory_back() {
     for round in 0..scaled(40, 400) {
         let mut client = server.connect();
         client.send(&upload);
-        if round % 2 == 0 { client.tear() } else { drop(client) }
+        if round % 2 == 0 { client.reset() } else { drop(client) }
     }
     eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
     assert!(!server.connect().is_present("/k"));
@@ -45,7 +45,7 @@ fn r04_incomplete_requests_share_a_limit_and_those_that_stop_make_room() {
     // All send on for as long as they are let, and then stop.
     while start.elapsed() < Duration::from_secs(1) {
         for (client, sent) in &mut held {
-            *sent += client.send_what_is_taken(&upload[*sent..]);
+            *sent += client.send_nonblocking(&upload[*sent..]);
         }
         most = most.max(server.growth());
     }
@@ -74,8 +74,8 @@ fn r05_replies_that_nobody_reads_cost_nothing_and_stop_the_reading() {
     server.wait_until_idle();
     let before = server.process().memory();
     let mut lazy = server.connect();
-    (0..100).for_each(|_| lazy.tell(Request::Get { key: b"/k" }));
-    lazy.tell(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
+    (0..100).for_each(|_| lazy.send_request(Request::Get { key: b"/k" }));
+    lazy.send_request(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
     server.wait_until_idle();
     let cost = server.process().memory().saturating_sub(before);
     assert!(cost < 16 * MIB, "{cost}");
@@ -100,7 +100,7 @@ fn r05_who_takes_nothing_of_its_replies_is_closed_and_who_takes_some_is_not() {
     server.connect().set("/k", &value);
     let [mut stuck, mut slow] = [(); 2].map(|()| server.connect());
     for client in [&mut stuck, &mut slow] {
-        (0..4).for_each(|_| client.tell(Request::Get { key: b"/k" }));
+        (0..4).for_each(|_| client.send_request(Request::Get { key: b"/k" }));
     }
     let start = Instant::now();
     let mut taken = 0;
@@ -124,10 +124,10 @@ fn r05_who_takes_nothing_of_much_that_only_it_holds_is_closed_sooner() {
     let mut server = Server::with(&["output_hard=1MiB", "output_stall=6s"]);
     let mut client = server.connect();
     let item = vec![7; 8 * MIB];
-    client.tell(Request::QueuePush { key: b"/q", value: item[..].into() });
+    client.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
     client.ping();
     let start = Instant::now();
-    client.tell(Request::QueuePop { key: b"/q" });
+    client.send_request(Request::QueuePop { key: b"/q" });
     eventually(Duration::from_secs(5), "it is closed", || server.connections() == 0);
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(server.only_offence().contains("read none"), "{}", server.only_offence());
@@ -143,7 +143,7 @@ fn r05_requests_held_back_behind_a_wait_cost_no_more_than_they_may() {
             let mut client = server.connect();
             client.start_waiting(&["/absent"]);
             // A byte each. What is not read stays with the system, which takes only so much of it.
-            client.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
+            client.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
             client
         })
         .collect();
@@ -164,7 +164,7 @@ fn r06_a_multi_get_of_one_large_value_many_times_is_streamed() {
     server.wait_until_idle();
     let before = server.process().memory();
     let mut client = server.connect();
-    client.tell(Request::MultiGet { keys: KeyList::new(&[&b"/k"[..]; 64]) });
+    client.send_request(Request::MultiGet { keys: KeyList::new(&[&b"/k"[..]; 64]) });
     server.wait_until_idle();
     let mut most = server.process().memory();
     for _ in 0..64 {

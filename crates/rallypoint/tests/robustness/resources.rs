@@ -72,9 +72,9 @@ fn r03_connections_that_come_and_go_leave_nothing() {
         for round in 0..rounds {
             match round % 4 {
                 0 => drop(server.dial()),
-                1 => server.dial().tear(),
+                1 => server.dial().reset(),
                 2 => drop(server.connect()),
-                _ => server.connect().tear(),
+                _ => server.connect().reset(),
             }
         }
         eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
@@ -217,7 +217,7 @@ fn r13_the_keep_alive_clock_runs_on_an_idle_connection() {
     const KEEP_ALIVE: u8 = 2;
     let mut server = Server::start();
     let mut client = server.connect();
-    client.tell(Request::Ping { nonce: 1 });
+    client.send_request(Request::Ping { nonce: 1 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(1));
     let mut seen = (0, Duration::ZERO);
     // For a moment after a reply the clock for its retransmission may be the one that is shown.
@@ -252,7 +252,7 @@ fn inside_a_network_of_its_own() {
     let mut waiter = server.connect();
     waiter.start_waiting(&["/absent"]);
     let mut reader = server.connect();
-    reader.tell(Request::Get { key: b"/k" });
+    reader.send_request(Request::Get { key: b"/k" });
     server.wait_until_idle();
     assert_eq!(server.connections(), 3);
     ip("link set lo down");

@@ -37,7 +37,7 @@ fn lists_of_keys_that_are_not_read_disturb_no_other_connection() {
         let mut writer = server.connect();
         for _ in 0..18 {
             let mut client = server.connect();
-            client.tell(Request::ListKeys);
+            client.send_request(Request::ListKeys);
             writer.set(&format!("/new/{}", lazy.len()), "");
             lazy.push(client);
             // More of them at a time share the processor.
@@ -74,11 +74,11 @@ fn lists_that_nobody_reads_share_the_limit_of_replies_however_the_keys_change() 
     let mut most = 0;
     for names in names.chunks(250) {
         let mut client = server.connect();
-        client.tell(Request::ListKeys);
+        client.send_request(Request::ListKeys);
         lazy.push(client);
         server.wait_until_idle();
         for name in names {
-            writer.tell(Request::DeleteKey { key: name.as_bytes() });
+            writer.send_request(Request::DeleteKey { key: name.as_bytes() });
         }
         writer.bytes(8 * names.len());
         server.wait_until_idle();
@@ -99,7 +99,7 @@ fn a_reader_of_a_long_list_disturbs_nobody() {
     let mut reader = server.connect();
     assert_undisturbed(&server, ONE_LARGE_REQUEST, || {
         for _ in 0..3 {
-            let Reply::Keys(listed) = reader.ask(Request::ListKeys) else { panic!() };
+            let Reply::Keys(listed) = reader.request(Request::ListKeys) else { panic!() };
             assert_eq!(of_job(&listed), 1_000_000);
         }
     });
@@ -119,7 +119,7 @@ fn values_that_only_replies_hold_share_the_limit_of_replies() {
         writer.set("/k", &value);
         writer.ping();
         let mut client = server.connect();
-        client.tell(Request::Get { key: b"/k" });
+        client.send_request(Request::Get { key: b"/k" });
         lazy.push(client);
         server.wait_until_idle();
         assert!(server.growth() < 192 * MIB, "{} bytes for {}", server.growth(), lazy.len());
@@ -145,10 +145,10 @@ fn replies_that_nobody_takes_share_a_limit_and_who_has_left_them_longest_goes() 
     small.start_waiting(&["/absent"]);
     let mut lazy: Vec<Client> = Vec::new();
     for _ in 0..20 {
-        pusher.tell(Request::QueuePush { key: b"/q", value: item[..].into() });
+        pusher.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
         pusher.ping();
         let mut client = server.connect();
-        client.tell(Request::QueuePop { key: b"/q" });
+        client.send_request(Request::QueuePop { key: b"/q" });
         lazy.push(client);
         server.wait_until_idle();
         assert!(server.growth() < 96 * MIB, "{} bytes for {}", server.growth(), lazy.len());

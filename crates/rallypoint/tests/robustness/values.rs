@@ -14,12 +14,12 @@ fn assert_refused(server: &Server, request: Request<'_>) {
     let mut client = server.connect();
     // The server may be quicker in closing than we are in sending.
     let _ = client.try_send(&message(request));
-    assert_eq!(client.end().last_words, b"", "{request:?}");
+    assert_eq!(client.end().received, b"", "{request:?}");
 }
 
 fn compare_set(client: &mut Client, key: &str, expected: &str, desired: &str) -> String {
     let (key, expected) = (key.as_bytes(), expected.as_bytes());
-    match client.ask(Request::CompareSet {
+    match client.request(Request::CompareSet {
         key,
         expected: expected.into(),
         desired: desired.as_bytes().into(),
@@ -33,7 +33,7 @@ fn compare_set(client: &mut Client, key: &str, expected: &str, desired: &str) ->
 fn v01_a_get_of_an_absent_key_answers_nothing_and_creates_nothing() {
     let mut server = Server::start();
     let mut client = server.connect();
-    client.tell(Request::Get { key: b"/absent" });
+    client.send_request(Request::Get { key: b"/absent" });
     assert_eq!(client.bytes(8), 0u64.to_le_bytes());
     assert!(!client.is_present("/absent"));
     drop(client);
@@ -45,7 +45,7 @@ fn v02_a_multi_get_answers_nothing_for_what_is_absent_and_the_rest_in_order() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.multi_set(&[("/a", "A"), ("/c", "CC")]);
-    client.tell(Request::MultiGet { keys: KeyList::new(&list(&["/a", "/absent", "/c", "/a"])) });
+    client.send_request(Request::MultiGet { keys: KeyList::new(&list(&["/a", "/absent", "/c", "/a"])) });
     let string = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let expected = [string("A"), string(""), string("CC"), string("A")].concat();
     assert_eq!(client.bytes(expected.len()), expected);
@@ -155,15 +155,15 @@ fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
     let mut client = server.connect();
     let piece = vec![5; 4 * MIB];
     let append = Request::Append { key: b"/k", value: piece[..].into() };
-    client.tell(append);
-    client.tell(append);
+    client.send_request(append);
+    client.send_request(append);
     client.ping();
     assert_refused(&server, append);
     assert_refused(&server, Request::Append { key: b"/k", value: (&b"x"[..]).into() });
     let held = client.value("/k");
     assert_eq!(held.len(), 8 * MIB);
     // What is held is not too long for any other request.
-    let reply = client.ask(Request::CompareSet {
+    let reply = client.request(Request::CompareSet {
         key: b"/k",
         expected: held[..].into(),
         desired: (&b"v"[..]).into(),
@@ -226,7 +226,7 @@ fn v09_queues_have_a_limit_of_items() {
     let mut client = server.connect();
     let push = |key| Request::QueuePush { key, value: (&b"i"[..]).into() };
     for key in [b"/q", b"/q", b"/r"] {
-        client.tell(push(key));
+        client.send_request(push(key));
     }
     client.ping();
     assert_refused(&server, push(b"/q"));
@@ -274,7 +274,7 @@ fn a_refused_request_ends_only_its_own_connection() {
     let set = message(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
     let mut bad = server.connect();
     bad.send(&[ping, add, set].concat());
-    assert_eq!(bad.end(), End { last_words: 3u32.to_le_bytes().to_vec(), torn: false });
+    assert_eq!(bad.end(), End { received: 3u32.to_le_bytes().to_vec(), is_reset: false });
     eventually(Duration::from_secs(5), "closed", || server.connections() == 1);
     assert!(!client.is_present("/behind"));
     drop(client);

@@ -13,8 +13,8 @@ fn w01_a_failed_compare_set_on_an_absent_key_wakes_nobody() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
-    other.ask(Request::CompareSet { key: b"/k", expected: b"x".into(), desired: (&b"new"[..]).into() });
-    waiter.cancel_what_still_waits();
+    other.request(Request::CompareSet { key: b"/k", expected: b"x".into(), desired: (&b"new"[..]).into() });
+    waiter.cancel_wait();
     drop((waiter, other));
     server.assert_unharmed();
 }
@@ -29,7 +29,7 @@ fn w02_a_wait_keeps_what_it_has_seen_for_the_get_that_follows() {
     other.set("/k2", "two");
     waiter.assert_woken();
     other.number(Request::DeleteKey { key: b"/k2" });
-    let reply = waiter.ask(Request::MultiGet { keys: KeyList::new(&list(&["/k1", "/k2"])) });
+    let reply = waiter.request(Request::MultiGet { keys: KeyList::new(&list(&["/k1", "/k2"])) });
     assert_eq!(reply, Reply::Values(vec![(&b"one"[..]).into(), (&b"two"[..]).into()]));
     // The latch is for what follows at once, not for ever.
     assert_eq!(waiter.value("/k1"), b"");
@@ -47,7 +47,7 @@ fn w02_a_get_after_a_wait_prefers_the_value_of_now() {
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"second");
     // Present from the start, deleted before the get: what the wait has seen.
-    assert_eq!(waiter.ask(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
+    assert_eq!(waiter.request(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
     other.number(Request::DeleteKey { key: b"/k" });
     assert_eq!(waiter.value("/k"), b"second");
     drop((waiter, other));
@@ -59,7 +59,7 @@ fn w03_a_compare_set_that_creates_the_key_wakes_its_waiter() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
-    other.ask(Request::CompareSet { key: b"/k", expected: b"".into(), desired: (&b"new"[..]).into() });
+    other.request(Request::CompareSet { key: b"/k", expected: b"".into(), desired: (&b"new"[..]).into() });
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"new");
     drop((waiter, other));
@@ -99,7 +99,7 @@ fn w04_an_aborted_multi_set_leaves_nothing_of_it() {
     let frame = message(Request::MultiSet { pairs: PairList::new(&entries) });
     writer.send(&frame[..frame.len() - 1]);
     other.ping();
-    writer.tear();
+    writer.reset();
     eventually(Duration::from_secs(5), "the writer is gone", || server.connections() == 1);
     assert_eq!(other.num_keys(), 1, "only the health probe's");
     drop(other);
@@ -123,11 +123,11 @@ fn w05_a_waiter_that_dies_as_the_key_comes_harms_neither_the_setter_nor_the_othe
         // Asleep, the server finds the death and the key together when it wakes up.
         kill_process(pid, Signal::STOP).expect("our own child");
         if round % 2 == 0 {
-            dying.tear()
+            dying.reset()
         } else {
             drop(dying)
         }
-        setter.tell(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
+        setter.send_request(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
         kill_process(pid, Signal::CONT).expect("our own child");
         setter.ping();
         waiters.iter_mut().for_each(Client::assert_woken);
@@ -157,23 +157,23 @@ fn w07_a_queue_wakes_nobody_out_of_another_wait() {
     let [mut client, mut other] = [(); 2].map(|()| server.connect());
     let push = Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() };
     client.start_waiting(&["/q"]);
-    other.tell(push);
+    other.send_request(push);
     client.assert_woken();
     let item = Some((&b"item"[..]).into());
-    assert_eq!(client.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, item });
+    assert_eq!(client.request(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, item });
     client.start_waiting(&["/B"]);
-    other.tell(push);
+    other.send_request(push);
     other.ping();
-    client.cancel_what_still_waits();
+    client.cancel_wait();
     // And again, woken and with its item left in the queue.
-    client.ask(Request::QueuePop { key: b"/q" });
+    client.request(Request::QueuePop { key: b"/q" });
     client.start_waiting(&["/q"]);
-    other.tell(push);
+    other.send_request(push);
     client.assert_woken();
     client.start_waiting(&["/B"]);
-    other.tell(push);
+    other.send_request(push);
     other.ping();
-    client.cancel_what_still_waits();
+    client.cancel_wait();
     drop((client, other));
     server.assert_unharmed();
 }
@@ -184,13 +184,13 @@ fn w07_an_item_wakes_one_waiter_and_the_next_if_that_one_dies() {
     let [mut first, mut second, mut other] = [(); 3].map(|()| server.connect());
     first.start_waiting(&["/q"]);
     second.start_waiting(&["/q"]);
-    other.tell(Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() });
+    other.send_request(Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() });
     first.assert_woken();
     other.ping();
     // The item is the first one's until it goes away without it.
     drop(first);
     second.assert_woken();
-    assert!(matches!(second.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
+    assert!(matches!(second.request(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
     drop((second, other));
     server.assert_unharmed();
 }
@@ -204,7 +204,7 @@ fn w10_fifty_waiters_killed_together_are_gone_together() {
     assert_eq!(server.connections(), 51);
     let killed = Instant::now();
     for (n, waiter) in waiters.into_iter().enumerate() {
-        if n % 2 == 0 { waiter.tear() } else { drop(waiter) }
+        if n % 2 == 0 { waiter.reset() } else { drop(waiter) }
     }
     eventually(Duration::from_secs(1), "their files are closed", || server.connections() == 1);
     println!("50 waiters gone in {:?}", killed.elapsed());
@@ -224,7 +224,7 @@ fn w10_a_dead_waiter_is_let_go_however_much_it_had_sent_behind_its_wait() {
         server.wait_until_idle();
         assert_eq!(server.connections(), 1);
         if torn {
-            waiter.tear()
+            waiter.reset()
         } else {
             drop(waiter)
         }
@@ -239,7 +239,7 @@ fn cancel_time(client: &mut Client) -> Duration {
         .map(|_| {
             client.start_waiting(&["/mine"]);
             let start = Instant::now();
-            assert_eq!(client.ask(Request::CancelWait), Reply::Canceled);
+            assert_eq!(client.request(Request::CancelWait), Reply::Canceled);
             start.elapsed()
         })
         .collect();
@@ -256,7 +256,7 @@ fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
     for (n, peer) in peers.iter_mut().enumerate() {
         let keys: Vec<String> = (0..100_000).map(|key| format!("/{n}/{key}")).collect();
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-        peer.tell(Request::Wait { keys: KeyList::new(&keys) });
+        peer.send_request(Request::Wait { keys: KeyList::new(&keys) });
     }
     server.wait_until_idle();
     let held = server.growth();
@@ -281,7 +281,7 @@ fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
     assert!(leave < Duration::from_millis(1), "{leave:?}");
     println!("cancel {among_many:?}, leave {leave:?}, 400,000 awaited keys in {} KiB", held / 1024);
     for peer in &mut peers {
-        peer.cancel_what_still_waits();
+        peer.cancel_wait();
     }
     drop((client, peers));
     // The C library keeps the small pieces the keys were in for the next ones, up to 48 bytes each.
@@ -297,20 +297,20 @@ fn w11_awaited_keys_have_a_limit_for_each_and_for_all() {
     let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let refused = |keys: &[&str]| {
         let mut client = server.connect();
-        client.tell(Request::Wait { keys: KeyList::new(&list(keys)) });
-        assert_eq!(client.end().last_words, b"");
+        client.send_request(Request::Wait { keys: KeyList::new(&list(keys)) });
+        assert_eq!(client.end().received, b"");
     };
     refused(&keys);
     let mut waiting: Vec<Client> = (0..2).map(|_| server.connect()).collect();
     waiting.iter_mut().for_each(|client| client.start_waiting(&keys[..10]));
     refused(&keys[..6]);
     // Room that somebody gives up is room for another.
-    waiting[0].cancel_what_still_waits();
+    waiting[0].cancel_wait();
     waiting.push(server.connect());
     waiting[2].start_waiting(&keys[..10]);
     // What is refused has registered nothing, and what is there is not counted.
     waiting[0].set("/present", "v");
-    let reply = waiting[0].ask(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
+    let reply = waiting[0].request(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
     assert_eq!(reply, Reply::Stop);
     assert!(server.first_offence().contains("limit 10"), "{:?}", server.offences());
     drop(waiting);

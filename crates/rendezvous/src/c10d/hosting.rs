@@ -89,7 +89,7 @@ pub fn create_tcp_store(
     };
     if told == Some(true) {
         // Other nodes can't find a host whose name does not resolve.
-        endpoint.await_name(timeout, cancellation.clone()).map_err(failed)?;
+        endpoint.wait_until_resolved(timeout, cancellation.clone()).map_err(failed)?;
     }
     let store = loop {
         if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {

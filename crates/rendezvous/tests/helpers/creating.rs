@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use rallypoint_rendezvous::{C10dStoreOptions, create_c10d_store, reserve_port};
 use rallypoint_store::{Awaited, Failure, Result, Store, StoreError, TcpStore};
-use rallypoint_testkit::{Port, SOON, fails_in_time, goes_on_for};
+use rallypoint_testkit::{CALL_TIMEOUT, Port, assert_blocked_for, fails_in_time};
 
 fn options(server_port: Option<u16>, world_size: u64) -> C10dStoreOptions {
-    C10dStoreOptions::new("127.0.0.1", server_port).world_size(world_size).timeout(SOON)
+    C10dStoreOptions::new("127.0.0.1", server_port).world_size(world_size).timeout(CALL_TIMEOUT)
 }
 
 /// Rank 0 serves.
@@ -18,7 +18,7 @@ fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
 
 #[test]
 fn a_world_of_four_finds_each_other_at_a_given_port() {
-    let place = Port::held();
+    let place = Port::reserve();
     let options = options(Some(place.number), 4);
     std::thread::scope(|scope| {
         // The server comes last: those who come early wait for it.
@@ -30,7 +30,7 @@ fn a_world_of_four_finds_each_other_at_a_given_port() {
                     let store = create(rank, options).unwrap();
                     // All have come, so all are counted already.
                     assert_eq!(store.get("_tcp_store/num_members/num_members").unwrap(), b"4");
-                    assert_eq!(store.timeout(), Some(SOON));
+                    assert_eq!(store.timeout(), Some(CALL_TIMEOUT));
                     assert_eq!(store.server().is_some(), rank == 0);
                     store.add("sum", rank as i64).unwrap();
                     store.barrier("done", 4).unwrap();
@@ -87,7 +87,7 @@ fn a_port_that_becomes_free_in_time_is_had() {
     let options = options(Some(port), 1).retries(1000_u32);
     std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(0, &options).unwrap());
-        goes_on_for(Duration::from_millis(100), &creating);
+        assert_blocked_for(Duration::from_millis(100), &creating);
         drop(taken);
         assert_eq!(creating.join().unwrap().port(), port);
     });
@@ -97,7 +97,7 @@ fn a_port_that_becomes_free_in_time_is_had() {
 fn a_server_whose_workers_do_not_come_says_how_many_did() {
     let timeout = Duration::from_millis(700);
     let error = fails_in_time(timeout, || {
-        let place = Port::held();
+        let place = Port::reserve();
         let options = options(Some(place.number), 4).timeout(timeout);
         std::thread::scope(|scope| {
             let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
@@ -142,7 +142,7 @@ fn a_worker_without_a_server_gives_up_in_time() {
 
 #[test]
 fn nobody_is_waited_for_where_that_is_not_asked() {
-    let place = Port::held();
+    let place = Port::reserve();
     let options = options(Some(place.number), 4).wait_for_workers(false);
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();

@@ -7,7 +7,7 @@ use rallypoint_store::{
     Awaited, Endpoint, Failure, HashStore, Result, Store, StoreError, TcpStore, TcpStoreOptions,
     TcpStoreServer,
 };
-use rallypoint_testkit::{SOON, fails_in_time, fails_within};
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time, fails_within};
 
 const SHORT: Duration = Duration::from_millis(250);
 /// Long enough for several to come, on a busy machine too.
@@ -15,7 +15,7 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 fn client(server: &TcpStoreServer) -> TcpStore {
     let endpoint = Endpoint::new("127.0.0.1", server.port());
-    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(SOON)).unwrap()
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(CALL_TIMEOUT)).unwrap()
 }
 
 /// Lets these ranks do something at once, each with a client of its own; what came of it, in their order.
@@ -72,7 +72,7 @@ fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
 #[test]
 fn everybody_gets_what_everybody_gave() {
     let got = ranks(&[0, 1, 2, 3, 4, 5, 6, 7], |store, rank| {
-        synchronize(store, format!("from {rank}").as_bytes(), rank, 8, "data", SOON).unwrap()
+        synchronize(store, format!("from {rank}").as_bytes(), rank, 8, "data", CALL_TIMEOUT).unwrap()
     });
     let all: Vec<_> = (0..8).map(|rank| format!("from {rank}").into_bytes()).collect();
     assert_eq!(got, vec![all; 8]);
@@ -83,7 +83,7 @@ fn rank_0_leaves_last_and_the_keys_are_torchs() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     ranks_at(&server, &[0, 1, 2], |store, rank| {
         store.set(&format!("k{rank}"), &[rank as u8]).unwrap();
-        assert_eq!(get_all(store, rank, "k", 3, SOON).unwrap(), [[0], [1], [2]]);
+        assert_eq!(get_all(store, rank, "k", 3, CALL_TIMEOUT).unwrap(), [[0], [1], [2]]);
         if rank == 0 {
             assert_eq!(store.get("k/finished/num_members").unwrap(), b"3");
         }
@@ -103,7 +103,7 @@ fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
     }
     local_ranks(&[0], |store, rank| {
         let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 1, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 1, 2"), "{error}");
     });
 }
 
@@ -121,7 +121,7 @@ fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
     local_ranks(&[7], |store, rank| {
         set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
         let error = fails_within(SHORT, TOGETHER, || synchronize(store, b"x", rank, MANY, "k", SHORT));
-        assert!(error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"), "{error}");
+        assert!(error.to_string().contains("19993 of 20000 ranks arrived, missing: 0, 299, 300,"), "{error}");
         assert_eq!(missing::<()>(Err(error)), absent);
     });
 }
@@ -163,7 +163,7 @@ fn a_barrier_lets_all_through_once_the_last_has_come() {
         come.fetch_add(1, SeqCst);
         // With and without a rank; torch knows both.
         let rank = (rank % 2 == 0).then_some(rank);
-        barrier(store, &Barrier::new("b", 5).timeout(SOON).rank(rank)).unwrap();
+        barrier(store, &Barrier::new("b", 5).timeout(CALL_TIMEOUT).rank(rank)).unwrap();
         assert_eq!(come.load(SeqCst), 5);
     });
 }
@@ -186,7 +186,7 @@ fn who_is_missing_is_known_at_once() {
     local_ranks(&[1], |store, rank| {
         let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
         let error = fails_in_time(SHORT, || barrier(store, &at));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 0, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 0, 2"), "{error}");
     });
 }
 

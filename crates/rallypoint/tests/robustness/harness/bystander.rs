@@ -21,7 +21,7 @@ pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
     let value = start.elapsed().as_nanos().to_le_bytes();
     let key = b"/health";
     client.try_send(&super::message(Request::Set { key, value: value[..].into() }))?;
-    let reply = client.try_ask(Request::Get { key })?;
+    let reply = client.try_request(Request::Get { key })?;
     let took = start.elapsed();
     match reply {
         Reply::Value(got) if *got == value => Ok(took),

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::Guarded;
+use rallypoint_testkit::ChildGuard;
 
 use super::{Client, MIB, Process, eventually, probe};
 
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
-    child: Guarded,
+    child: ChildGuard,
     address: SocketAddr,
     /// Where it answers health checks, if it does.
     health: Option<SocketAddr>,
@@ -82,7 +82,7 @@ impl Server {
         let log = folder.path().join("log");
         command.env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&log).expect("the log file"));
-        let mut child = Guarded::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         let mut stdout = BufReader::new(stdout);

@@ -1,35 +1,35 @@
-//! Answers that are lost: what may be repeated is repeated, what may not is sent once.
+//! Tests of lost replies: the client repeats a request only if the operation is repeatable.
 
 use std::time::Duration;
 
 use rallypoint_core::client::{Awaited, Failure, Oversized, ready};
 use rallypoint_core::wire::{Op, Request};
 
-use crate::operations::{all, connected, waiting};
-use crate::server::{Act, Model};
+use crate::operations::{all_operations, connected, waiting_operations};
+use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_lost_answer_makes_one_more_request_or_none() {
-    for act in [Act::Close, Act::Refuse, Act::Cut(1)] {
-        for operation in all() {
+fn a_request_with_a_lost_reply_is_repeated_once_or_never() {
+    for behavior in [Behavior::Close, Behavior::Refuse, Behavior::Truncate(1)] {
+        for operation in all_operations() {
             let (net, client) = connected(Model::ours("a"));
             let before = net.model(|model| model.count(operation.op));
-            net.model(|model| model.trap(operation.op, act.clone()));
+            net.model(|model| model.on_next(operation.op, behavior.clone()));
             let result = operation.run(&client, TIMEOUT);
             let sent = net.model(|model| model.count(operation.op)) - before;
             match (operation.is_repeatable, &result) {
                 (false, Err(Failure::Indeterminate(_))) => assert_eq!(sent, 1, "{:?}", operation.op),
-                // The key is gone, and which of the two requests deleted it is unknown.
+                // The key is deleted, and it is unknown which of the two requests deleted it.
                 (true, Err(Failure::Indeterminate(_))) => assert_eq!(operation.op, Op::DeleteKey),
-                // Nothing is lost of an answer of one byte.
-                (_, Ok(())) if matches!(act, Act::Cut(1)) => {}
+                // A reply of one byte is complete.
+                (_, Ok(())) if matches!(behavior, Behavior::Truncate(1)) => {}
                 // CHECK, GET and PING are also part of the handshake.
                 (true, Ok(())) => {
                     assert!(sent == 2 || [Op::Check, Op::Get, Op::Ping].contains(&operation.op));
                 }
-                other => panic!("{:?} {act:?}: {other:?}", operation.op),
+                other => panic!("{:?} {behavior:?}: {other:?}", operation.op),
             }
         }
     }
@@ -37,21 +37,21 @@ fn a_lost_answer_makes_one_more_request_or_none() {
 
 #[test]
 fn a_request_that_was_never_sent_is_not_indeterminate() {
-    for operation in all() {
+    for operation in all_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.change(|world| world.kill());
-        net.pass(Duration::from_secs(1));
+        net.change(|state| state.kill());
+        net.advance_clock(Duration::from_secs(1));
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
         assert!(matches!(failure, Failure::Unreachable(_)), "{:?}: {failure:?}", operation.op);
     }
 }
 
 #[test]
-fn a_wait_on_a_server_that_is_killed_fails_at_once() {
-    for operation in waiting() {
-        for model in [Model::ours("a"), Model::torchs()] {
+fn a_wait_fails_within_50_ms_after_its_server_is_killed() {
+    for operation in waiting_operations() {
+        for model in [Model::ours("a"), Model::torch()] {
             let (net, client) = connected(model);
-            net.after(Duration::from_secs(1), |world| world.kill());
+            net.after(Duration::from_secs(1), |state| state.kill());
             let start = net.now();
             let failure = operation.run(&client, Duration::from_secs(300)).unwrap_err();
             assert!(net.now() - start < Duration::from_millis(1_050), "{:?}", operation.op);
@@ -60,7 +60,7 @@ fn a_wait_on_a_server_that_is_killed_fails_at_once() {
                     assert_ne!(operation.op, Op::Barrier);
                     assert!(reason.contains("closed the connection; then connection refused"), "{reason}");
                 }
-                // Whether the arrival was counted is unknown.
+                // It is unknown whether the server counted the arrival.
                 Failure::Indeterminate(_) => assert_eq!(operation.op, Op::Barrier),
                 other => panic!("{:?}: {other:?}", operation.op),
             }
@@ -69,11 +69,11 @@ fn a_wait_on_a_server_that_is_killed_fails_at_once() {
 }
 
 #[test]
-fn a_wait_whose_connection_is_closed_goes_on_over_another() {
-    for operation in waiting().into_iter().filter(|operation| operation.op != Op::Barrier) {
+fn a_wait_continues_over_a_new_connection() {
+    for operation in waiting_operations().into_iter().filter(|operation| operation.op != Op::Barrier) {
         let (net, client) = connected(Model::ours("a"));
         for seconds in [2, 4, 6, 8] {
-            net.after(Duration::from_secs(seconds), |world| world.close_all());
+            net.after(Duration::from_secs(seconds), |state| state.close_all());
         }
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
         assert!(
@@ -85,12 +85,12 @@ fn a_wait_whose_connection_is_closed_goes_on_over_another() {
 }
 
 #[test]
-fn later_calls_try_again_until_their_time_is_up_and_find_a_server_that_comes_back() {
-    let (net, client) = connected(Model::torchs());
-    net.change(|world| world.kill());
-    net.pass(Duration::from_secs(1));
-    net.after(Duration::from_secs(5), |world| {
-        world.restart(Model::torchs().with("/there", "again"));
+fn later_calls_retry_until_their_timeout_and_find_a_server_that_is_started_again() {
+    let (net, client) = connected(Model::torch());
+    net.change(|state| state.kill());
+    net.advance_clock(Duration::from_secs(1));
+    net.after(Duration::from_secs(5), |state| {
+        state.restart(Model::torch().with("/present", "again"));
     });
     let start = net.now();
     let failure = ready(client.ping(&net.deadline(Duration::from_secs(3)))).unwrap_err();
@@ -101,27 +101,30 @@ fn later_calls_try_again_until_their_time_is_up_and_find_a_server_that_comes_bac
 }
 
 #[test]
-fn a_request_on_which_the_server_closes_each_time_is_refused_before_the_time_is_up() {
+fn a_request_on_which_the_server_always_closes_the_connection_is_refused_within_1_s() {
     let (net, client) = connected(Model::ours("a"));
-    net.model(|model| model.always.push((Op::NumKeys, Act::Refuse)));
+    net.model(|model| model.permanent_behaviors.push((Op::NumKeys, Behavior::Refuse)));
     let start = net.now();
-    let failure = ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap_err();
+    let failure = ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap_err();
     assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
     assert!(net.now() - start < Duration::from_secs(1));
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
 }
 
 #[test]
-fn an_addition_to_something_else_than_a_number_is_explained() {
-    let (net, client) = connected(Model::torchs());
-    let failure = ready(client.add(b"/there", 1, &net.deadline(TIMEOUT))).unwrap_err();
-    assert!(matches!(&failure, Failure::NotANumber { delta: 1, held } if **held == *b"value"), "{failure:?}");
+fn a_failed_add_reports_the_value_that_is_not_a_number() {
+    let (net, client) = connected(Model::torch());
+    let failure = ready(client.add(b"/present", 1, &net.deadline(TIMEOUT))).unwrap_err();
+    assert!(
+        matches!(&failure, Failure::NotANumber { delta: 1, value } if **value == *b"value"),
+        "{failure:?}"
+    );
 }
 
 #[test]
-fn an_append_that_the_server_refuses_is_explained() {
+fn a_refused_append_reports_the_limit() {
     let (net, client) = connected(Model::ours("a"));
     let failure = ready(client.append(b"/list", &[0; 100], &net.deadline(TIMEOUT))).unwrap_err();
-    let what = Oversized::Append { held: 1 };
+    let what = Oversized::Append { current_len: 1 };
     assert_eq!(failure, Failure::TooLarge { what, len: 100, limit: 100 });
 }

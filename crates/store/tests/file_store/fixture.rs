@@ -1,4 +1,4 @@
-//! What the tests stand on: a folder that goes away, files made of raw records, locks held, time and processor time.
+//! Fixtures of the tests: a temporary file with raw records, locks, and assertions on time and processor time.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -10,24 +10,24 @@ use rallypoint_testkit::fails_in_time;
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Long enough for anything that should happen at once.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// The timeout of calls that should return immediately. Only a failure takes this long.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A folder with room for one store's file.
-pub(crate) struct Bed {
+/// The file of one store in a temporary directory.
+pub(crate) struct TestFile {
     folder: tempfile::TempDir,
 }
 
-impl Bed {
-    pub(crate) fn new() -> Bed {
-        Bed { folder: tempfile::tempdir().unwrap() }
+impl TestFile {
+    pub(crate) fn new() -> TestFile {
+        TestFile { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A folder where the file is there already.
-    pub(crate) fn with(bytes: &[u8]) -> Bed {
-        let bed = Bed::new();
-        std::fs::write(bed.path(), bytes).unwrap();
-        bed
+    /// Creates the file with this content.
+    pub(crate) fn with(bytes: &[u8]) -> TestFile {
+        let file = TestFile::new();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -35,7 +35,7 @@ impl Bed {
     }
 
     pub(crate) fn options(&self) -> FileStoreOptions {
-        FileStoreOptions::new(self.path()).timeout(SOON)
+        FileStoreOptions::new(self.path()).timeout(CALL_TIMEOUT)
     }
 
     pub(crate) fn open(&self) -> FileStore {
@@ -46,19 +46,19 @@ impl Bed {
         std::fs::read(self.path()).unwrap()
     }
 
-    /// All records of the file, which must be whole.
+    /// Returns all records of the file. Panics if one of them is torn.
     pub(crate) fn records(&self) -> Vec<(String, String)> {
         let bytes = self.bytes();
         let mut rest = &bytes[..];
         let mut records = Vec::new();
         while !rest.is_empty() {
-            records.push((text(&mut rest), text(&mut rest)));
+            records.push((read_field(&mut rest), read_field(&mut rest)));
         }
         records
     }
 }
 
-fn text(rest: &mut &[u8]) -> String {
+fn read_field(rest: &mut &[u8]) -> String {
     let (len, tail) = rest.split_at(4);
     let len = u32::from_le_bytes(len.try_into().unwrap()) as usize;
     let (text, tail) = tail.split_at(len);
@@ -66,58 +66,58 @@ fn text(rest: &mut &[u8]) -> String {
     String::from_utf8(text.to_vec()).unwrap()
 }
 
-/// One record, with the key as the file has it.
+/// Encodes one record. The key is in its form in the file.
 pub(crate) fn record(key: &str, value: &str) -> Vec<u8> {
     let len = |text: &str| (text.len() as u32).to_le_bytes();
     [&len(key)[..], key.as_bytes(), &len(value), value.as_bytes()].concat()
 }
 
-/// Puts bytes at the end of the file, asking nobody.
-pub(crate) fn push(path: &Path, bytes: &[u8]) {
+/// Appends bytes to the file without locking it.
+pub(crate) fn append_bytes(path: &Path, bytes: &[u8]) {
     use std::io::Write;
     File::options().append(true).open(path).unwrap().write_all(bytes).unwrap();
 }
 
-/// Holds the file's lock, as another process would, until dropped.
-pub(crate) struct Held(File);
+/// A lock on the file, as another process would hold it. Dropping the value releases the lock.
+pub(crate) struct LockHolder(File);
 
-impl Held {
-    pub(crate) fn exclusive(path: &Path) -> Held {
+impl LockHolder {
+    pub(crate) fn exclusive(path: &Path) -> LockHolder {
         let file = File::open(path).unwrap();
         flock(&file, FlockOperation::LockExclusive).unwrap();
-        Held(file)
+        LockHolder(file)
     }
 
-    pub(crate) fn shared(path: &Path) -> Held {
+    pub(crate) fn shared(path: &Path) -> LockHolder {
         let file = File::open(path).unwrap();
         flock(&file, FlockOperation::LockShared).unwrap();
-        Held(file)
+        LockHolder(file)
     }
 }
 
-impl Drop for Held {
+impl Drop for LockHolder {
     fn drop(&mut self) {
         flock(&self.0, FlockOperation::Unlock).unwrap();
     }
 }
 
-/// The error of a call that takes its timeout, and sleeps meanwhile.
+/// Runs a call that must fail at its timeout and sleep until then. Returns the error.
 #[track_caller]
 pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
     times_out_within(timeout, 0.25, call)
 }
 
-/// Like [`times_out_after`], where the call computes for at most this share of its timeout.
+/// Like [`times_out_after`], but the call may use a processor for the share `max_busy` of its timeout.
 #[track_caller]
 pub(crate) fn times_out_within<T: Debug>(
     timeout: Duration,
-    most_busy: f64,
+    max_busy: f64,
     call: impl FnOnce() -> Result<T>,
 ) -> StoreError {
     let before = thread_time();
     let error = fails_in_time(timeout, call);
     let busy = (thread_time() - before).as_secs_f64() / timeout.as_secs_f64();
-    assert!(busy < most_busy, "busy for {:.1} % of {timeout:?}: {error}", busy * 100.0);
+    assert!(busy < max_busy, "busy for {:.1} % of {timeout:?}: {error}", busy * 100.0);
     error
 }
 
