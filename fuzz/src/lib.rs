@@ -233,7 +233,7 @@ pub fn state(data: &[u8]) {
         if let Ok(state) = pickle::decode(data, &limits) {
             pickle::encode(&state, &Limits::default()).expect("what is written reads the same");
             assert!(
-                state.members().len() <= 4 * limits.state_nodes,
+                state.all_nodes().len() <= 4 * limits.state_nodes,
                 "no more nodes than the limit, in any of the lists"
             );
         }

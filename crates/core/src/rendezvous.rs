@@ -34,13 +34,13 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use decide::{Goal, ROLLBACK};
+pub use decide::{Goal, WITHDRAW_GRACE};
 pub use member::{CALL_TIMEOUT, Member};
-pub use membership::{Joined, LossCause, Lost, Membership};
+pub use membership::{JoinedRound, LossCause, Lost, Membership};
 pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 pub use outage::Outage;
 pub use pickle::StateError;
-pub use pursuit::{POLL, Pursuit};
+pub use pursuit::{POLL_INTERVAL, Pursuit};
 pub use reason::Reason;
 pub use settings::Settings;
 pub use state::{Extra, NodeDesc, State};

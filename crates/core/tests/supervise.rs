@@ -72,14 +72,14 @@ fn seen() -> impl Strategy<Value = Chance> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (place.clone(), place, flags, 0..3u64).prop_map(move |(second, third, flags, finished)| {
         let (is_closed, have_left, is_answered, is_dropped) = flags;
-        let cause = if have_left { LossCause::Left } else { LossCause::Silent(Duration::from_secs(15)) };
+        let cause = if have_left { LossCause::Left } else { LossCause::NoHeartbeat(Duration::from_secs(15)) };
         let at = |place| [(1, second), (2, third)].into_iter().filter(move |(_, is)| *is == place);
         let nodes = |place| at(place).map(|(number, _)| node(number)).collect::<Vec<_>>();
         let lost = nodes(2);
         let seen = Membership {
             round: Some(0),
             members: [node(0)].into_iter().chain(nodes(0)).collect(),
-            returned: nodes(1),
+            rejoining: nodes(1),
             waiting: nodes(1),
             is_round_over: !nodes(1).is_empty(),
             lost: (!lost.is_empty()).then_some(Lost { nodes: lost, cause }),

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{POLL, ROLLBACK, State};
+use rallypoint_core::rendezvous::{POLL_INTERVAL, State, WITHDRAW_GRACE};
 
 use crate::check::{Violation, Writer, hold};
 use crate::node::{Node, Stage};
@@ -161,7 +161,7 @@ impl World {
         }
         let clocks = &known.life.clocks;
         let took = clocks.mono(self.now).since(clocks.mono(known.joining));
-        let most = self.config.join_timeout + ROLLBACK + Duration::from_secs(1);
+        let most = self.config.join_timeout + WITHDRAW_GRACE + Duration::from_secs(1);
         if !known.was_spare && self.well_since(known) <= known.joining {
             hold!(self.now, "R13", took <= most, "{} gave up after {took:?}, most is {most:?}", known.me);
             hold!(self.now, "R13", cleanly, "{} gave up without having taken back what it said", known.me);
@@ -211,7 +211,7 @@ impl World {
         if state.has(&me) && !state.closed {
             let checks = &self.jobs[job].checks;
             let silent = checks.changed.get(&me).map_or(died, |changed| died.max(*changed));
-            let most = self.allow(checks.silence() + 2 * POLL, 24);
+            let most = self.allow(checks.silence() + 2 * POLL_INTERVAL, 24);
             let witness = self
                 .nodes
                 .iter()
@@ -228,7 +228,7 @@ impl World {
     }
 
     pub(crate) fn plan_look_for_waiting(&mut self, job: usize, since: Duration) {
-        let after = self.allow(2 * POLL, 8);
+        let after = self.allow(2 * POLL_INTERVAL, 8);
         self.plan(after, Event::LookForWaiting { job, since });
     }
 
@@ -248,7 +248,7 @@ impl World {
 
     /// A membership is up to one poll old, and a node that left has 1.2 s to come back.
     pub(crate) fn plan_look_for_lost(&mut self, job: usize, since: Duration) {
-        let after = self.allow(4 * POLL, 12);
+        let after = self.allow(4 * POLL_INTERVAL, 12);
         self.plan(after, Event::LookForLost { job, since });
     }
 

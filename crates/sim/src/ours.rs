@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{
-    Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, ROLLBACK,
-    Reason, Settings, Signal, State, keys,
+    Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, Reason,
+    Settings, Signal, State, WITHDRAW_GRACE, keys,
 };
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports, Supervisor};
 
@@ -48,8 +48,8 @@ impl Ours {
         self.execute(life, operation, now)
     }
 
-    fn announced(&self, round: u64) -> Name {
-        keys::announced(&self.member.settings.run_id, round).into()
+    fn announcements_key(&self, round: u64) -> Name {
+        keys::announcements(&self.member.settings.run_id, round).into()
     }
 
     /// Hands an outcome to the pursuit under way, and executes what comes next.
@@ -78,19 +78,23 @@ impl Ours {
         let request = match operation {
             Operation::Read => Request::Read { key: self.key.clone() },
             Operation::Announce { round } => {
-                Request::Announce { key: self.announced(round), node: self.member.me.clone() }
+                Request::Announce { key: self.announcements_key(round), node: self.member.me.clone() }
             }
-            Operation::ReadAnnounced { round } => Request::ReadAnnounced { key: self.announced(round) },
-            Operation::Retract { round, nodes } => Request::Retract { key: self.announced(round), nodes },
+            Operation::ReadAnnounced { round } => {
+                Request::ReadAnnounced { key: self.announcements_key(round) }
+            }
+            Operation::Retract { round, nodes } => {
+                Request::Retract { key: self.announcements_key(round), nodes }
+            }
             Operation::Write { token, state, signals } => {
                 self.signals = signals;
                 Request::Write { key: self.key.clone(), token, state }
             }
             // The simulated store comes back where it was.
             Operation::Host => return self.handle(life, Outcome::Done, 0, now),
-            Operation::Pause { most, wake } => {
+            Operation::Pause { timeout, wake } => {
                 life.pausing = wake;
-                return (Want::Sleep(most), None);
+                return (Want::Sleep(timeout), None);
             }
             Operation::End(end) => return self.ended(life, end, now),
         };
@@ -115,12 +119,13 @@ impl Ours {
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
             // A node that leaves and can't say so in time is gone all the same; the others will notice.
             (End::Failed(reason), Stage::Joining) if reason.is_join_timeout() => {
-                let cleanly = life.clocks.mono(now).since(deadline) <= ROLLBACK;
+                let cleanly = life.clocks.mono(now).since(deadline) <= WITHDRAW_GRACE;
                 Some(Report::TimedOut { cleanly })
             }
-            (End::Error | End::Outage(_) | End::Failed(Reason::TooLong), Stage::Joining | Stage::Exiting) => {
-                Some(Report::TimedOut { cleanly: false })
-            }
+            (
+                End::Error | End::Outage(_) | End::Failed(Reason::OperationTimeout),
+                Stage::Joining | Stage::Exiting,
+            ) => Some(Report::TimedOut { cleanly: false }),
             _ => None,
         };
         life.stage = Stage::Gone;
@@ -160,7 +165,7 @@ impl Ours {
         // What the winner wrote may be the round that it wants to be in.
         wanted.round.clone_from(&self.member.round);
         wanted.joined.clone_from(&self.member.joined);
-        wanted.is_ahead = self.member.is_ahead;
+        wanted.is_state_lost = self.member.is_state_lost;
         wanted.outage = self.member.outage.clone();
         // In that round it has no announcement any more. What it wants next it may announce.
         let has_joined = self.member.joined.is_some();
@@ -176,7 +181,7 @@ impl Ours {
         let mono = life.clocks.mono(now);
         self.member.observe(cell.state.as_ref(), mono);
         let state = self.member.current(cell.state.as_ref());
-        if !self.member.until_duty(mono).is_zero() {
+        if !self.member.until_keep_alive(mono).is_zero() {
             return self.look(life, &state, now).unwrap_or_else(idle);
         }
         let (pursuit, _) = Pursuit::start(Goal::KeepAlive, &mut self.member, mono);
@@ -216,8 +221,8 @@ impl Behavior for Ours {
             Reply::Done => Outcome::Done,
             Reply::Written { won: true, cell } => {
                 let over = |signal: &Signal| match signal {
-                    Signal::Over(phase) => Some(*phase),
-                    Signal::Wanted { .. } => None,
+                    Signal::PhaseOver(phase) => Some(*phase),
+                    Signal::NextRoundWanted { .. } => None,
                 };
                 life.ended = self.signals.iter().find_map(over);
                 Outcome::Written { won: true, cell }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rallypoint_core::rendezvous::{
-    Cell, Extra, MonoTime, NodeDesc, ROLLBACK, Settings, State, WallTime, keys,
+    Cell, Extra, MonoTime, NodeDesc, Settings, State, WITHDRAW_GRACE, WallTime, keys,
 };
 
 use crate::network::{Name, Reply, Request};
@@ -151,7 +151,7 @@ impl Torch {
         let Settings { min_nodes, max_nodes, .. } = self.settings;
         let spare = state.redundancy_list.contains(&self.me);
         let waiting = state.wait_list.contains(&self.me);
-        let may_undo = mono.since(self.deadline) <= ROLLBACK;
+        let may_undo = mono.since(self.deadline) <= WITHDRAW_GRACE;
         let stay = if due { Action::KeepAlive } else { Action::Sync };
         if state.closed {
             Action::Closed

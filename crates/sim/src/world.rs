@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use rallypoint_core::rendezvous::{Phase, ROLLBACK, Settings, State, keys};
+use rallypoint_core::rendezvous::{Phase, Settings, State, WITHDRAW_GRACE, keys};
 
 use crate::check::{Checks, Violation, Writer};
 use crate::config::{Config, Summary};
@@ -322,7 +322,7 @@ impl World {
         let (number, sent) = (self.numbered, self.now);
         if self.nodes[node].note(&want, number, sent) {
             // By the slowest clock.
-            let most = (self.config.join_timeout + ROLLBACK + Duration::from_secs(1)).mul_f64(1.011);
+            let most = (self.config.join_timeout + WITHDRAW_GRACE + Duration::from_secs(1)).mul_f64(1.011);
             self.plan(most, Event::LookForJoined { node, since: sent });
         }
         match want {

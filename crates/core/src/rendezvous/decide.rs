@@ -107,7 +107,7 @@ impl View<'_> {
 }
 
 /// How long a node may take to withdraw after its time to join is up.
-pub const ROLLBACK: Duration = Duration::from_secs(5);
+pub const WITHDRAW_GRACE: Duration = Duration::from_secs(5);
 
 /// What to do next. `state` is the shared state without the dead (see [`State::without`]).
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
@@ -119,7 +119,7 @@ pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, R
         Goal::Close => close(state),
     };
     match decided {
-        (Decision::Write(_), _) if view.is_late() => (Decision::Fail, Reason::TooLong),
+        (Decision::Write(_), _) if view.is_late() => (Decision::Fail, Reason::OperationTimeout),
         decided => decided,
     }
 }
@@ -150,22 +150,22 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
             // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
             None => settings.min_nodes.max(state.largest_world(settings.max_nodes)),
         };
-        let (round, of) = (state.round, state.world_size().max(least));
-        return match of == have {
-            true => (Decision::Finish, Reason::InRound { round, world_size: have }),
+        let (round, world_size) = (state.round, state.world_size().max(least));
+        return match world_size == have {
+            true => (Decision::Finish, Reason::InRound { round, world_size }),
             // Others have returned from this round with a larger world. It can't be entered any more.
-            false => (Decision::Write(Change::Withdraw), Reason::RoundBroken { round, of, have }),
+            false => (Decision::Write(Change::Withdraw), Reason::RoundBroken { round, world_size, have }),
         };
     }
     if view.is_late() && !spare {
-        let here = state.participants.keys().cloned().collect();
+        let participants = state.participants.keys().cloned().collect();
         let waited = view.now.since(view.since);
         let reason = match state.complete {
-            true => Reason::NoNextRound { here, round: state.round, waited },
-            false => Reason::JoinTimeout { here, need: settings.min_nodes, waited },
+            true => Reason::NoNextRound { participants, round: state.round, waited },
+            false => Reason::JoinTimeout { participants, need: settings.min_nodes, waited },
         };
         let listed = state.has(me) || view.member.may_be_let_in(state);
-        let withdraw = listed && view.now.since(view.deadline) <= ROLLBACK;
+        let withdraw = listed && view.now.since(view.deadline) <= WITHDRAW_GRACE;
         return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
     if state.complete {
@@ -195,7 +195,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     let (limit, setting) = settings.last_call(state);
     match limit.checked_sub(called) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
-        Some(left) => stay(view, Reason::LastCall { have, most: settings.max_nodes, left, setting }),
+        Some(left) => stay(view, Reason::LastCall { have, max_nodes: settings.max_nodes, left, setting }),
     }
 }
 
@@ -204,8 +204,8 @@ fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let Member { me, settings, .. } = view.member;
     let mine = Terms::new(me, settings);
     match state.terms() {
-        Some(theirs) if state.has_others(me) && !mine.agrees_with(&theirs) => {
-            Some(Reason::OtherTerms { mine: mine.into(), theirs: theirs.into() })
+        Some(theirs) if state.has_other_nodes(me) && !mine.agrees_with(&theirs) => {
+            Some(Reason::TermsConflict { mine: mine.into(), theirs: theirs.into() })
         }
         // A torch node, which publishes no terms, completed the round with fewer nodes than this node needs.
         _ if state.complete && state.participants.contains_key(me) => {

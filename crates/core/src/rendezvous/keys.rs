@@ -12,7 +12,7 @@ pub fn state(run_id: &str) -> String {
 ///
 /// It doesn't begin as torch's keys do: what lies under those must be a state. Behind the id come only names without a
 /// slash, so that the id is what is left when they are taken off the end.
-pub fn announced(run_id: &str, round: u64) -> String {
+pub fn announcements(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/announced/{round}")
 }
 
@@ -23,7 +23,7 @@ pub fn phase_over(run_id: &str, phase: Phase) -> String {
 }
 
 /// The key that appears when somebody wants to be in the round after this one.
-pub fn wanted(run_id: &str, round: u64) -> String {
+pub fn next_round_wanted(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
 }
 
@@ -80,7 +80,8 @@ mod tests {
     fn names(run_id: &str) -> BTreeSet<String> {
         let phases = [false, true].map(|complete| (0..30).map(move |round| Phase { round, complete }));
         let over = phases.into_iter().flatten().map(|phase| phase_over(run_id, phase));
-        let of_rounds = (0..30).flat_map(|round| [announced(run_id, round), wanted(run_id, round)]);
+        let of_rounds =
+            (0..30).flat_map(|round| [announcements(run_id, round), next_round_wanted(run_id, round)]);
         over.chain(of_rounds).chain([state(run_id)]).collect()
     }
 
@@ -106,7 +107,7 @@ mod tests {
                 assert!(round_of(run_id, &key).is_some(), "{key}");
             }
             assert_eq!(round_of(run_id, &state(run_id)), None);
-            assert_eq!(round_of(run_id, &announced(run_id, 7)), Some(7));
+            assert_eq!(round_of(run_id, &announcements(run_id, 7)), Some(7));
             assert_eq!(round_of(run_id, &format!("{}/k/8", round_prefix(run_id, 12))), Some(12));
         }
         let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);

@@ -21,7 +21,7 @@ impl State {
     }
 
     /// All nodes in it, each once.
-    pub fn members(&self) -> BTreeSet<&NodeDesc> {
+    pub fn all_nodes(&self) -> BTreeSet<&NodeDesc> {
         self.lists().chain(self.last_heartbeats.keys()).collect()
     }
 

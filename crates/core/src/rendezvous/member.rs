@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::membership::Joined;
+use super::membership::JoinedRound;
 use super::outage::Outage;
 use super::settings::Settings;
 use super::state::{NodeDesc, State};
@@ -25,19 +25,19 @@ pub struct Member {
     /// What it has seen of all nodes, itself included.
     pub watch: Watch,
     /// How long the last write took that was won. By the time of the answer, the heartbeat in it was as old.
-    pub write_took: Duration,
+    pub write_latency: Duration,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
     /// The outage of the store, if there is one.
     pub outage: Outage,
     /// The last round of which no node needs the keys any more, until they are removed.
-    pub stale: Option<u64>,
+    pub stale_round: Option<u64>,
     /// The complete round that this node is in, as it was last seen.
     pub round: Option<Arc<State>>,
     /// The round that this node has joined and not left since, as it was then.
-    pub joined: Option<Arc<Joined>>,
+    pub joined: Option<Arc<JoinedRound>>,
     /// Whether the state seen last is older than `round`: the store has lost the round.
-    pub is_ahead: bool,
+    pub is_state_lost: bool,
 }
 
 impl Member {
@@ -47,13 +47,13 @@ impl Member {
             me,
             settings,
             watch: Watch::default(),
-            write_took: Duration::ZERO,
+            write_latency: Duration::ZERO,
             announcement: None,
             outage: Outage::default(),
-            stale: None,
+            stale_round: None,
             round: None,
             joined: None,
-            is_ahead: false,
+            is_state_lost: false,
         }
     }
 
@@ -75,7 +75,7 @@ impl Member {
         }
         let Some(round) = &self.round else { return };
         let fresh = State::default();
-        self.is_ahead = state.map_or(&fresh, |state| &**state).is_behind(round);
+        self.is_state_lost = state.map_or(&fresh, |state| &**state).is_behind(round);
         if let Some(state) = state
             && state.complete
             && state.round == round.round
@@ -88,7 +88,7 @@ impl Member {
     /// Returns the state that counts after `state` was observed: if the store has lost the round of this node, that is the
     /// round, which this node restores.
     pub fn current(&self, state: Option<&Arc<State>>) -> Arc<State> {
-        let round = self.round.as_ref().filter(|_| self.is_ahead);
+        let round = self.round.as_ref().filter(|_| self.is_state_lost);
         round.or(state).cloned().unwrap_or_default()
     }
 
@@ -100,13 +100,13 @@ impl Member {
     /// How long until a heartbeat of this node is due, as of the last look: its heartbeat must not stand still. It does not
     /// matter which node has written it; the node that let this one in has, too.
     pub(super) fn until_heartbeat(&self) -> Duration {
-        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me) + self.write_took)
+        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me) + self.write_latency)
     }
 
     /// How long until a pursuit of [`super::Goal::KeepAlive`] has something to write: a heartbeat is due, another node
     /// counts as dead, or the store has lost the round.
-    pub fn until_duty(&self, now: MonoTime) -> Duration {
-        if self.is_ahead {
+    pub fn until_keep_alive(&self, now: MonoTime) -> Duration {
+        if self.is_state_lost {
             return Duration::ZERO;
         }
         let death = self.watch.until_next_death(self.settings.keep_alive_limit(), &self.me);

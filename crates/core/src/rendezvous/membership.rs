@@ -9,7 +9,7 @@ use super::state::{NodeDesc, State};
 
 /// The round that a node has joined, as it was when the node joined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinedRound {
     /// The number of the round.
     pub round: u64,
     /// Its nodes in the order of their ranks.
@@ -18,17 +18,17 @@ pub struct Joined {
     leavers: i64,
 }
 
-impl Joined {
+impl JoinedRound {
     /// The round that `state` shows.
-    pub(super) fn of(state: &State) -> Joined {
+    pub(super) fn of(state: &State) -> JoinedRound {
         let nodes = state.participants.keys().cloned().collect();
-        Joined { round: state.round, nodes, leavers: state.leavers() }
+        JoinedRound { round: state.round, nodes, leavers: state.leavers() }
     }
 }
 
 /// The membership of a rendezvous at one moment, as one node sees it.
 ///
-/// `members`, `returned` and `lost` together are the nodes that the round of this node was completed with.
+/// `members`, `rejoining` and `lost` together are the nodes that the round of this node was completed with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Membership {
     /// The round that this node has joined; `None` if it is on its way into one.
@@ -36,7 +36,7 @@ pub struct Membership {
     /// The nodes that are still in that round, in the order of their ranks.
     pub members: Vec<NodeDesc>,
     /// The nodes that have left that round and wait for the next one or are in it.
-    pub returned: Vec<NodeDesc>,
+    pub rejoining: Vec<NodeDesc>,
     /// The nodes of that round that have left the rendezvous or died.
     pub lost: Option<Lost>,
     /// All nodes that wait for the next round.
@@ -69,18 +69,18 @@ pub enum LossCause {
     Left,
     /// No heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or a node of torch's that left, and may be
     /// about to come back.
-    Silent(Duration),
+    NoHeartbeat(Duration),
 }
 
 impl Member {
     /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
-    pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+    pub fn membership(&self, joined: Option<&JoinedRound>, state: &State) -> Membership {
         let nodes = joined.map_or(&[][..], |joined| &joined.nodes);
         let is_current = joined.is_some_and(|joined| joined.round == state.round);
         let is_in = |node: &&NodeDesc| is_current && state.participants.contains_key(*node);
         let members: Vec<_> = nodes.iter().filter(is_in).cloned().collect();
         let left = || nodes.iter().filter(|node| !is_in(node));
-        let returned: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
+        let rejoining: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
         let lost: Vec<_> = left().filter(|node| !state.has(node)).cloned().collect();
         let is_over = joined.is_some() && !state.closed && !is_current;
         let is_wanted = nodes.iter().any(|node| state.wait_list.contains(node));
@@ -91,12 +91,12 @@ impl Member {
             lost: joined.filter(|_| !lost.is_empty()).map(|joined| Lost {
                 nodes: lost,
                 cause: match state.leavers() == joined.leavers {
-                    true => LossCause::Silent(self.settings.keep_alive_limit()),
+                    true => LossCause::NoHeartbeat(self.settings.keep_alive_limit()),
                     false => LossCause::Left,
                 },
             }),
             members,
-            returned,
+            rejoining,
             waiting: state.wait_list.iter().cloned().collect(),
             spares: state.redundancy_list.iter().cloned().collect(),
             is_closed: state.closed,
@@ -109,7 +109,7 @@ impl Membership {
     /// How many nodes the round was completed with.
     pub fn world_size(&self) -> u64 {
         let lost = self.lost.as_ref().map_or(0, |lost| lost.nodes.len());
-        (self.members.len() + self.returned.len() + lost) as u64
+        (self.members.len() + self.rejoining.len() + lost) as u64
     }
 
     /// How many nodes wait for the next round, as torch's handler counts them. A node that was dropped counts itself, because
@@ -124,9 +124,9 @@ impl Membership {
     }
 
     /// Whether a node of the round is no longer in it.
-    pub fn is_gone(&self, node: &NodeDesc) -> bool {
+    pub fn has_left_round(&self, node: &NodeDesc) -> bool {
         let is_lost = self.lost.as_ref().is_some_and(|lost| lost.nodes.contains(node));
-        is_lost || self.returned.contains(node)
+        is_lost || self.rejoining.contains(node)
     }
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for Lost {
         write!(f, "{}: ", names(&self.nodes))?;
         match self.cause {
             LossCause::Left => f.write_str("left"),
-            LossCause::Silent(limit) => write!(
+            LossCause::NoHeartbeat(limit) => write!(
                 f,
                 "no heartbeat for {} s (keep_alive_interval × keep_alive_max_attempt)",
                 limit.as_secs_f64()

@@ -70,7 +70,7 @@ pub enum Operation {
     /// Wait: [`Outcome::Paused`].
     Pause {
         /// For how long at most.
-        most: Duration,
+        timeout: Duration,
         /// The phase whose end ends the pause.
         wake: Option<Phase>,
     },
@@ -134,9 +134,9 @@ pub enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Signal {
     /// A phase is over.
-    Over(Phase),
+    PhaseOver(Phase),
     /// A node wants to be in the round after this one, or a node of this one is lost.
-    Wanted {
+    NextRoundWanted {
         /// The round under way.
         round: u64,
     },

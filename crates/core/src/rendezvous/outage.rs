@@ -65,12 +65,12 @@ impl Outage {
     }
 
     /// Returns whether the outage has lasted long enough to take the host of the store for dead.
-    pub fn is_host_gone(&self, now: MonoTime) -> bool {
+    pub fn is_host_lost(&self, now: MonoTime) -> bool {
         self.lasted(now) >= HOST_GRACE
     }
 
     /// Records that a call succeeded. Returns how long the outage lasted, if it was long enough for a warning.
-    pub fn handle_answer(&mut self, now: MonoTime) -> Option<Notice> {
+    pub fn handle_success(&mut self, now: MonoTime) -> Option<Notice> {
         let lasted = self.lasted(now);
         let (fault, _) = self.failing.take()?;
         let was_reported = fault == Fault::Outage && self.next_warning > FIRST_WARNING_GRACE;
@@ -107,15 +107,15 @@ mod tests {
             .collect();
         assert_eq!(warned, [5, 10, 20, 40, 80, 160, 320]);
         assert_eq!(fail(&mut outage, Fault::Outage, 599, 600), Err(seconds(600)));
-        assert_eq!(outage.handle_answer(at(700)), Some(Notice::StoreAnswers { lasted: seconds(700) }));
+        assert_eq!(outage.handle_success(at(700)), Some(Notice::StoreAnswers { lasted: seconds(700) }));
     }
 
     #[test]
     fn an_answer_ends_an_outage_and_a_short_one_is_not_mentioned() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_answer(at(1)), None);
+        assert_eq!(outage.handle_success(at(1)), None);
         assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Ok(None));
-        assert_eq!(outage.handle_answer(at(4)), None);
+        assert_eq!(outage.handle_success(at(4)), None);
         assert_eq!(fail(&mut outage, Fault::Outage, 500, 504), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Outage, 504, 1100), Err(seconds(600)));
     }
@@ -128,6 +128,6 @@ mod tests {
         assert!(outage.lasted(at(5)).is_zero(), "the store has answered");
         assert_eq!(fail(&mut outage, Fault::Corrupt, 12, 13), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Corrupt, 13, 14), Err(seconds(10)));
-        assert_eq!(outage.handle_answer(at(15)), None);
+        assert_eq!(outage.handle_success(at(15)), None);
     }
 }

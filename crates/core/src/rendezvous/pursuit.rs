@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::apply::apply;
-use super::decide::{Change, Decision, Goal, ROLLBACK, View, decide};
+use super::decide::{Change, Decision, Goal, View, WITHDRAW_GRACE, decide};
 use super::member::Member;
-use super::membership::Joined;
+use super::membership::JoinedRound;
 use super::operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 use super::reason::Reason;
 use super::state::{NodeDesc, State};
@@ -52,7 +52,7 @@ enum Pending {
 }
 
 /// How often to look while waiting: as often as torch's nodes.
-pub const POLL: Duration = Duration::from_secs(1);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after the first lost compare-and-set. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
@@ -72,7 +72,7 @@ impl Pursuit {
     /// Starts towards `goal`. Returns the first operation, too. A node that wants to join leaves its last round first.
     pub fn start(goal: Goal, member: &mut Member, now: MonoTime) -> (Pursuit, Operation) {
         if goal != Goal::KeepAlive {
-            (member.round, member.is_ahead) = (None, false);
+            (member.round, member.is_state_lost) = (None, false);
         }
         if matches!(goal, Goal::Join | Goal::Leave) {
             member.joined = None;
@@ -127,7 +127,7 @@ impl Pursuit {
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
         match self.goal.waits() {
             true if self.is_spare(&member.me) => member.call_timeout(now),
-            true => (self.deadline.since(now) + ROLLBACK).min(member.call_timeout(now)),
+            true => (self.deadline.since(now) + WITHDRAW_GRACE).min(member.call_timeout(now)),
             false => self.goal.timeout(&member.settings),
         }
     }
@@ -153,7 +153,7 @@ impl Pursuit {
             _ => {}
         }
         let took = now.mono.since(began);
-        self.notices.extend(member.outage.handle_answer(now.mono));
+        self.notices.extend(member.outage.handle_success(now.mono));
         match (pending, outcome) {
             (Pending::Read, Outcome::Cell(cell)) => {
                 member.observe(cell.state.as_ref(), now.mono);
@@ -171,7 +171,7 @@ impl Pursuit {
                 if !won {
                     return self.handle_lost(member, change, took, now);
                 }
-                member.write_took = took.min(member.settings.keep_alive_interval / 2);
+                member.write_latency = took.min(member.settings.keep_alive_interval / 2);
                 self.handle_won(member, change, &before.and_then(|cell| cell.state).unwrap_or_default());
                 self.next(member, None, None, now)
             }
@@ -188,7 +188,7 @@ impl Pursuit {
         }
         let after = self.state().cloned().unwrap_or_default();
         if after.complete && !before.complete {
-            member.stale = after.round.checked_sub(2).or(member.stale);
+            member.stale_round = after.round.checked_sub(2).or(member.stale_round);
         }
         self.notices.extend(removed(&member.me, before, &after));
     }
@@ -251,7 +251,7 @@ impl Pursuit {
             }
             Decision::Finish => {
                 if self.goal == Goal::Join {
-                    member.joined = Some(Arc::new(Joined::of(&raw)));
+                    member.joined = Some(Arc::new(JoinedRound::of(&raw)));
                     (member.round, member.announcement) = (Some(Arc::clone(&raw)), None);
                 }
                 return Operation::End(End::Reached { state: raw, reason });
@@ -336,11 +336,11 @@ impl Pursuit {
         Operation::Write { token: cell.token.clone(), state, signals }
     }
 
-    fn pause(&mut self, most: Duration, phase: Option<Phase>) -> Operation {
+    fn pause(&mut self, timeout: Duration, phase: Option<Phase>) -> Operation {
         self.pending = Pending::Pause(phase);
         // An operation that waits for no other node has only collided with theirs.
-        let is_waiting = self.goal.waits() && most >= MIN_SIGNAL_WAIT;
-        Operation::Pause { most, wake: phase.filter(|_| is_waiting && self.woken != phase) }
+        let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT;
+        Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.woken != phase) }
     }
 
     /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
@@ -348,14 +348,14 @@ impl Pursuit {
     fn wait(&self, member: &Member, now: MonoTime) -> Duration {
         let call = match self.reason {
             Reason::LastCall { left, .. } => left,
-            _ => POLL,
+            _ => POLL_INTERVAL,
         };
         // A spare waits beyond it. It is up only *after* the deadline.
         let time = match now > self.deadline {
-            true => POLL,
+            true => POLL_INTERVAL,
             false => self.deadline.since(now) + Duration::from_millis(1),
         };
-        POLL.min(call).min(time).min(member.until_heartbeat()).max(SHORTEST_WAIT)
+        POLL_INTERVAL.min(call).min(time).min(member.until_heartbeat()).max(SHORTEST_WAIT)
     }
 
     /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
@@ -370,7 +370,7 @@ impl Pursuit {
             Ok(warning) => self.notices.extend(warning),
             Err(lasted) => return Operation::End(End::Outage(lasted)),
         }
-        if member.outage.is_host_gone(now) {
+        if member.outage.is_host_lost(now) {
             self.pending = Pending::Host;
             return Operation::Host;
         }
@@ -379,7 +379,7 @@ impl Pursuit {
 
     /// Whether a failure ends the pursuit, because no time is left for another attempt.
     fn is_over(&self, member: &Member, now: MonoTime) -> bool {
-        let grace = if self.goal.waits() { ROLLBACK } else { Duration::ZERO };
+        let grace = if self.goal.waits() { WITHDRAW_GRACE } else { Duration::ZERO };
         now >= self.deadline.after(grace) && !self.is_spare(&member.me)
     }
 }
@@ -389,16 +389,16 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     let (was, is) = (Phase::of(before), Phase::of(after));
     let mut signals = Vec::new();
     if let Some(phase) = was.filter(|_| was != is) {
-        signals.push(Signal::Over(phase));
+        signals.push(Signal::PhaseOver(phase));
         if is.is_none() {
-            signals.push(Signal::Wanted { round: phase.round });
+            signals.push(Signal::NextRoundWanted { round: phase.round });
         }
     }
     let waits = after.wait_list.contains(me) && !before.wait_list.contains(me);
     // The nodes that are left start over.
     let has_lost = || was == is && before.participants.keys().any(|node| node != me && !after.has(node));
     if after.complete && (waits || has_lost()) {
-        signals.push(Signal::Wanted { round: after.round });
+        signals.push(Signal::NextRoundWanted { round: after.round });
     }
     signals
 }

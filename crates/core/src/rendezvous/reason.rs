@@ -25,12 +25,12 @@ pub enum Reason {
         need: u64,
     },
     /// Enough nodes are here; more may come until the last call is over.
-    #[error("{have} of at most {most} nodes are here, last call for {:.0} s more", left.as_secs_f64().ceil())]
+    #[error("{have} of at most {max_nodes} nodes are here, last call for {:.0} s more", left.as_secs_f64().ceil())]
     LastCall {
         /// How many are here.
         have: u64,
         /// How many may be.
-        most: u64,
+        max_nodes: u64,
         /// How long it has to go.
         left: Duration,
         /// The setting that says how long it lasts.
@@ -73,14 +73,14 @@ pub enum Reason {
     /// A node left a round before this node had returned from it, so the round is void.
     #[error(
         "round {round} was completed with {} but {} left before this one started",
-        counted(*of, "node"),
-        of - have
+        counted(*world_size, "node"),
+        world_size - have
     )]
     RoundBroken {
         /// The round.
         round: u64,
         /// How many it was completed with.
-        of: u64,
+        world_size: u64,
         /// How many are left.
         have: u64,
     },
@@ -99,9 +99,9 @@ pub enum Reason {
     /// This node was started with other numbers of nodes than the job's.
     #[error(
         "node {} was started with --nnodes {}, but the job of node {} with --nnodes {}",
-        mine.by, mine.nodes(), theirs.by, theirs.nodes()
+        mine.node, mine.nnodes(), theirs.node, theirs.nnodes()
     )]
-    OtherTerms {
+    TermsConflict {
         /// Those of this node.
         mine: Box<Terms>,
         /// Those of the job.
@@ -135,15 +135,15 @@ pub enum Reason {
     /// The time to join is up.
     #[error(
         "{} of at least {} joined within {} s (join_timeout){}{}",
-        here.len(),
+        participants.len(),
         counted(*need, "node"),
         waited.as_secs(),
-        if here.is_empty() { "" } else { ": " },
-        names(here)
+        if participants.is_empty() { "" } else { ": " },
+        names(participants)
     )]
     JoinTimeout {
         /// Who is here.
-        here: Vec<NodeDesc>,
+        participants: Vec<NodeDesc>,
         /// How many must be.
         need: u64,
         /// How long was waited.
@@ -152,13 +152,13 @@ pub enum Reason {
     /// The time to join is up, and the round that was under way when it began still is.
     #[error(
         "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",
-        counted(here.len(), "node"),
+        counted(participants.len(), "node"),
         waited.as_secs(),
-        names(here)
+        names(participants)
     )]
     NoNextRound {
         /// Who is in it.
-        here: Vec<NodeDesc>,
+        participants: Vec<NodeDesc>,
         /// Which one it is.
         round: u64,
         /// How long was waited.
@@ -166,7 +166,7 @@ pub enum Reason {
     },
     /// The time for another operation is up.
     #[error("it took too long")]
-    TooLong,
+    OperationTimeout,
     /// This node leaves.
     #[error("this node leaves")]
     Leaving,
@@ -178,7 +178,7 @@ pub enum Reason {
 impl Reason {
     /// Whether a node that withdraws because of this gives up joining.
     pub(super) fn ends_join(&self) -> bool {
-        self.is_join_timeout() || matches!(self, Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })
+        self.is_join_timeout() || matches!(self, Reason::TermsConflict { .. } | Reason::TooFewNodes { .. })
     }
 
     /// Whether the time to join is up.

@@ -36,7 +36,7 @@ pub struct Settings {
 
 impl Settings {
     /// A time that is longer, a century, was not meant, and can't be reckoned with.
-    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    pub const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
     /// Torch's defaults, and ours for what torch does not have.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
@@ -103,12 +103,12 @@ impl Settings {
             if time.is_zero() {
                 wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
             }
-            if time > Settings::LONGEST {
+            if time > Settings::MAX_TIMEOUT {
                 wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
         // Torch accepts zero and then takes every node for dead.
-        if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::LONGEST {
+        if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::MAX_TIMEOUT {
             wrong.push(format!(
                 "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is zero or longer than a century.",
                 self.keep_alive_interval.as_secs(),

@@ -27,18 +27,18 @@ pub struct Terms {
     /// What the node runs, if a launcher started it.
     pub launch: Option<Launch>,
     /// The node that published the terms, for people to read.
-    pub by: String,
+    pub node: String,
 }
 
 impl Terms {
     /// Returns the terms of node `me` with these settings.
     pub fn new(me: &NodeDesc, settings: &Settings) -> Terms {
         let Settings { min_nodes, max_nodes, launch, .. } = *settings;
-        Terms { min_nodes, max_nodes, launch, by: format!("{} (pid {})", me.addr, me.pid) }
+        Terms { min_nodes, max_nodes, launch, node: format!("{} (pid {})", me.addr, me.pid) }
     }
 
     /// Returns the value of `--nnodes`.
-    pub fn nodes(&self) -> String {
+    pub fn nnodes(&self) -> String {
         format!("{}:{}", self.min_nodes, self.max_nodes)
     }
 
@@ -69,18 +69,18 @@ impl Terms {
             let command = u64::from_str_radix(command, 16).ok()?;
             Some(Launch { max_restarts: restarts.parse().ok()?, command })
         });
-        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, by: by.into() })
+        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, node: by.into() })
     }
 }
 
 /// `MIN:MAX RESTARTS/COMMAND by NODE`
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.nodes())?;
+        write!(f, "{}", self.nnodes())?;
         if let Some(Launch { max_restarts, command }) = self.launch {
             write!(f, " {max_restarts}/{command:016x}")?;
         }
-        write!(f, " by {}", self.by)
+        write!(f, " by {}", self.node)
     }
 }
 
@@ -92,13 +92,13 @@ impl State {
 
     /// Publishes the terms of `me`, unless those of other nodes hold. Terms hold as long as any other node is here.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
-        if before.terms().is_none() || !before.has_others(me) {
+        if before.terms().is_none() || !before.has_other_nodes(me) {
             self.set_text(TERMS, Terms::new(me, settings).to_string());
         }
     }
 
     /// Whether a node other than `me` is in one of the lists.
-    pub(super) fn has_others(&self, me: &NodeDesc) -> bool {
+    pub(super) fn has_other_nodes(&self, me: &NodeDesc) -> bool {
         self.lists().any(|node| node != me)
     }
 }
@@ -131,9 +131,9 @@ mod tests {
         state.publish_terms(&State::default(), &node("a"), &theirs);
         let before = state.clone();
         state.publish_terms(&before, &node("b"), &ours);
-        assert_eq!(state.terms().unwrap().nodes(), "2:3");
+        assert_eq!(state.terms().unwrap().nnodes(), "2:3");
         state.publish_terms(&open(&["b"]), &node("b"), &ours);
-        assert_eq!(state.terms().unwrap().nodes(), "2:4");
+        assert_eq!(state.terms().unwrap().nnodes(), "2:4");
     }
 
     #[test]

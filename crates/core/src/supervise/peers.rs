@@ -79,7 +79,7 @@ impl Peers {
 
 /// Whether nodes have left the round only to come back, and no other node waits.
 fn have_only_returned(seen: &Membership) -> bool {
-    !seen.returned.is_empty() && seen.lost.is_none() && seen.returned.len() == seen.waiting.len()
+    !seen.rejoining.is_empty() && seen.lost.is_none() && seen.rejoining.len() == seen.waiting.len()
 }
 
 #[cfg(test)]

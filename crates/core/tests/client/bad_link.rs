@@ -65,8 +65,8 @@ impl Node {
                         Err(_) => Outcome::Failed(Fault::Outage),
                     }
                 }
-                Operation::Pause { most, .. } => {
-                    self.net.pass(most);
+                Operation::Pause { timeout, .. } => {
+                    self.net.pass(timeout);
                     Outcome::Paused { is_woken: false }
                 }
                 _ => Outcome::Done,
@@ -93,7 +93,7 @@ fn heartbeats_get_through_in_time_over_a_link_with_delay_and_loss() {
                 late += u32::from(now - last > KEEP_ALIVE_LIMIT);
                 last = now;
             }
-            node.net.pass(node.member.until_duty(node.mono()).max(Duration::from_millis(100)));
+            node.net.pass(node.member.until_keep_alive(node.mono()).max(Duration::from_millis(100)));
         }
     }
     // 5 of 1,000 were late when a write had only the time that the read before it had left, and 1.4 when a reconnect took one

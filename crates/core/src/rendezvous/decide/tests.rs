@@ -72,7 +72,7 @@ fn a_round_that_somebody_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     let (decision, reason) = decide(Goal::Join, &broken, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+    assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
 /// Torch's nodes don't write down how many they were; with the highest rank gone nothing tells but the least there must
@@ -84,7 +84,7 @@ fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
     let fixture = Fixture::with(Settings::new("job", 3, 3));
     let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+    assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
 /// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
@@ -190,7 +190,7 @@ fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
     let due = beat(&Fixture::new().heartbeat_due(), &round);
     assert_eq!(due, (Decision::Write(Change::KeepAlive), Reason::HeartbeatDue));
     let late = Fixture::new().heartbeat_due().late_by(1);
-    assert_eq!(beat(&late, &round), (Decision::Fail, Reason::TooLong));
+    assert_eq!(beat(&late, &round), (Decision::Fail, Reason::OperationTimeout));
     assert_eq!(beat(&Fixture::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
     assert!(matches!(beat(&Fixture::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
 }
@@ -207,7 +207,7 @@ fn closing_is_done_when_it_is_closed_by_whomever() {
 fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
     let (_, reason) = decide(Goal::Join, &open(&["a"]), &Fixture::new().late_by(1).view());
     let waited = Duration::from_secs(601);
-    assert_eq!(reason, Reason::JoinTimeout { here: nodes(["a"]), need: 2, waited });
+    assert_eq!(reason, Reason::JoinTimeout { participants: nodes(["a"]), need: 2, waited });
     assert!(
         reason.to_string().starts_with("1 of at least 2 nodes joined within 601 s (join_timeout): a (pid ")
     );

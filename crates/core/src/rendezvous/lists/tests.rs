@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn a_node_that_goes_is_in_no_list_and_has_no_heartbeat() {
     let state = open(&["a"]).waiting("b").spare("c").without(&nodes(["a", "b", "c", "d"]), 1);
-    assert!(state.members().is_empty());
+    assert!(state.all_nodes().is_empty());
     assert_eq!(state.round, 0, "an open round stays open");
 }
 

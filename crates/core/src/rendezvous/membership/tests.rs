@@ -3,7 +3,7 @@ use super::super::tests::{complete, node, nodes};
 use super::*;
 
 fn seen(state: &State) -> Membership {
-    let joined = Joined::of(&complete(&["a", "b", "c"]));
+    let joined = JoinedRound::of(&complete(&["a", "b", "c"]));
     Member::new(node("b"), Settings::new("job", 2, 3)).membership(Some(&joined), state)
 }
 
@@ -22,10 +22,14 @@ fn a_round_is_intact_until_a_node_leaves_or_waits() {
 fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost() {
     let state = complete(&["a", "b", "c"]).without(&nodes(["a", "c"]), 2).waiting("a");
     let seen = seen(&state);
-    assert_eq!((&seen.returned, seen.is_round_over), (&nodes(["a"]), true));
+    assert_eq!((&seen.rejoining, seen.is_round_over), (&nodes(["a"]), true));
     let lost = seen.lost.clone().unwrap();
     assert_eq!(lost.nodes, nodes(["c"]));
-    assert!(seen.is_gone(&node("a")) && seen.is_gone(&node("c")) && !seen.is_gone(&node("b")));
+    assert!(
+        seen.has_left_round(&node("a"))
+            && seen.has_left_round(&node("c"))
+            && !seen.has_left_round(&node("b"))
+    );
     assert_eq!(
         lost.to_string(),
         "c (pid 1): no heartbeat for 15 s (keep_alive_interval × keep_alive_max_attempt)"

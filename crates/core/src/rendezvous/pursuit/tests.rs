@@ -89,7 +89,7 @@ fn cell(state: &State) -> Cell {
 
 fn pause(operation: &Operation) -> Duration {
     match operation {
-        Operation::Pause { most, .. } => *most,
+        Operation::Pause { timeout, .. } => *timeout,
         other => panic!("no pause: {other:?}"),
     }
 }
@@ -126,7 +126,7 @@ fn a_node_reads_the_state_announces_itself_and_then_reads_which_other_nodes_have
     };
     assert_eq!(token, cell(&open(&["a"])).token, "what is to be replaced is what was read");
     assert_eq!(participants(&state), nodes(["a", "b", "c"]));
-    assert_eq!(signals, [Signal::Over(Phase { round: 0, complete: false })]);
+    assert_eq!(signals, [Signal::PhaseOver(Phase { round: 0, complete: false })]);
 }
 
 #[test]
@@ -280,15 +280,17 @@ fn a_pause_lasts_no_longer_than_the_time_to_join() {
     driver.paused();
     assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "its time is up");
     let end = driver.won(&State::default());
-    let Operation::End(End::Failed(Reason::JoinTimeout { here, .. })) = end else { panic!("{end:?}") };
-    assert_eq!(here, nodes(["b"]), "as it was before this node withdrew");
+    let Operation::End(End::Failed(Reason::JoinTimeout { participants, .. })) = end else {
+        panic!("{end:?}")
+    };
+    assert_eq!(participants, nodes(["b"]), "as it was before this node withdrew");
 }
 
 #[test]
 fn a_spare_looks_once_a_second_however_late_it_is() {
     let mut driver = Driver::to(Goal::Join);
     driver.now = at(10_000);
-    assert_eq!(pause(&driver.read(&complete(&["a", "c", "d"]).spare("b"))), POLL);
+    assert_eq!(pause(&driver.read(&complete(&["a", "c", "d"]).spare("b"))), POLL_INTERVAL);
     assert_eq!(driver.notices(), [Notice::Spare(Reason::Spare { have: 3 })]);
 }
 
@@ -434,15 +436,15 @@ fn there_is_a_duty_when_the_heartbeat_is_due_or_another_node_is_dead() {
     let mut member = Driver::to(Goal::KeepAlive).member;
     let round = complete(&["a", "b"]);
     member.observe(Some(&Arc::new(round.clone())), at(0));
-    assert_eq!(member.until_duty(at(0)), Duration::from_secs(5));
-    assert_eq!(member.until_duty(at(4)), Duration::from_secs(1), "also if it has not looked since");
+    assert_eq!(member.until_keep_alive(at(0)), Duration::from_secs(5));
+    assert_eq!(member.until_keep_alive(at(4)), Duration::from_secs(1), "also if it has not looked since");
     for second in 0..=12 {
         member.observe(Some(&Arc::new(beating(&round, second))), at(second));
     }
-    assert_eq!(member.until_duty(at(12)), Duration::from_secs(3), "until `a` is dead");
+    assert_eq!(member.until_keep_alive(at(12)), Duration::from_secs(3), "until `a` is dead");
     member.round = Some(Arc::new(round));
     member.observe(None, at(13));
-    assert_eq!(member.until_duty(at(13)), Duration::ZERO, "the store has lost the round");
+    assert_eq!(member.until_keep_alive(at(13)), Duration::ZERO, "the store has lost the round");
 }
 
 #[test]
@@ -474,7 +476,7 @@ fn a_signal_that_was_wrong_is_not_waited_for_again() {
 fn an_outage_is_tolerated_until_it_has_lasted_too_long_and_a_gone_host_is_replaced() {
     let mut driver = Driver::to(Goal::Join);
     driver.member.settings.store_outage_timeout = Duration::from_secs(10);
-    let pause = Operation::Pause { most: RETRY_INTERVAL, wake: None };
+    let pause = Operation::Pause { timeout: RETRY_INTERVAL, wake: None };
     assert_eq!(driver.fail(Fault::Outage, 3), pause);
     assert_eq!(driver.paused(), Operation::Read);
     assert_eq!(driver.fail(Fault::Outage, 3), Operation::Host);
@@ -502,7 +504,7 @@ fn a_heartbeat_is_tried_again_until_its_time_is_up() {
     let mut driver = Driver::to(Goal::KeepAlive);
     assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }));
     driver.paused();
-    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Pause { most: RETRY_INTERVAL, wake: None });
+    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Pause { timeout: RETRY_INTERVAL, wake: None });
     driver.paused();
     driver.read(&complete(&["a", "b"]));
     assert_eq!(driver.fail(Fault::Outage, 2), Operation::End(End::Error));
@@ -540,7 +542,7 @@ fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_it
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));
-    assert_eq!(timeout(&joining, at(600)), ROLLBACK);
+    assert_eq!(timeout(&joining, at(600)), WITHDRAW_GRACE);
     let heartbeat = Driver::to(Goal::KeepAlive);
     assert_eq!(timeout(&heartbeat, at(2)), heartbeat.member.settings.heartbeat_timeout);
     let mut spare = Driver::to(Goal::Join);
@@ -551,7 +553,7 @@ fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_it
 #[test]
 fn a_write_that_removes_a_dead_node_wakes_the_others_and_is_noticed_once_it_has_won() {
     let (before, after) = (complete(&["a", "b", "c"]), complete(&["a", "b", "c"]).without(&nodes(["c"]), 2));
-    assert_eq!(signals(&node("b"), &before, &after), [Signal::Wanted { round: 0 }]);
+    assert_eq!(signals(&node("b"), &before, &after), [Signal::NextRoundWanted { round: 0 }]);
     let mut driver = heartbeat_due(&before);
     assert_eq!(driver.notices(), []);
     driver.won(&after);
@@ -561,12 +563,18 @@ fn a_write_that_removes_a_dead_node_wakes_the_others_and_is_noticed_once_it_has_
 #[test]
 fn nodes_are_woken_when_a_round_ends_or_a_node_waits_for_the_next_one() {
     let (open_round, round) = (open(&["a", "b"]), complete(&["a", "b"]));
-    assert_eq!(signals(&node("b"), &open_round, &round), [Signal::Over(Phase { round: 0, complete: false })]);
+    assert_eq!(
+        signals(&node("b"), &open_round, &round),
+        [Signal::PhaseOver(Phase { round: 0, complete: false })]
+    );
     assert_eq!(
         signals(&node("b"), &round, &round.clone().closed()),
-        [Signal::Over(Phase { round: 0, complete: true }), Signal::Wanted { round: 0 }]
+        [Signal::PhaseOver(Phase { round: 0, complete: true }), Signal::NextRoundWanted { round: 0 }]
     );
-    assert_eq!(signals(&node("d"), &round, &round.clone().waiting("d")), [Signal::Wanted { round: 0 }]);
+    assert_eq!(
+        signals(&node("d"), &round, &round.clone().waiting("d")),
+        [Signal::NextRoundWanted { round: 0 }]
+    );
     assert_eq!(signals(&node("b"), &round, &round), []);
 }
 
@@ -577,5 +585,5 @@ fn the_keys_of_the_round_before_last_are_stale_once_a_round_is_complete() {
         (State { round: 4, ..open(&["a"]) }, State { round: 4, ..complete(&["a", "b", "c"]) });
     driver.announced(&before, &["b", "c"]);
     driver.won(&after);
-    assert_eq!(driver.member.stale, Some(2));
+    assert_eq!(driver.member.stale_round, Some(2));
 }

@@ -17,7 +17,7 @@ fn round(members: &[&str]) -> Membership {
 }
 
 fn losing(names: &[&str], have_left: bool) -> Membership {
-    let cause = if have_left { LossCause::Left } else { LossCause::Silent(Duration::from_secs(15)) };
+    let cause = if have_left { LossCause::Left } else { LossCause::NoHeartbeat(Duration::from_secs(15)) };
     let lost = Lost { nodes: nodes(names), cause };
     Membership { lost: Some(lost), ..round(&["a"]) }
 }
@@ -76,7 +76,7 @@ fn a_node_that_has_finished_is_not_lost() {
 #[test]
 fn a_node_of_torchs_that_starts_over_has_failed_and_one_of_ours_would_have_said_so() {
     let seen = Membership {
-        returned: nodes(&["c"]),
+        rejoining: nodes(&["c"]),
         waiting: nodes(&["c"]),
         is_round_over: true,
         ..round(&["a", "b"])

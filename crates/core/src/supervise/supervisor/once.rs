@@ -68,7 +68,7 @@ impl Supervisor {
             return self.end(Verdict::Spare, Parting::Nothing);
         }
         let has_workers = match &self.round.working_nodes {
-            Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
+            Some(nodes) => nodes.iter().any(|node| !seen.has_left_round(node)),
             None => now.since(self.started_at) < Policy::WORKERS_REPORT_GRACE,
         };
         match seen.num_nodes_waiting() {
