@@ -15,6 +15,6 @@ mod peers;
 mod supervisor;
 
 pub use event::{Event, Exit, LocalRank, Signal};
-pub use order::{Order, Parting, Reason, Target, Verdict};
+pub use order::{OnEnd, Order, Reason, Target, Verdict};
 pub use peers::Reports;
 pub use supervisor::{Policy, Supervisor};

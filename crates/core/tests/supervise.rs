@@ -19,21 +19,21 @@ enum Chance {
     /// A worker that was told to end does.
     Obeys(usize),
     /// What was left behind ends.
-    StraysEnd,
-    Signalled(i32),
+    OrphansExit,
+    Signaled(i32),
     PeerRestarts,
     PeerFailed,
     /// The rendezvous is looked at.
     Seen(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
-    Formed {
+    Joined {
         /// The round has nodes from this number on.
         first: i64,
         are_all_ours: bool,
     },
     PeersAlive,
-    NotFormed {
+    JoinFailed {
         is_spare: bool,
     },
     NotStarted(usize),
@@ -44,21 +44,21 @@ enum Chance {
 fn chance() -> impl Strategy<Value = Chance> {
     let worker = 0..4usize;
     prop_oneof![
-        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| Chance::Formed { first, are_all_ours }),
+        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| Chance::Joined { first, are_all_ours }),
         2 => Just(Chance::PeersAlive),
         4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
         4 => worker.clone().prop_map(Chance::Obeys),
         2 => worker.clone().prop_map(Chance::LeavesBehind),
-        3 => Just(Chance::StraysEnd),
+        3 => Just(Chance::OrphansExit),
         4 => (0..12_000u64).prop_map(Chance::Time),
         2 => any::<bool>().prop_map(Chance::Finished),
         1 => Just(Chance::PeerRestarts),
         6 => seen(),
-        1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signalled),
+        1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signaled),
         1 => prop_oneof![
             Just(Chance::PeerFailed),
             Just(Chance::StoreLost),
-            any::<bool>().prop_map(|is_spare| Chance::NotFormed { is_spare }),
+            any::<bool>().prop_map(|is_spare| Chance::JoinFailed { is_spare }),
             worker.prop_map(Chance::NotStarted),
             Just(Chance::Stuck),
         ],
@@ -106,7 +106,7 @@ struct World {
     policy: Policy,
     now: MonoTime,
     workers: Vec<Process>,
-    strays: bool,
+    orphans: bool,
     strays_killed: bool,
     joining: bool,
     finishing: bool,
@@ -131,7 +131,7 @@ impl World {
             policy,
             now: MonoTime::default(),
             workers: vec![Process::default(); policy.workers as usize],
-            strays: false,
+            orphans: false,
             strays_killed: false,
             joining: false,
             finishing: false,
@@ -152,21 +152,21 @@ impl World {
     fn event(&mut self, chance: &Chance) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
         Some(match chance {
-            Chance::Formed { first, are_all_ours } if self.joining => {
+            Chance::Joined { first, are_all_ours } if self.joining => {
                 self.joining = false;
                 let has_lost = self.first < *first;
                 self.excused += u32::from(std::mem::take(&mut self.failed) && has_lost);
                 self.first = *first;
                 let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
-                Event::Formed { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
+                Event::Joined { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
             }
             Chance::PeersAlive if self.checks_peers => {
                 self.checks_peers = false;
                 Event::PeersAlive
             }
-            Chance::NotFormed { is_spare } if self.joining => {
+            Chance::JoinFailed { is_spare } if self.joining => {
                 self.joining = false;
-                Event::NotFormed { is_spare: *is_spare }
+                Event::JoinFailed { is_spare: *is_spare }
             }
             Chance::Ends(worker, well) => return self.exit(index(worker), Exit::Code(i32::from(!well))),
             Chance::Obeys(worker) if self.workers[index(worker)].told.is_some() => {
@@ -177,8 +177,8 @@ impl World {
                 self.workers[worker].leaves = true;
                 return None;
             }
-            Chance::StraysEnd => {
-                self.strays = false;
+            Chance::OrphansExit => {
+                self.orphans = false;
                 return None;
             }
             Chance::NotStarted(worker) if self.workers[index(worker)].alive => {
@@ -191,9 +191,9 @@ impl World {
                 self.finishing = false;
                 Event::Finished { all: *all }
             }
-            Chance::Signalled(signal) => {
+            Chance::Signaled(signal) => {
                 self.signals += 1;
-                Event::Signalled(Signal(*signal))
+                Event::Signaled(Signal(*signal))
             }
             Chance::PeerRestarts => Event::PeerRestarts,
             Chance::PeerFailed => Event::PeerFailed,
@@ -213,13 +213,13 @@ impl World {
     fn exit(&mut self, worker: usize, exit: Exit) -> Option<Event> {
         let process = std::mem::take(&mut self.workers[worker]);
         if process.alive && process.leaves {
-            (self.strays, self.strays_killed) = (true, false);
+            (self.orphans, self.strays_killed) = (true, false);
         }
         process.alive.then_some(Event::Exited(LocalRank(worker as u32), exit))
     }
 
     fn is_alone(&self) -> bool {
-        !self.strays && self.workers.iter().all(|worker| !worker.alive)
+        !self.orphans && self.workers.iter().all(|worker| !worker.alive)
     }
 
     fn play(&mut self, chance: &Chance) {
@@ -232,7 +232,7 @@ impl World {
     /// Does what is ordered and checks that it may be.
     fn obey(&mut self) {
         if self.is_alone() {
-            self.supervisor.handle_event(Event::Alone);
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
         while let Some(order) = self.supervisor.poll_order(self.now) {
             assert_eq!(self.verdict, None, "{order:?} after the end");
@@ -245,8 +245,8 @@ impl World {
 
     fn carry_out(&mut self, order: Order) {
         match order {
-            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportPause(_) => {}
-            Order::ReportFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
+            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportRestartDelay(_) => {}
+            Order::PublishNodeFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
             Order::Join(reason) => {
                 assert!(!self.joining, "it joins already");
                 assert!(self.is_alone(), "joins while something is left");
@@ -269,14 +269,14 @@ impl World {
                 (self.strays_killed, self.signals) = (false, 0);
             }
             Order::Send(Target::Worker(LocalRank(rank)), signal) => self.signal(rank as usize, signal),
-            Order::Send(Target::Strays, signal) => {
+            Order::Send(Target::Orphans, signal) => {
                 assert!(self.workers.iter().all(|worker| !worker.alive || worker.killed));
                 assert!(!self.strays_killed, "killed twice");
                 if signal == Signal::KILL {
-                    (self.strays, self.strays_killed) = (false, true);
+                    (self.orphans, self.strays_killed) = (false, true);
                 }
             }
-            Order::Announce { worker, is_final } => self.announced = Some((worker, is_final)),
+            Order::PublishFailure { worker, is_final } => self.announced = Some((worker, is_final)),
             Order::CheckPeers(_) => self.checks_peers = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
@@ -288,7 +288,7 @@ impl World {
             }
         }
         if self.is_alone() {
-            self.supervisor.handle_event(Event::Alone);
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
     }
 
@@ -332,7 +332,7 @@ proptest! {
             world.play(chance);
         }
         // Told twice, it ends, whatever it was doing.
-        for chance in [Chance::Signalled(15), Chance::Signalled(15), Chance::Signalled(15)] {
+        for chance in [Chance::Signaled(15), Chance::Signaled(15), Chance::Signaled(15)] {
             world.play(&chance);
         }
         prop_assert!(world.verdict.is_some(), "it goes on");

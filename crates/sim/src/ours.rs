@@ -106,7 +106,7 @@ impl Ours {
         let report = match (end, life.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
                 let nodes = state.participants.keys().cloned().collect();
-                self.supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
+                self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
                 life.stage = Stage::Working { round: state.round };
                 let _ = self.obey(life, now);
                 return (idle().0, Some(Report::Joined { state }));
@@ -146,7 +146,7 @@ impl Ours {
                 Order::Join(_) => return Some(self.start(life, Goal::Join, now)),
                 Order::Send(_, signal) => {
                     self.supervisor.handle_event(Event::Exited(WORKER, Exit::Signal(signal)));
-                    self.supervisor.handle_event(Event::Alone);
+                    self.supervisor.handle_event(Event::AllProcessesExited);
                 }
                 Order::End { .. } => {
                     life.stage = Stage::Gone;
@@ -198,7 +198,7 @@ impl Behavior for Ours {
     fn join(&mut self, life: &mut Life, now: Duration) -> Next {
         if self.supervisor.is_running() {
             self.supervisor.handle_event(Event::Exited(WORKER, Exit::Code(1)));
-            self.supervisor.handle_event(Event::Alone);
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
         self.obey(life, now).expect("it joins")
     }

@@ -48,7 +48,7 @@ impl fmt::Display for Exit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// This node is in a round and knows the ranks of its workers.
-    Formed {
+    Joined {
         /// How often the nodes of the round have restarted their workers after a failure: the most that any of them has.
         restarts: u32,
         /// The nodes of the round, where they are known.
@@ -57,7 +57,7 @@ pub enum Event {
         are_all_ours: bool,
     },
     /// This node is in no round. The driver has the details.
-    NotFormed {
+    JoinFailed {
         /// Whether the job has ended while this node was a spare.
         is_spare: bool,
     },
@@ -66,11 +66,11 @@ pub enum Event {
     /// A worker ended.
     Exited(LocalRank, Exit),
     /// None of the processes that the workers have started is left.
-    Alone,
+    AllProcessesExited,
     /// A worker could not be interrupted for too long.
     Stuck,
     /// This node was told to end.
-    Signalled(Signal),
+    Signaled(Signal),
     /// The nodes of the round have reported how many workers they have; these nodes have some.
     WorkingNodes(Vec<NodeDesc>),
     /// No node of the round has been lost: the answer to `CheckPeers`.

@@ -44,7 +44,7 @@ impl Ladder {
             _ => return None,
         };
         *self = match signal {
-            Signal::KILL => Ladder::Killed { until: now.after(Policy::KILL_PATIENCE) },
+            Signal::KILL => Ladder::Killed { until: now.after(Policy::KILL_GRACE) },
             _ => Ladder::Ending { until: now.after(grace) },
         };
         Some(signal)

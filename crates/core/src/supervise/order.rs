@@ -8,7 +8,7 @@ use crate::counted;
 /// Something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Get into the next round and learn the workers' ranks; to be answered with `Formed` or `NotFormed`.
+    /// Get into the next round and learn the workers' ranks; to be answered with `Joined` or `JoinFailed`.
     Join(Reason),
     /// Give that up; it is still to be answered.
     StopJoining,
@@ -20,20 +20,20 @@ pub enum Order {
     /// Send a signal.
     Send(Target, Signal),
     /// Tell the other nodes now that a worker of this node has failed.
-    Announce {
+    PublishFailure {
         /// The worker.
         worker: LocalRank,
         /// Whether the job has failed. Otherwise all nodes restart their workers.
         is_final: bool,
     },
     /// Report that the next start is delayed by this long, because the workers ran for a short time again.
-    ReportPause(Duration),
+    ReportRestartDelay(Duration),
     /// Report which nodes of the round are lost, and why.
     ReportLost,
     /// Report how many nodes wait for the next round, and that this node goes on.
     ReportWaiting(u64),
     /// Tell the other nodes that they need not wait for this node's work, which has failed.
-    ReportFailed,
+    PublishNodeFailed,
     /// Take this node out of the rendezvous now, while its workers end.
     Leave,
     /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, unless the
@@ -46,7 +46,7 @@ pub enum Order {
         /// How it ended.
         verdict: Verdict,
         /// What becomes of the rendezvous.
-        parting: Parting,
+        on_end: OnEnd,
     },
 }
 
@@ -56,7 +56,7 @@ pub enum Target {
     /// A worker and what it has started.
     Worker(LocalRank),
     /// What workers have started and left behind.
-    Strays,
+    Orphans,
 }
 
 /// Why the workers are (re)started or stopped.
@@ -106,7 +106,7 @@ pub enum Verdict {
     /// The other nodes left the round of workers that run in one round only.
     RoundOver,
     /// This node was told to end.
-    Signalled(Signal),
+    Signaled(Signal),
     /// The job ended without this node.
     Spare,
     /// Something that whoever told of it has the details of.
@@ -115,7 +115,7 @@ pub enum Verdict {
 
 /// What becomes of the rendezvous when this node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Parting {
+pub enum OnEnd {
     /// It ends for all.
     Close,
     /// This node is taken out; the others may go on.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::event::{Event, Exit, LocalRank, Signal};
 use super::ladder::Ladder;
-use super::order::{Order, Parting, Reason, Target, Verdict};
+use super::order::{OnEnd, Order, Reason, Target, Verdict};
 use super::peers::{Peers, Reports};
 use crate::rendezvous::{Membership, MonoTime, NodeDesc};
 
@@ -32,7 +32,7 @@ pub struct Policy {
 impl Policy {
     /// How long a killed process may take to be gone. One that takes longer is held up by the kernel; torch waits for the
     /// grace time once more.
-    pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
+    pub const KILL_GRACE: Duration = Duration::from_secs(10);
 
     /// How long a node that has finished waits for the others after the rendezvous was closed. Nodes that failed have said so
     /// by then.
@@ -85,7 +85,7 @@ pub struct Supervisor {
     pause: Option<(MonoTime, Duration)>,
     workers: Vec<Ladder>,
     /// The processes that the workers have left behind, once they are ended.
-    strays: Option<Ladder>,
+    orphans: Option<Ladder>,
     /// Whether no process of the workers is left.
     alone: bool,
     orders: VecDeque<Order>,
@@ -130,7 +130,7 @@ enum Then {
     Join(Reason),
     /// This worker failed and no restart is left. The job continues only if a lost node is to blame.
     CheckPeers(LocalRank),
-    End(Verdict, Parting),
+    End(Verdict, OnEnd),
 }
 
 impl Supervisor {
@@ -149,7 +149,7 @@ impl Supervisor {
             short_rounds: 0,
             pause: None,
             workers: vec![Ladder::Gone; policy.workers as usize],
-            strays: None,
+            orphans: None,
             alone: true,
             orders: [Order::Join(Reason::FirstStart)].into(),
         }
@@ -178,7 +178,7 @@ impl Supervisor {
                     *worker = Ladder::Gone;
                 }
             }
-            Event::Alone => (self.alone, self.strays) = (true, None),
+            Event::AllProcessesExited => (self.alone, self.orphans) = (true, None),
             _ => {}
         }
         match self.phase {
@@ -261,7 +261,7 @@ impl Supervisor {
 
     /// Returns when there is something to be done even if nothing happens.
     pub fn timeout(&self) -> Option<MonoTime> {
-        let ladders = self.workers.iter().chain(&self.strays).filter_map(|ladder| ladder.until());
+        let ladders = self.workers.iter().chain(&self.orphans).filter_map(|ladder| ladder.until());
         ladders.chain(self.end_of_pause()).chain(self.end_of_finishing()).min()
     }
 
@@ -275,17 +275,17 @@ impl Supervisor {
 
     fn while_joining(&mut self, event: Event, told: Option<Signal>) {
         match (event, told) {
-            (Event::Signalled(signal), Some(_)) => self.end(Verdict::Signalled(signal), Parting::Nothing),
-            (Event::Signalled(signal), None) => {
+            (Event::Signaled(signal), Some(_)) => self.end(Verdict::Signaled(signal), OnEnd::Nothing),
+            (Event::Signaled(signal), None) => {
                 self.phase = Phase::Joining(Some(signal));
                 self.orders.push_back(Order::StopJoining);
             }
-            (Event::Formed { .. }, Some(signal)) => self.end(Verdict::Signalled(signal), Parting::Leave),
+            (Event::Joined { .. }, Some(signal)) => self.end(Verdict::Signaled(signal), OnEnd::Leave),
             // The node was told to leave, and has left.
-            (Event::NotFormed { .. }, Some(signal)) => self.end(Verdict::Signalled(signal), Parting::Nothing),
-            (Event::NotFormed { is_spare: true }, None) => self.end(Verdict::Spare, Parting::Nothing),
-            (Event::NotFormed { is_spare: false }, None) => self.end(Verdict::Error, Parting::Nothing),
-            (Event::Formed { restarts, nodes, are_all_ours }, None) => {
+            (Event::JoinFailed { .. }, Some(signal)) => self.end(Verdict::Signaled(signal), OnEnd::Nothing),
+            (Event::JoinFailed { is_spare: true }, None) => self.end(Verdict::Spare, OnEnd::Nothing),
+            (Event::JoinFailed { is_spare: false }, None) => self.end(Verdict::Error, OnEnd::Nothing),
+            (Event::Joined { restarts, nodes, are_all_ours }, None) => {
                 let lost_peers = self.round.nodes.iter().any(|node| !nodes.contains(node));
                 self.restarts = self.restarts.max(restarts);
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
@@ -300,21 +300,21 @@ impl Supervisor {
 
     /// Handles an event while the workers run, or have finished and those of other nodes may not have.
     fn while_in_round(&mut self, event: Event) {
-        let (verdict, parting) = match event {
+        let (verdict, on_end) = match event {
             Event::Exited(worker, exit) if !exit.is_success() => return self.fail(worker, exit),
             Event::Exited(..) => return self.finish_if_done(),
             Event::PeerRestarts => return self.reform(Reason::PeerRestarts),
-            Event::NotStarted(_) => (Verdict::Error, Parting::Close),
-            Event::Stuck => (Verdict::Unhealthy, Parting::Close),
-            Event::Signalled(signal) => (Verdict::Signalled(signal), Parting::Leave),
-            Event::PeerFailed => (Verdict::FailedElsewhere, Parting::Close),
-            Event::StoreLost => (Verdict::Error, Parting::Nothing),
-            Event::Finished { all: true } => (Verdict::Succeeded, Parting::Close),
+            Event::NotStarted(_) => (Verdict::Error, OnEnd::Close),
+            Event::Stuck => (Verdict::Unhealthy, OnEnd::Close),
+            Event::Signaled(signal) => (Verdict::Signaled(signal), OnEnd::Leave),
+            Event::PeerFailed => (Verdict::FailedElsewhere, OnEnd::Close),
+            Event::StoreLost => (Verdict::Error, OnEnd::Nothing),
+            Event::Finished { all: true } => (Verdict::Succeeded, OnEnd::Close),
             // The other nodes may go on.
-            Event::Finished { all: false } => (Verdict::Succeeded, Parting::Leave),
+            Event::Finished { all: false } => (Verdict::Succeeded, OnEnd::Leave),
             _ => return,
         };
-        self.stop(Then::End(verdict, parting));
+        self.stop(Then::End(verdict, on_end));
     }
 
     fn finish_if_done(&mut self) {
@@ -326,13 +326,13 @@ impl Supervisor {
 
     fn while_stopping(&mut self, event: Event, then: Then) {
         let next = match (event, then) {
-            (Event::Signalled(signal), _) => return self.hurry(signal),
+            (Event::Signaled(signal), _) => return self.hurry(signal),
             (Event::PeersAlive | Event::PeerFailed | Event::StoreLost, Then::CheckPeers(worker)) => {
-                self.orders.push_back(Order::Announce { worker, is_final: true });
-                Then::End(Verdict::Failed, Parting::Close)
+                self.orders.push_back(Order::PublishFailure { worker, is_final: true });
+                Then::End(Verdict::Failed, OnEnd::Close)
             }
-            (Event::PeerFailed, Then::Join(_)) => Then::End(Verdict::FailedElsewhere, Parting::Close),
-            (Event::Stuck, Then::Join(_)) => Then::End(Verdict::Unhealthy, Parting::Close),
+            (Event::PeerFailed, Then::Join(_)) => Then::End(Verdict::FailedElsewhere, OnEnd::Close),
+            (Event::Stuck, Then::Join(_)) => Then::End(Verdict::Unhealthy, OnEnd::Close),
             _ => return,
         };
         if let Phase::Stopping { then, .. } = &mut self.phase {
@@ -346,10 +346,10 @@ impl Supervisor {
         *signals += 1;
         let is_first = *signals == 1;
         if is_first && matches!(then, Then::Join(_) | Then::CheckPeers(_)) {
-            *then = Then::End(Verdict::Signalled(signal), Parting::Leave);
+            *then = Then::End(Verdict::Signaled(signal), OnEnd::Leave);
         }
         let signal = if is_first { signal } else { Signal::KILL };
-        self.workers.iter_mut().chain(&mut self.strays).for_each(|ladder| ladder.tell(signal));
+        self.workers.iter_mut().chain(&mut self.orphans).for_each(|ladder| ladder.tell(signal));
     }
 
     /// Starts over because of what the other nodes do.
@@ -377,7 +377,7 @@ impl Supervisor {
         let used = self.restarts.saturating_sub(self.excused);
         if used < self.policy.max_restarts {
             self.count_restart();
-            self.orders.push_back(Order::Announce { worker, is_final: false });
+            self.orders.push_back(Order::PublishFailure { worker, is_final: false });
             let left = self.policy.max_restarts - used - 1;
             return self.stop(Then::Join(Reason::WorkerFailed { worker, exit, left }));
         }
@@ -385,8 +385,8 @@ impl Supervisor {
             self.orders.push_back(Order::CheckPeers(worker));
             return self.stop(Then::CheckPeers(worker));
         }
-        self.orders.push_back(Order::Announce { worker, is_final: true });
-        self.stop(Then::End(Verdict::Failed, Parting::Close));
+        self.orders.push_back(Order::PublishFailure { worker, is_final: true });
+        self.stop(Then::End(Verdict::Failed, OnEnd::Close));
     }
 
     fn count_restart(&mut self) {
@@ -397,7 +397,7 @@ impl Supervisor {
     /// Ends the workers: with SIGTERM, or with the signal that told the node to end.
     fn stop(&mut self, then: Then) {
         let (signal, signals) = match then {
-            Then::End(Verdict::Signalled(signal), _) => (signal, 1),
+            Then::End(Verdict::Signaled(signal), _) => (signal, 1),
             _ => (Signal::TERM, 0),
         };
         self.workers.iter_mut().for_each(|worker| worker.tell(signal));
@@ -423,12 +423,12 @@ impl Supervisor {
         }
         if !self.alone {
             let signal = if signals < 2 { Signal::TERM } else { Signal::KILL };
-            let strays = self.strays.get_or_insert(Ladder::Told(signal));
-            if let Some(signal) = strays.poll_signal(now, grace) {
-                self.orders.push_back(Order::Send(Target::Strays, signal));
+            let orphans = self.orphans.get_or_insert(Ladder::Told(signal));
+            if let Some(signal) = orphans.poll_signal(now, grace) {
+                self.orders.push_back(Order::Send(Target::Orphans, signal));
                 return true;
             }
-            if !strays.is_over() {
+            if !orphans.is_over() {
                 return false;
             }
         }
@@ -436,11 +436,11 @@ impl Supervisor {
         match then {
             Then::CheckPeers(_) => return false,
             // A process that can't be killed may still hold what its successor needs.
-            Then::Join(_) if self.workers.iter().chain(&self.strays).any(is_lost) => {
-                self.end(Verdict::Unhealthy, Parting::Close);
+            Then::Join(_) if self.workers.iter().chain(&self.orphans).any(is_lost) => {
+                self.end(Verdict::Unhealthy, OnEnd::Close);
             }
             Then::Join(reason) => return self.join_when_due(reason, now),
-            Then::End(verdict, parting) => self.end(verdict, parting),
+            Then::End(verdict, on_end) => self.end(verdict, on_end),
         }
         true
     }
@@ -451,7 +451,7 @@ impl Supervisor {
             let pause = self.next_pause(reason, now);
             self.pause = Some((now, pause));
             if !pause.is_zero() {
-                self.orders.push_back(Order::ReportPause(pause));
+                self.orders.push_back(Order::ReportRestartDelay(pause));
             }
         }
         let is_due = self.end_of_pause().is_some_and(|until| until <= now);
@@ -490,16 +490,16 @@ impl Supervisor {
     }
 
     fn join(&mut self, reason: Reason) {
-        (self.strays, self.pause) = (None, None);
+        (self.orphans, self.pause) = (None, None);
         self.phase = Phase::Joining(None);
         self.orders.push_back(Order::Join(reason));
     }
 
     /// Ends, because the workers are gone or there never were any.
-    fn end(&mut self, verdict: Verdict, parting: Parting) {
-        (self.strays, self.pause) = (None, None);
+    fn end(&mut self, verdict: Verdict, on_end: OnEnd) {
+        (self.orphans, self.pause) = (None, None);
         self.phase = Phase::Ended;
-        self.orders.push_back(Order::End { verdict, parting });
+        self.orders.push_back(Order::End { verdict, on_end });
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Phase, Policy, Supervisor, Then};
 use crate::rendezvous::{Membership, MonoTime};
 use crate::supervise::event::{Event, LocalRank};
-use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
+use crate::supervise::order::{OnEnd, Order, Reason, Target, Verdict};
 use crate::supervise::peers::Reports;
 
 impl Supervisor {
@@ -13,25 +13,25 @@ impl Supervisor {
             Event::Exited(_, exit) if !exit.is_success() => self.fail_once(Verdict::Failed),
             Event::Exited(..) => self.finish_if_done(),
             Event::NotStarted(_) => self.fail_once(Verdict::Error),
-            Event::Signalled(signal) if is_idle => self.end(Verdict::Signalled(signal), Parting::Leave),
-            Event::Signalled(signal) => {
+            Event::Signaled(signal) if is_idle => self.end(Verdict::Signaled(signal), OnEnd::Leave),
+            Event::Signaled(signal) => {
                 let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
                 self.orders.extend(workers.map(|worker| Order::Send(worker, signal)));
             }
-            Event::StoreLost if is_idle => self.end(Verdict::Error, Parting::Nothing),
+            Event::StoreLost if is_idle => self.end(Verdict::Error, OnEnd::Nothing),
             Event::WorkingNodes(nodes) => self.round.working_nodes = Some(nodes),
             _ => {}
         }
     }
 
     pub(super) fn while_finishing_once(&mut self, event: Event) {
-        let parting = match event {
-            Event::Finished { all: true } => Parting::Close,
-            Event::Finished { all: false } | Event::Signalled(_) => Parting::Leave,
-            Event::StoreLost => Parting::Nothing,
+        let on_end = match event {
+            Event::Finished { all: true } => OnEnd::Close,
+            Event::Finished { all: false } | Event::Signaled(_) => OnEnd::Leave,
+            Event::StoreLost => OnEnd::Nothing,
             _ => return,
         };
-        self.stop(Then::End(Verdict::Succeeded, parting));
+        self.stop(Then::End(Verdict::Succeeded, on_end));
     }
 
     pub(super) fn handle_membership_once(
@@ -47,15 +47,15 @@ impl Supervisor {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
                 // The next round begins when this node has left, too.
-                self.orders.extend([Order::ReportFailed, Order::Leave]);
-                self.stop(Then::End(Verdict::RoundOver, Parting::Nothing));
+                self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
+                self.stop(Then::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
                 // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
-                    self.stop(Then::End(Verdict::Succeeded, Parting::Leave));
+                    self.stop(Then::End(Verdict::Succeeded, OnEnd::Leave));
                 }
             }
             _ => {}
@@ -65,7 +65,7 @@ impl Supervisor {
     /// Decides whether a node without workers joins again. It does not if that would cost another node its workers.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
-            return self.end(Verdict::Spare, Parting::Nothing);
+            return self.end(Verdict::Spare, OnEnd::Nothing);
         }
         let has_workers = match &self.round.working_nodes {
             Some(nodes) => nodes.iter().any(|node| !seen.has_left_round(node)),
@@ -91,8 +91,8 @@ impl Supervisor {
     }
 
     fn fail_once(&mut self, verdict: Verdict) {
-        self.orders.push_back(Order::ReportFailed);
-        self.stop(Then::End(verdict, Parting::Leave));
+        self.orders.push_back(Order::PublishNodeFailed);
+        self.stop(Then::End(verdict, OnEnd::Leave));
     }
 }
 

@@ -27,7 +27,7 @@ fn running(workers: u32) -> Supervisor {
         runs_once: true,
     });
     let nodes = (0..3).map(node).collect();
-    supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
+    supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
     let orders = orders(&mut supervisor, 0);
     assert_eq!(orders, [Order::Join(Reason::FirstStart), Order::Start { restarts: 0 }]);
     supervisor
@@ -58,8 +58,8 @@ fn one_lost() -> Membership {
     Membership { members: vec![node(0), node(1)], waiting: vec![], lost: Some(lost), ..newcomer() }
 }
 
-fn end(verdict: Verdict, parting: Parting) -> Order {
-    Order::End { verdict, parting }
+fn end(verdict: Verdict, on_end: OnEnd) -> Order {
+    Order::End { verdict, on_end }
 }
 
 const WORKER: Target = Target::Worker(LocalRank(0));
@@ -68,11 +68,11 @@ const WORKER: Target = Target::Worker(LocalRank(0));
 fn a_worker_gets_every_signal_and_its_failure_leaves_the_rendezvous_open() {
     let mut node = running(1);
     for signal in [Signal::TERM, Signal(1), Signal::TERM] {
-        assert_eq!(tell(&mut node, &[Event::Signalled(signal)]), [Order::Send(WORKER, signal)]);
+        assert_eq!(tell(&mut node, &[Event::Signaled(signal)]), [Order::Send(WORKER, signal)]);
     }
     let killed = Event::Exited(LocalRank(0), Exit::Signal(Signal::TERM));
-    let expected = [Order::ReportFailed, end(Verdict::Failed, Parting::Leave)];
-    assert_eq!(tell(&mut node, &[killed, Event::Alone]), expected);
+    let expected = [Order::PublishNodeFailed, end(Verdict::Failed, OnEnd::Leave)];
+    assert_eq!(tell(&mut node, &[killed, Event::AllProcessesExited]), expected);
 }
 
 #[test]
@@ -92,22 +92,22 @@ fn a_worker_outlives_newcomers_losses_failures_of_peers_and_the_store() {
 fn a_round_that_the_others_start_over_is_left_while_the_worker_ends() {
     let mut node = running(1);
     let over = Membership { is_round_over: true, ..newcomer() };
-    let told = [Order::ReportFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
+    let told = [Order::PublishNodeFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
     assert_eq!(see(&mut node, 0, &over, Reports::default()), told);
-    let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
-    assert_eq!(tell(&mut node, &ended), [end(Verdict::RoundOver, Parting::Nothing)]);
+    let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
+    assert_eq!(tell(&mut node, &ended), [end(Verdict::RoundOver, OnEnd::Nothing)]);
 }
 
 #[test]
 fn a_node_that_has_finished_waits_for_all_nodes_that_are_not_lost() {
     let mut node = running(1);
-    let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
+    let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
     assert_eq!(tell(&mut node, &finished), [Order::Finish]);
     let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
     assert_eq!(see(&mut node, 1, &one_lost(), one), [Order::ReportLost]);
     assert_eq!(see(&mut node, 2, &one_lost(), one), [], "the other node works");
     let two = Reports { finished: 2, ours_finished: 2, ..one };
-    let expected = [end(Verdict::Succeeded, Parting::Leave)];
+    let expected = [end(Verdict::Succeeded, OnEnd::Leave)];
     assert_eq!(see(&mut node, 3, &one_lost(), two), expected);
 }
 
@@ -131,10 +131,10 @@ fn a_node_without_workers_joins_again_unless_another_would_lose_its_workers() {
 
 #[test]
 fn a_node_without_workers_stays_until_a_signal_or_the_end_of_the_job() {
-    let signalled = Verdict::Signalled(Signal::TERM);
-    assert_eq!(tell(&mut running(0), &[Event::Signalled(Signal::TERM)]), [end(signalled, Parting::Leave)]);
+    let signalled = Verdict::Signaled(Signal::TERM);
+    assert_eq!(tell(&mut running(0), &[Event::Signaled(Signal::TERM)]), [end(signalled, OnEnd::Leave)]);
     let closed = Membership { is_closed: true, ..newcomer() };
-    let expected = [end(Verdict::Spare, Parting::Nothing)];
+    let expected = [end(Verdict::Spare, OnEnd::Nothing)];
     assert_eq!(see(&mut running(0), 0, &closed, Reports::default()), expected);
-    assert_eq!(tell(&mut running(0), &[Event::StoreLost]), [end(Verdict::Error, Parting::Nothing)]);
+    assert_eq!(tell(&mut running(0), &[Event::StoreLost]), [end(Verdict::Error, OnEnd::Nothing)]);
 }
