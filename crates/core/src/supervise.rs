@@ -9,9 +9,9 @@
 //! - [`Supervisor`]: from one to the other
 
 mod event;
-mod ladder;
 mod order;
 mod peers;
+mod process;
 mod supervisor;
 
 pub use event::{Event, Exit, LocalRank, Signal};

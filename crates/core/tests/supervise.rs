@@ -11,20 +11,20 @@ use rallypoint_core::supervise::{
 
 /// What may happen next, as far as it depends on chance.
 #[derive(Debug, Clone)]
-enum Chance {
+enum RandomEvent {
     /// A worker ends by itself, well or not.
-    Ends(usize, bool),
+    Exits(usize, bool),
     /// A worker leaves a process behind when it ends.
-    LeavesBehind(usize),
+    LeavesOrphan(usize),
     /// A worker that was told to end does.
-    Obeys(usize),
+    ExitsOnSignal(usize),
     /// What was left behind ends.
     OrphansExit,
     Signaled(i32),
     PeerRestarts,
     PeerFailed,
     /// The rendezvous is looked at.
-    Seen(Box<Membership>, Option<Reports>),
+    Membership(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
     Joined {
@@ -41,32 +41,32 @@ enum Chance {
     Time(u64),
 }
 
-fn chance() -> impl Strategy<Value = Chance> {
+fn random_event() -> impl Strategy<Value = RandomEvent> {
     let worker = 0..4usize;
     prop_oneof![
-        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| Chance::Joined { first, are_all_ours }),
-        2 => Just(Chance::PeersAlive),
-        4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
-        4 => worker.clone().prop_map(Chance::Obeys),
-        2 => worker.clone().prop_map(Chance::LeavesBehind),
-        3 => Just(Chance::OrphansExit),
-        4 => (0..12_000u64).prop_map(Chance::Time),
-        2 => any::<bool>().prop_map(Chance::Finished),
-        1 => Just(Chance::PeerRestarts),
-        6 => seen(),
-        1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signaled),
+        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| RandomEvent::Joined { first, are_all_ours }),
+        2 => Just(RandomEvent::PeersAlive),
+        4 => (worker.clone(), any::<bool>()).prop_map(|(worker, succeeds)| RandomEvent::Exits(worker, succeeds)),
+        4 => worker.clone().prop_map(RandomEvent::ExitsOnSignal),
+        2 => worker.clone().prop_map(RandomEvent::LeavesOrphan),
+        3 => Just(RandomEvent::OrphansExit),
+        4 => (0..12_000u64).prop_map(RandomEvent::Time),
+        2 => any::<bool>().prop_map(RandomEvent::Finished),
+        1 => Just(RandomEvent::PeerRestarts),
+        6 => membership(),
+        1 => prop_oneof![Just(2), Just(15)].prop_map(RandomEvent::Signaled),
         1 => prop_oneof![
-            Just(Chance::PeerFailed),
-            Just(Chance::StoreLost),
-            any::<bool>().prop_map(|is_spare| Chance::JoinFailed { is_spare }),
-            worker.prop_map(Chance::NotStarted),
-            Just(Chance::Stuck),
+            Just(RandomEvent::PeerFailed),
+            Just(RandomEvent::StoreLost),
+            any::<bool>().prop_map(|is_spare| RandomEvent::JoinFailed { is_spare }),
+            worker.prop_map(RandomEvent::NotStarted),
+            Just(RandomEvent::Stuck),
         ],
     ]
 }
 
 /// A membership of a round of three nodes, this one being the first.
-fn seen() -> impl Strategy<Value = Chance> {
+fn membership() -> impl Strategy<Value = RandomEvent> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
@@ -88,7 +88,7 @@ fn seen() -> impl Strategy<Value = Chance> {
             ..Membership::default()
         };
         let reports = Reports { finished, ..Reports::default() };
-        Chance::Seen(seen.into(), is_answered.then_some(reports))
+        RandomEvent::Membership(seen.into(), is_answered.then_some(reports))
     })
 }
 
@@ -96,9 +96,9 @@ fn seen() -> impl Strategy<Value = Chance> {
 struct Process {
     alive: bool,
     /// When it was told to end, and with how much grace at least.
-    told: Option<MonoTime>,
+    signaled_at: Option<MonoTime>,
     killed: bool,
-    leaves: bool,
+    leaves_orphan: bool,
 }
 
 struct World {
@@ -144,15 +144,15 @@ impl World {
             announced: None,
             verdict: None,
         };
-        world.obey();
+        world.carry_out_orders();
         world
     }
 
-    /// What the driver can tell at this moment; other chances are passed over.
-    fn event(&mut self, chance: &Chance) -> Option<Event> {
+    /// What the driver can tell at this moment; other random events are passed over.
+    fn translate(&mut self, random_event: &RandomEvent) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
-        Some(match chance {
-            Chance::Joined { first, are_all_ours } if self.joining => {
+        Some(match random_event {
+            RandomEvent::Joined { first, are_all_ours } if self.joining => {
                 self.joining = false;
                 let has_lost = self.first < *first;
                 self.excused += u32::from(std::mem::take(&mut self.failed) && has_lost);
@@ -160,49 +160,51 @@ impl World {
                 let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
                 Event::Joined { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
             }
-            Chance::PeersAlive if self.checks_peers => {
+            RandomEvent::PeersAlive if self.checks_peers => {
                 self.checks_peers = false;
                 Event::PeersAlive
             }
-            Chance::JoinFailed { is_spare } if self.joining => {
+            RandomEvent::JoinFailed { is_spare } if self.joining => {
                 self.joining = false;
                 Event::JoinFailed { is_spare: *is_spare }
             }
-            Chance::Ends(worker, well) => return self.exit(index(worker), Exit::Code(i32::from(!well))),
-            Chance::Obeys(worker) if self.workers[index(worker)].told.is_some() => {
+            RandomEvent::Exits(worker, succeeds) => {
+                return self.exit(index(worker), Exit::Code(i32::from(!succeeds)));
+            }
+            RandomEvent::ExitsOnSignal(worker) if self.workers[index(worker)].signaled_at.is_some() => {
                 return self.exit(index(worker), Exit::Signal(Signal::TERM));
             }
-            Chance::LeavesBehind(worker) => {
+            RandomEvent::LeavesOrphan(worker) => {
                 let worker = index(worker);
-                self.workers[worker].leaves = true;
+                self.workers[worker].leaves_orphan = true;
                 return None;
             }
-            Chance::OrphansExit => {
+            RandomEvent::OrphansExit => {
                 self.orphans = false;
                 return None;
             }
-            Chance::NotStarted(worker) if self.workers[index(worker)].alive => {
+            RandomEvent::NotStarted(worker) if self.workers[index(worker)].alive => {
                 let worker = index(worker);
                 self.workers[worker].alive = false;
                 Event::NotStarted(LocalRank(worker as u32))
             }
-            Chance::Stuck if self.workers.iter().any(|worker| worker.alive) => Event::Stuck,
-            Chance::Finished(all) if self.finishing => {
+            RandomEvent::Stuck if self.workers.iter().any(|worker| worker.alive) => Event::Stuck,
+            RandomEvent::Finished(all) if self.finishing => {
                 self.finishing = false;
                 Event::Finished { all: *all }
             }
-            Chance::Signaled(signal) => {
+            RandomEvent::Signaled(signal) => {
                 self.signals += 1;
                 Event::Signaled(Signal(*signal))
             }
-            Chance::PeerRestarts => Event::PeerRestarts,
-            Chance::PeerFailed => Event::PeerFailed,
-            Chance::StoreLost => Event::StoreLost,
-            Chance::Seen(seen, reports) => {
+            RandomEvent::PeerRestarts => Event::PeerRestarts,
+            RandomEvent::PeerFailed => Event::PeerFailed,
+            RandomEvent::StoreLost => Event::StoreLost,
+            RandomEvent::Membership(seen, reports) => {
                 self.supervisor.handle_membership(seen, reports.as_ref(), self.now);
                 return None;
             }
-            Chance::Time(milliseconds) => {
+            RandomEvent::Time(milliseconds) => {
                 self.now = self.now.after(Duration::from_millis(*milliseconds));
                 return None;
             }
@@ -212,26 +214,26 @@ impl World {
 
     fn exit(&mut self, worker: usize, exit: Exit) -> Option<Event> {
         let process = std::mem::take(&mut self.workers[worker]);
-        if process.alive && process.leaves {
+        if process.alive && process.leaves_orphan {
             (self.orphans, self.strays_killed) = (true, false);
         }
         process.alive.then_some(Event::Exited(LocalRank(worker as u32), exit))
     }
 
-    fn is_alone(&self) -> bool {
+    fn all_exited(&self) -> bool {
         !self.orphans && self.workers.iter().all(|worker| !worker.alive)
     }
 
-    fn play(&mut self, chance: &Chance) {
-        if let Some(event) = self.event(chance) {
+    fn apply(&mut self, random_event: &RandomEvent) {
+        if let Some(event) = self.translate(random_event) {
             self.supervisor.handle_event(event);
         }
-        self.obey();
+        self.carry_out_orders();
     }
 
     /// Does what is ordered and checks that it may be.
-    fn obey(&mut self) {
-        if self.is_alone() {
+    fn carry_out_orders(&mut self) {
+        if self.all_exited() {
             self.supervisor.handle_event(Event::AllProcessesExited);
         }
         while let Some(order) = self.supervisor.poll_order(self.now) {
@@ -249,7 +251,7 @@ impl World {
             Order::PublishNodeFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
             Order::Join(reason) => {
                 assert!(!self.joining, "it joins already");
-                assert!(self.is_alone(), "joins while something is left");
+                assert!(self.all_exited(), "joins while something is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
                         assert_eq!(self.announced, Some((worker, false)), "the others were told before");
@@ -263,7 +265,7 @@ impl World {
             }
             Order::StopJoining => assert!(self.joining),
             Order::Start { restarts } => {
-                assert!(self.is_alone(), "starts beside what is left");
+                assert!(self.all_exited(), "starts beside what is left");
                 assert_eq!(restarts, self.restarts, "every node counts every restart");
                 self.workers.fill(Process { alive: true, ..Process::default() });
                 (self.strays_killed, self.signals) = (false, 0);
@@ -283,11 +285,11 @@ impl World {
                 (self.finishing, self.signals) = (true, 0);
             }
             Order::End { verdict, .. } => {
-                assert!(self.is_alone(), "{verdict:?} while something is left");
+                assert!(self.all_exited(), "{verdict:?} while something is left");
                 self.verdict = Some(verdict);
             }
         }
-        if self.is_alone() {
+        if self.all_exited() {
             self.supervisor.handle_event(Event::AllProcessesExited);
         }
     }
@@ -297,12 +299,13 @@ impl World {
         assert!(worker.alive, "a signal for a worker that is gone");
         assert!(!worker.killed, "a signal for one that was killed");
         if signal != Signal::KILL {
-            worker.told = Some(self.now);
+            worker.signaled_at = Some(self.now);
             return;
         }
-        let had_its_grace =
-            worker.told.is_some_and(|told| self.now.since(told) >= self.policy.shutdown_grace);
-        assert!(had_its_grace || self.signals >= 2, "killed without its grace");
+        let had_grace = worker
+            .signaled_at
+            .is_some_and(|signaled_at| self.now.since(signaled_at) >= self.policy.shutdown_grace);
+        assert!(had_grace || self.signals >= 2, "killed without its grace");
         worker.killed = true;
         let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("it was alive");
         self.supervisor.handle_event(event);
@@ -313,12 +316,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn whatever_happens_nothing_is_left_and_it_ends_when_told_to(
+    fn after_any_events_two_signals_end_the_run_and_no_process_is_left(
         workers in 1..4u32,
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,
         is_elastic in any::<bool>(),
-        chances in prop::collection::vec(chance(), 0..60),
+        random_events in prop::collection::vec(random_event(), 0..60),
     ) {
         let mut world = World::new(Policy {
             workers,
@@ -328,12 +331,12 @@ proptest! {
             runs_once: false,
             max_restart_backoff: Duration::from_secs(30),
         });
-        for chance in &chances {
-            world.play(chance);
+        for random_event in &random_events {
+            world.apply(random_event);
         }
         // Told twice, it ends, whatever it was doing.
-        for chance in [Chance::Signaled(15), Chance::Signaled(15), Chance::Signaled(15)] {
-            world.play(&chance);
+        for random_event in [RandomEvent::Signaled(15), RandomEvent::Signaled(15), RandomEvent::Signaled(15)] {
+            world.apply(&random_event);
         }
         prop_assert!(world.verdict.is_some(), "it goes on");
         prop_assert!(world.supervisor.has_ended());

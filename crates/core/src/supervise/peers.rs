@@ -33,7 +33,7 @@ pub(super) struct Peers {
     /// Since when nodes are lost that had not finished.
     lost_since: Option<MonoTime>,
     /// How many lost nodes have been reported.
-    pub(super) reported: usize,
+    pub(super) reported_lost: usize,
 }
 
 impl Peers {

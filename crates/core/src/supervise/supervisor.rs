@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::event::{Event, Exit, LocalRank, Signal};
-use super::ladder::Ladder;
 use super::order::{OnEnd, Order, Reason, Target, Verdict};
 use super::peers::{Peers, Reports};
+use super::process::Process;
 use crate::rendezvous::{Membership, MonoTime, NodeDesc};
 
 /// How many workers, how often, how long.
@@ -83,11 +83,11 @@ pub struct Supervisor {
     short_rounds: u32,
     /// When the workers were gone, and how long the next join waits from then on.
     pause: Option<(MonoTime, Duration)>,
-    workers: Vec<Ladder>,
+    workers: Vec<Process>,
     /// The processes that the workers have left behind, once they are ended.
-    orphans: Option<Ladder>,
+    orphans: Option<Process>,
     /// Whether no process of the workers is left.
-    alone: bool,
+    all_exited: bool,
     orders: VecDeque<Order>,
 }
 
@@ -117,7 +117,7 @@ enum Phase {
     },
     /// The workers are to end, or have ended and something is waited for.
     Stopping {
-        then: Then,
+        then: AfterStop,
         /// How many signals have told the node to end. The second one kills.
         signals: u32,
     },
@@ -126,7 +126,7 @@ enum Phase {
 
 /// What comes after the workers have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AfterStop {
     Join(Reason),
     /// This worker failed and no restart is left. The job continues only if a lost node is to blame.
     CheckPeers(LocalRank),
@@ -148,9 +148,9 @@ impl Supervisor {
             short_failures: 0,
             short_rounds: 0,
             pause: None,
-            workers: vec![Ladder::Gone; policy.workers as usize],
+            workers: vec![Process::Exited; policy.workers as usize],
             orphans: None,
-            alone: true,
+            all_exited: true,
             orders: [Order::Join(Reason::FirstStart)].into(),
         }
     }
@@ -175,18 +175,18 @@ impl Supervisor {
         match event {
             Event::Exited(LocalRank(rank), _) | Event::NotStarted(LocalRank(rank)) => {
                 if let Some(worker) = self.workers.get_mut(rank as usize) {
-                    *worker = Ladder::Gone;
+                    *worker = Process::Exited;
                 }
             }
-            Event::AllProcessesExited => (self.alone, self.orphans) = (true, None),
+            Event::AllProcessesExited => (self.all_exited, self.orphans) = (true, None),
             _ => {}
         }
         match self.phase {
-            Phase::Joining(told) => self.while_joining(event, told),
-            Phase::Running if self.policy.runs_once => self.while_running_once(event),
-            Phase::Finishing { .. } if self.policy.runs_once => self.while_finishing_once(event),
-            Phase::Running | Phase::Finishing { .. } => self.while_in_round(event),
-            Phase::Stopping { then, .. } => self.while_stopping(event, then),
+            Phase::Joining(stop_signal) => self.handle_while_joining(event, stop_signal),
+            Phase::Running if self.policy.runs_once => self.handle_while_running_once(event),
+            Phase::Finishing { .. } if self.policy.runs_once => self.handle_while_finishing_once(event),
+            Phase::Running | Phase::Finishing { .. } => self.handle_while_in_round(event),
+            Phase::Stopping { then, .. } => self.handle_while_stopping(event, then),
             Phase::Ended => {}
         }
     }
@@ -213,8 +213,8 @@ impl Supervisor {
         else {
             return;
         };
-        let is_about_lost = !matches!(reason, Reason::Dropped | Reason::PeerRestarts);
-        if is_about_lost && reports.is_some_and(|reports| reports.unfinished(seen) > 0) {
+        let concerns_lost_nodes = !matches!(reason, Reason::Dropped | Reason::PeerRestarts);
+        if concerns_lost_nodes && reports.is_some_and(|reports| reports.unfinished(seen) > 0) {
             self.report_lost(seen);
         }
         self.reform(reason);
@@ -226,7 +226,7 @@ impl Supervisor {
         let Some(reports) = reports else { return };
         let is_failure = match self.phase {
             Phase::Finishing { .. } => reports.finished <= 1,
-            Phase::Stopping { then: Then::CheckPeers(_), .. } => true,
+            Phase::Stopping { then: AfterStop::CheckPeers(_), .. } => true,
             _ => reports.finished == 0,
         };
         if is_failure {
@@ -237,7 +237,7 @@ impl Supervisor {
     /// Reports the lost nodes of the round, if there are more than were reported.
     fn report_lost(&mut self, seen: &Membership) {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
-        if lost > std::mem::replace(&mut self.round.peers.reported, lost) {
+        if lost > std::mem::replace(&mut self.round.peers.reported_lost, lost) {
             self.orders.push_back(Order::ReportLost);
         }
     }
@@ -248,7 +248,7 @@ impl Supervisor {
             if let Some(order) = self.orders.pop_front() {
                 if matches!(order, Order::Start { .. }) {
                     // Not before: until now there was no process.
-                    self.alone = false;
+                    self.all_exited = false;
                     self.started_at = now;
                 }
                 return Some(order);
@@ -261,20 +261,20 @@ impl Supervisor {
 
     /// Returns when there is something to be done even if nothing happens.
     pub fn timeout(&self) -> Option<MonoTime> {
-        let ladders = self.workers.iter().chain(&self.orphans).filter_map(|ladder| ladder.until());
-        ladders.chain(self.end_of_pause()).chain(self.end_of_finishing()).min()
+        let deadlines = self.workers.iter().chain(&self.orphans).filter_map(|process| process.deadline());
+        deadlines.chain(self.join_time()).chain(self.finish_deadline()).min()
     }
 
     /// When a node that has finished no longer waits for the others, because the rendezvous is closed.
-    fn end_of_finishing(&self) -> Option<MonoTime> {
+    fn finish_deadline(&self) -> Option<MonoTime> {
         match self.phase {
             Phase::Finishing { closed_since } => closed_since.map(|since| since.after(Policy::CLOSED_GRACE)),
             _ => None,
         }
     }
 
-    fn while_joining(&mut self, event: Event, told: Option<Signal>) {
-        match (event, told) {
+    fn handle_while_joining(&mut self, event: Event, stop_signal: Option<Signal>) {
+        match (event, stop_signal) {
             (Event::Signaled(signal), Some(_)) => self.end(Verdict::Signaled(signal), OnEnd::Nothing),
             (Event::Signaled(signal), None) => {
                 self.phase = Phase::Joining(Some(signal));
@@ -290,7 +290,7 @@ impl Supervisor {
                 self.restarts = self.restarts.max(restarts);
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
                 self.round = Round { nodes, are_all_ours, ..Round::default() };
-                self.workers.fill(Ladder::Running);
+                self.workers.fill(Process::Running);
                 self.phase = Phase::Running;
                 self.orders.push_back(Order::Start { restarts: self.restarts });
             }
@@ -299,9 +299,9 @@ impl Supervisor {
     }
 
     /// Handles an event while the workers run, or have finished and those of other nodes may not have.
-    fn while_in_round(&mut self, event: Event) {
+    fn handle_while_in_round(&mut self, event: Event) {
         let (verdict, on_end) = match event {
-            Event::Exited(worker, exit) if !exit.is_success() => return self.fail(worker, exit),
+            Event::Exited(worker, exit) if !exit.is_success() => return self.handle_failure(worker, exit),
             Event::Exited(..) => return self.finish_if_done(),
             Event::PeerRestarts => return self.reform(Reason::PeerRestarts),
             Event::NotStarted(_) => (Verdict::Error, OnEnd::Close),
@@ -314,25 +314,25 @@ impl Supervisor {
             Event::Finished { all: false } => (Verdict::Succeeded, OnEnd::Leave),
             _ => return,
         };
-        self.stop(Then::End(verdict, on_end));
+        self.stop(AfterStop::End(verdict, on_end));
     }
 
     fn finish_if_done(&mut self) {
-        if self.workers.iter().all(|worker| *worker == Ladder::Gone) {
+        if self.workers.iter().all(|worker| *worker == Process::Exited) {
             self.phase = Phase::Finishing { closed_since: None };
             self.orders.push_back(Order::Finish);
         }
     }
 
-    fn while_stopping(&mut self, event: Event, then: Then) {
+    fn handle_while_stopping(&mut self, event: Event, then: AfterStop) {
         let next = match (event, then) {
-            (Event::Signaled(signal), _) => return self.hurry(signal),
-            (Event::PeersAlive | Event::PeerFailed | Event::StoreLost, Then::CheckPeers(worker)) => {
+            (Event::Signaled(signal), _) => return self.handle_signal_while_stopping(signal),
+            (Event::PeersAlive | Event::PeerFailed | Event::StoreLost, AfterStop::CheckPeers(worker)) => {
                 self.orders.push_back(Order::PublishFailure { worker, is_final: true });
-                Then::End(Verdict::Failed, OnEnd::Close)
+                AfterStop::End(Verdict::Failed, OnEnd::Close)
             }
-            (Event::PeerFailed, Then::Join(_)) => Then::End(Verdict::FailedElsewhere, OnEnd::Close),
-            (Event::Stuck, Then::Join(_)) => Then::End(Verdict::Unhealthy, OnEnd::Close),
+            (Event::PeerFailed, AfterStop::Join(_)) => AfterStop::End(Verdict::FailedElsewhere, OnEnd::Close),
+            (Event::Stuck, AfterStop::Join(_)) => AfterStop::End(Verdict::Unhealthy, OnEnd::Close),
             _ => return,
         };
         if let Phase::Stopping { then, .. } = &mut self.phase {
@@ -341,15 +341,15 @@ impl Supervisor {
     }
 
     /// Handles a signal that comes while the workers end: they get it, too. The second one kills them.
-    fn hurry(&mut self, signal: Signal) {
+    fn handle_signal_while_stopping(&mut self, signal: Signal) {
         let Phase::Stopping { then, signals } = &mut self.phase else { return };
         *signals += 1;
         let is_first = *signals == 1;
-        if is_first && matches!(then, Then::Join(_) | Then::CheckPeers(_)) {
-            *then = Then::End(Verdict::Signaled(signal), OnEnd::Leave);
+        if is_first && matches!(then, AfterStop::Join(_) | AfterStop::CheckPeers(_)) {
+            *then = AfterStop::End(Verdict::Signaled(signal), OnEnd::Leave);
         }
         let signal = if is_first { signal } else { Signal::KILL };
-        self.workers.iter_mut().chain(&mut self.orphans).for_each(|ladder| ladder.tell(signal));
+        self.workers.iter_mut().chain(&mut self.orphans).for_each(|process| process.request_stop(signal));
     }
 
     /// Starts over because of what the other nodes do.
@@ -359,9 +359,9 @@ impl Supervisor {
             // A node that only wants to come in may wait until all have finished. The work of lost nodes was done together with
             // this node's, and is done again with the nodes that are left.
             Phase::Finishing { .. } if !matches!(reason, Reason::NodesWaiting(_)) => {}
-            Phase::Stopping { then: then @ Then::CheckPeers(_), .. } => {
+            Phase::Stopping { then: then @ AfterStop::CheckPeers(_), .. } => {
                 if !matches!(reason, Reason::NodesWaiting(_) | Reason::PeerRestarts) {
-                    *then = Then::Join(reason);
+                    *then = AfterStop::Join(reason);
                 }
                 return;
             }
@@ -370,23 +370,23 @@ impl Supervisor {
         if reason == Reason::PeerRestarts {
             self.count_restart();
         }
-        self.stop(Then::Join(reason));
+        self.stop(AfterStop::Join(reason));
     }
 
-    fn fail(&mut self, worker: LocalRank, exit: Exit) {
+    fn handle_failure(&mut self, worker: LocalRank, exit: Exit) {
         let used = self.restarts.saturating_sub(self.excused);
         if used < self.policy.max_restarts {
             self.count_restart();
             self.orders.push_back(Order::PublishFailure { worker, is_final: false });
             let left = self.policy.max_restarts - used - 1;
-            return self.stop(Then::Join(Reason::WorkerFailed { worker, exit, left }));
+            return self.stop(AfterStop::Join(Reason::WorkerFailed { worker, exit, left }));
         }
         if self.policy.is_elastic && self.round.nodes.len() > 1 {
             self.orders.push_back(Order::CheckPeers(worker));
-            return self.stop(Then::CheckPeers(worker));
+            return self.stop(AfterStop::CheckPeers(worker));
         }
         self.orders.push_back(Order::PublishFailure { worker, is_final: true });
-        self.stop(Then::End(Verdict::Failed, OnEnd::Close));
+        self.stop(AfterStop::End(Verdict::Failed, OnEnd::Close));
     }
 
     fn count_restart(&mut self) {
@@ -395,12 +395,12 @@ impl Supervisor {
     }
 
     /// Ends the workers: with SIGTERM, or with the signal that told the node to end.
-    fn stop(&mut self, then: Then) {
+    fn stop(&mut self, then: AfterStop) {
         let (signal, signals) = match then {
-            Then::End(Verdict::Signaled(signal), _) => (signal, 1),
+            AfterStop::End(Verdict::Signaled(signal), _) => (signal, 1),
             _ => (Signal::TERM, 0),
         };
-        self.workers.iter_mut().for_each(|worker| worker.tell(signal));
+        self.workers.iter_mut().for_each(|worker| worker.request_stop(signal));
         self.phase = Phase::Stopping { then, signals };
     }
 
@@ -413,7 +413,7 @@ impl Supervisor {
                 return true;
             }
         }
-        if self.end_of_finishing().is_some_and(|until| until <= now) {
+        if self.finish_deadline().is_some_and(|until| until <= now) {
             self.handle_event(Event::Finished { all: false });
             return true;
         }
@@ -421,9 +421,9 @@ impl Supervisor {
         if !self.workers.iter().all(|worker| worker.is_over()) {
             return false;
         }
-        if !self.alone {
+        if !self.all_exited {
             let signal = if signals < 2 { Signal::TERM } else { Signal::KILL };
-            let orphans = self.orphans.get_or_insert(Ladder::Told(signal));
+            let orphans = self.orphans.get_or_insert(Process::SignalPending(signal));
             if let Some(signal) = orphans.poll_signal(now, grace) {
                 self.orders.push_back(Order::Send(Target::Orphans, signal));
                 return true;
@@ -432,15 +432,15 @@ impl Supervisor {
                 return false;
             }
         }
-        let is_lost = |ladder: &Ladder| *ladder == Ladder::Lost;
+        let is_unkillable = |process: &Process| *process == Process::Unkillable;
         match then {
-            Then::CheckPeers(_) => return false,
+            AfterStop::CheckPeers(_) => return false,
             // A process that can't be killed may still hold what its successor needs.
-            Then::Join(_) if self.workers.iter().chain(&self.orphans).any(is_lost) => {
+            AfterStop::Join(_) if self.workers.iter().chain(&self.orphans).any(is_unkillable) => {
                 self.end(Verdict::Unhealthy, OnEnd::Close);
             }
-            Then::Join(reason) => return self.join_when_due(reason, now),
-            Then::End(verdict, on_end) => self.end(verdict, on_end),
+            AfterStop::Join(reason) => return self.join_when_due(reason, now),
+            AfterStop::End(verdict, on_end) => self.end(verdict, on_end),
         }
         true
     }
@@ -454,7 +454,7 @@ impl Supervisor {
                 self.orders.push_back(Order::ReportRestartDelay(pause));
             }
         }
-        let is_due = self.end_of_pause().is_some_and(|until| until <= now);
+        let is_due = self.join_time().is_some_and(|until| until <= now);
         if is_due {
             self.join(reason);
         }
@@ -479,10 +479,10 @@ impl Supervisor {
     /// When the next join is due. Nodes of torch's get time to notice that their workers have failed along with ours. If they
     /// first notice that this node waits for the next round, they take that for a change of membership and count no
     /// restart. Workers with different restart counts never meet.
-    fn end_of_pause(&self) -> Option<MonoTime> {
+    fn join_time(&self) -> Option<MonoTime> {
         let (since, mut pause) = self.pause?;
         let has_failed =
-            matches!(self.phase, Phase::Stopping { then: Then::Join(Reason::WorkerFailed { .. }), .. });
+            matches!(self.phase, Phase::Stopping { then: AfterStop::Join(Reason::WorkerFailed { .. }), .. });
         if has_failed && !self.round.are_all_ours && !self.round.has_changed {
             pause = pause.max(Policy::TORCH_NOTICE_TIMEOUT);
         }

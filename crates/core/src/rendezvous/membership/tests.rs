@@ -13,9 +13,9 @@ fn a_round_is_intact_until_a_node_leaves_or_waits() {
     let seen_all = seen(&all);
     assert_eq!((&seen_all.members, seen_all.world_size()), (&nodes(["a", "b", "c"]), 3));
     assert!(seen_all.is_intact() && !seen_all.is_round_over);
-    let with_newcomer = seen(&all.clone().waiting("d"));
-    assert_eq!((with_newcomer.num_nodes_waiting(), with_newcomer.is_round_over), (1, false));
-    assert!(!with_newcomer.is_intact());
+    let with_new_node = seen(&all.clone().waiting("d"));
+    assert_eq!((with_new_node.num_nodes_waiting(), with_new_node.is_round_over), (1, false));
+    assert!(!with_new_node.is_intact());
 }
 
 #[test]

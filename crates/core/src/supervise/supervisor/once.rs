@@ -1,18 +1,18 @@
 //! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
 
-use super::{Phase, Policy, Supervisor, Then};
+use super::{AfterStop, Phase, Policy, Supervisor};
 use crate::rendezvous::{Membership, MonoTime};
 use crate::supervise::event::{Event, LocalRank};
 use crate::supervise::order::{OnEnd, Order, Reason, Target, Verdict};
 use crate::supervise::peers::Reports;
 
 impl Supervisor {
-    pub(super) fn while_running_once(&mut self, event: Event) {
+    pub(super) fn handle_while_running_once(&mut self, event: Event) {
         let is_idle = self.workers.is_empty();
         match event {
-            Event::Exited(_, exit) if !exit.is_success() => self.fail_once(Verdict::Failed),
+            Event::Exited(_, exit) if !exit.is_success() => self.end_failed_once(Verdict::Failed),
             Event::Exited(..) => self.finish_if_done(),
-            Event::NotStarted(_) => self.fail_once(Verdict::Error),
+            Event::NotStarted(_) => self.end_failed_once(Verdict::Error),
             Event::Signaled(signal) if is_idle => self.end(Verdict::Signaled(signal), OnEnd::Leave),
             Event::Signaled(signal) => {
                 let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
@@ -24,14 +24,14 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn while_finishing_once(&mut self, event: Event) {
+    pub(super) fn handle_while_finishing_once(&mut self, event: Event) {
         let on_end = match event {
             Event::Finished { all: true } => OnEnd::Close,
             Event::Finished { all: false } | Event::Signaled(_) => OnEnd::Leave,
             Event::StoreLost => OnEnd::Nothing,
             _ => return,
         };
-        self.stop(Then::End(Verdict::Succeeded, on_end));
+        self.stop(AfterStop::End(Verdict::Succeeded, on_end));
     }
 
     pub(super) fn handle_membership_once(
@@ -48,14 +48,14 @@ impl Supervisor {
             Phase::Running if seen.is_round_over => {
                 // The next round begins when this node has left, too.
                 self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
-                self.stop(Then::End(Verdict::RoundOver, OnEnd::Nothing));
+                self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
                 // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
-                    self.stop(Then::End(Verdict::Succeeded, OnEnd::Leave));
+                    self.stop(AfterStop::End(Verdict::Succeeded, OnEnd::Leave));
                 }
             }
             _ => {}
@@ -90,9 +90,9 @@ impl Supervisor {
         }
     }
 
-    fn fail_once(&mut self, verdict: Verdict) {
+    fn end_failed_once(&mut self, verdict: Verdict) {
         self.orders.push_back(Order::PublishNodeFailed);
-        self.stop(Then::End(verdict, OnEnd::Leave));
+        self.stop(AfterStop::End(verdict, OnEnd::Leave));
     }
 }
 

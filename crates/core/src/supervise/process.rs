@@ -1,0 +1,123 @@
+//! How one process is ended: it gets a signal, then its own full grace, then SIGKILL; and if even that doesn't help, it is
+//! given up. One process knows nothing of the others, so a slow worker costs only its own time.
+
+use std::time::Duration;
+
+use super::event::Signal;
+use super::supervisor::Policy;
+use crate::rendezvous::MonoTime;
+
+/// Where a process is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Process {
+    /// It runs and was not told to end.
+    Running,
+    /// It is about to get this signal.
+    SignalPending(Signal),
+    /// It has got a signal, and its grace ends then.
+    Terminating { until: MonoTime },
+    /// It was killed, and is given up then.
+    Killed { until: MonoTime },
+    /// It is there, and nothing can be done about it.
+    Unkillable,
+    /// There is no such process.
+    Exited,
+}
+
+impl Process {
+    /// The process is to get this signal and end, unless it was killed already.
+    pub(super) fn request_stop(&mut self, signal: Signal) {
+        if matches!(self, Process::Running | Process::SignalPending(_) | Process::Terminating { .. }) {
+            *self = Process::SignalPending(signal);
+        }
+    }
+
+    /// Takes the next step, if it is time, and returns the signal to send.
+    pub(super) fn poll_signal(&mut self, now: MonoTime, grace: Duration) -> Option<Signal> {
+        let signal = match *self {
+            Process::SignalPending(signal) => signal,
+            Process::Terminating { until } if until <= now => Signal::KILL,
+            Process::Killed { until } if until <= now => {
+                *self = Process::Unkillable;
+                return None;
+            }
+            _ => return None,
+        };
+        *self = match signal {
+            Signal::KILL => Process::Killed { until: now.after(Policy::KILL_GRACE) },
+            _ => Process::Terminating { until: now.after(grace) },
+        };
+        Some(signal)
+    }
+
+    /// When there will be a next step.
+    pub(super) fn deadline(self) -> Option<MonoTime> {
+        match self {
+            Process::Terminating { until } | Process::Killed { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing more is waited for.
+    pub(super) fn is_over(self) -> bool {
+        matches!(self, Process::Exited | Process::Unkillable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> MonoTime {
+        MonoTime::from_start(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_process_gets_a_signal_is_killed_after_the_grace_and_then_counts_as_unkillable() {
+        let mut process = Process::Running;
+        assert_eq!(process.poll_signal(at(0), GRACE), None);
+        process.request_stop(Signal::TERM);
+        assert_eq!(process.poll_signal(at(1), GRACE), Some(Signal::TERM));
+        assert_eq!(process.deadline(), Some(at(31)));
+        assert_eq!(process.poll_signal(at(30), GRACE), None);
+        assert_eq!(process.poll_signal(at(31), GRACE), Some(Signal::KILL));
+        assert_eq!(process.poll_signal(at(40), GRACE), None);
+        assert!(!process.is_over());
+        assert_eq!(process.poll_signal(at(41), GRACE), None);
+        assert_eq!(process, Process::Unkillable);
+    }
+
+    #[test]
+    fn a_second_stop_request_sends_its_signal_and_restarts_the_grace() {
+        let mut process = Process::Running;
+        process.request_stop(Signal::TERM);
+        assert_eq!(process.poll_signal(at(0), GRACE), Some(Signal::TERM));
+        process.request_stop(Signal(2));
+        assert_eq!(process.poll_signal(at(5), GRACE), Some(Signal(2)));
+        assert_eq!(process.deadline(), Some(at(35)));
+        process.request_stop(Signal::KILL);
+        assert_eq!(process.poll_signal(at(6), GRACE), Some(Signal::KILL));
+        process.request_stop(Signal::TERM);
+        assert_eq!(process.poll_signal(at(7), GRACE), None, "there is no way up again");
+    }
+
+    #[test]
+    fn a_grace_of_zero_sends_sigkill_right_after_the_signal() {
+        let mut process = Process::Running;
+        process.request_stop(Signal::TERM);
+        assert_eq!(process.poll_signal(at(0), Duration::ZERO), Some(Signal::TERM));
+        assert_eq!(process.poll_signal(at(0), Duration::ZERO), Some(Signal::KILL));
+        assert_eq!(process.poll_signal(at(0), Duration::ZERO), None);
+    }
+
+    #[test]
+    fn an_exited_process_gets_no_signal() {
+        let mut process = Process::Exited;
+        process.request_stop(Signal::TERM);
+        process.request_stop(Signal::KILL);
+        assert_eq!(process.poll_signal(at(0), GRACE), None);
+        assert!(process.is_over());
+    }
+}
