@@ -15,24 +15,24 @@ use super::time::WallTime;
 /// or go together need one write, not one each.
 pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &[NodeDesc]) -> State {
     let (Member { me, settings, round, .. }, dead) = (view.member, view.dead);
-    let newest = round.as_ref().and_then(|round| round.newest());
-    let stamp = stamp(state.newest().max(newest), view);
+    let newest = round.as_ref().and_then(|round| round.newest_heartbeat());
+    let stamp = stamp(state.newest_heartbeat().max(newest), view);
     let mut next = state.without(dead, settings.min_nodes);
     match change {
         Change::KeepAlive => {}
         Change::AddToParticipants => {
-            next.take_in(me, stamp);
+            next.admit(me, stamp);
             for node in announced {
                 if next.participants.len() as u64 >= settings.max_nodes {
                     break;
                 }
                 // Also from the wait list: a whole round that starts over comes from there.
                 if !next.participants.contains_key(node) && !dead.contains(node) {
-                    next.take_in(node, stamp);
+                    next.admit(node, stamp);
                 }
             }
             if next.participants.len() as u64 >= settings.max_nodes {
-                next.complete(settings.max_nodes);
+                next.mark_complete(settings.max_nodes);
             }
         }
         Change::AddToWaitList => {
@@ -43,7 +43,7 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
             next.wait_list.remove(me);
             next.redundancy_list.insert(me.clone());
         }
-        Change::StartOver => {
+        Change::MoveToWaitList => {
             let with_me = announced.iter().filter(|node| *node != me && !dead.contains(node)).chain([me]);
             let in_round = |node: &&NodeDesc| next.participants.contains_key(*node);
             let leaving: Vec<_> = with_me.filter(in_round).cloned().collect();
@@ -58,8 +58,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
             next = next.without(std::slice::from_ref(me), settings.min_nodes);
             next.count_leaver();
         }
-        Change::MarkComplete => next.complete(settings.max_nodes),
-        Change::MarkClosed => next.close_by(me, view.wall),
+        Change::MarkComplete => next.mark_complete(settings.max_nodes),
+        Change::MarkClosed => next.mark_closed(me, view.wall),
         Change::Restore => {
             if let Some(round) = round {
                 next = round.without(dead, settings.min_nodes).restored(&next, stamp);
@@ -70,8 +70,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
         next.last_heartbeats.insert(me.clone(), stamp);
         next.publish_terms(state, me, settings);
     }
-    next.keep_newest(state.newest().max(next.newest()));
-    next.keep_world(state, settings.max_nodes);
+    next.preserve_newest_heartbeat(state.newest_heartbeat().max(next.newest_heartbeat()));
+    next.preserve_world_size(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call(&next).0)),

@@ -19,7 +19,7 @@ const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 const NO_DIGIT: u8 = 64;
 
 /// The value of each byte as a digit.
-const VALUES: [u8; 256] = {
+const DIGIT_VALUES: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let mut value = 0;
     while value < 64 {
@@ -58,31 +58,31 @@ pub fn decode(text: &[u8], limits: &Limits) -> Result<Vec<u8>, StateError> {
     }
     let mut bytes = Vec::with_capacity(text.len().div_ceil(4) * 3);
     // The digits of the last group, how many they are, and how much padding is behind them.
-    let (mut bits, mut held, mut padding) = (0u32, 0, 0);
+    let (mut bits, mut digits, mut padding) = (0u32, 0, 0);
     for byte in text {
-        match VALUES[usize::from(*byte)] {
-            NO_DIGIT if *byte == b'=' && held + padding >= 3 && held >= 2 => {
+        match DIGIT_VALUES[usize::from(*byte)] {
+            NO_DIGIT if *byte == b'=' && digits + padding >= 3 && digits >= 2 => {
                 // Two digits are one byte, three are two.
-                bytes.extend_from_slice(&(bits << (6 * (4 - held))).to_be_bytes()[1..held]);
+                bytes.extend_from_slice(&(bits << (6 * (4 - digits))).to_be_bytes()[1..digits]);
                 return Ok(bytes);
             }
             NO_DIGIT => padding += usize::from(*byte == b'='),
             value => {
                 padding = 0;
-                held += 1;
+                digits += 1;
                 bits = bits << 6 | u32::from(value);
             }
         }
-        if held == 4 {
+        if digits == 4 {
             bytes.extend_from_slice(&bits.to_be_bytes()[1..]);
-            held = 0;
+            digits = 0;
         }
     }
-    match held {
+    match digits {
         0 => Ok(bytes),
         _ => {
-            let digits = bytes.len() / 3 * 4 + held;
-            let what = format!("{digits} base64 digits without the padding that would end them");
+            let total = bytes.len() / 3 * 4 + digits;
+            let what = format!("{total} base64 digits without the padding that would end them");
             Err(StateError::Malformed { what, at: text.len() })
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_the_standard_one() {
+    fn base64_follows_the_standard_alphabet_and_padding() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_passes_over_is_passed_over() {
+    fn bytes_that_python_ignores_are_ignored() {
         for (text, bytes) in [
             ("Zm9v\nYmFy\n", "foobar"),
             ("Z m 9 v", "foo"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_calls_wrong_padding_is_refused() {
+    fn padding_that_python_refuses_is_refused() {
         for (text, digits) in [
             ("Z", 1),
             ("Zg", 2),
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_larger_than_any_state_is_refused_unread() {
+    fn a_value_larger_than_any_state_is_refused_without_decoding() {
         let limits = Limits { state_bytes: 6, ..Limits::default() };
         assert_eq!(decode(b"Zm9vYmFy", &limits), Ok(b"foobar".to_vec()));
         assert_eq!(decode(b"Zm9vYmFy\n", &limits), Err(StateError::TooLarge { len: 9, limit: 8 }));
     }
 
     #[test]
-    fn the_sentinel_is_no_state_and_everything_else_must_be_one() {
+    fn the_sentinel_means_no_state_and_every_other_value_must_be_a_state() {
         let limits = Limits::default();
         assert_eq!(read(NULL, &limits), Ok(None));
         for (value, text) in [
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_read_as_it_was_written() {
+    fn a_state_survives_encoding_and_decoding() {
         let limits = Limits::default();
         let node = NodeDesc::new("host", 1, 0);
         let state = State { last_heartbeats: [(node, WallTime::UNIX_EPOCH)].into(), ..State::default() };

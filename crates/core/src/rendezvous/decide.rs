@@ -70,7 +70,7 @@ pub(super) enum Change {
     /// Among the spares.
     AddToRedundancyList,
     /// Out of the complete round and onto the list for the next.
-    StartOver,
+    MoveToWaitList,
     /// Out of every list.
     Withdraw,
     /// No more nodes: give out ranks.
@@ -135,8 +135,8 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
         return (Decision::Fail, reason);
     }
-    if let Some(reason) = conflict(state, view) {
-        let listed = state.has(me) || view.member.may_be_let_in(state);
+    if let Some(reason) = terms_conflict(state, view) {
+        let listed = state.has(me) || view.member.may_be_admitted(state);
         return (if listed { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
     // No timeout applies to a spare: it waits for as long as it is not needed.
@@ -145,12 +145,12 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     }
     if state.complete && in_round {
         // A round whose size is not written down had at least `min_nodes` nodes.
-        let least = match state.written_world() {
+        let min_world = match state.recorded_world() {
             Some(_) => 0,
             // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
-            None => settings.min_nodes.max(state.largest_world(settings.max_nodes)),
+            None => settings.min_nodes.max(state.max_world_size(settings.max_nodes)),
         };
-        let (round, world_size) = (state.round, state.world_size().max(least));
+        let (round, world_size) = (state.round, state.world_size().max(min_world));
         return match world_size == have {
             true => (Decision::Finish, Reason::InRound { round, world_size }),
             // Others have returned from this round with a larger world. It can't be entered any more.
@@ -164,7 +164,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
             true => Reason::NoNextRound { participants, round: state.round, waited },
             false => Reason::JoinTimeout { participants, need: settings.min_nodes, waited },
         };
-        let listed = state.has(me) || view.member.may_be_let_in(state);
+        let listed = state.has(me) || view.member.may_be_admitted(state);
         let withdraw = listed && view.now.since(view.deadline) <= WITHDRAW_GRACE;
         return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
@@ -191,16 +191,16 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if have < settings.min_nodes {
         return stay(view, Reason::BelowMinNodes { have, need: settings.min_nodes });
     }
-    let called = view.member.watch.last_call().unwrap_or_default();
+    let elapsed = view.member.watch.last_call().unwrap_or_default();
     let (limit, setting) = settings.last_call(state);
-    match limit.checked_sub(called) {
+    match limit.checked_sub(elapsed) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
         Some(left) => stay(view, Reason::LastCall { have, max_nodes: settings.max_nodes, left, setting }),
     }
 }
 
 /// Returns why this node can't be in the job, if its `--nnodes` is not that of the other nodes.
-fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
+fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let Member { me, settings, .. } = view.member;
     let mine = Terms::new(me, settings);
     match state.terms() {
@@ -209,7 +209,7 @@ fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
         }
         // A torch node, which publishes no terms, completed the round with fewer nodes than this node needs.
         _ if state.complete && state.participants.contains_key(me) => {
-            let have = state.written_world().filter(|have| *have < mine.min_nodes)?;
+            let have = state.recorded_world().filter(|have| *have < mine.min_nodes)?;
             Some(Reason::TooFewNodes { round: state.round, have, need: mine.min_nodes })
         }
         _ => None,
@@ -231,12 +231,12 @@ fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);
     }
-    let change = if state.complete && !state.closed { Change::StartOver } else { Change::Withdraw };
+    let change = if state.complete && !state.closed { Change::MoveToWaitList } else { Change::Withdraw };
     (Decision::Write(change), Reason::Leaving)
 }
 
 fn leave(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    match state.has(&view.member.me) || view.member.may_be_let_in(state) {
+    match state.has(&view.member.me) || view.member.may_be_admitted(state) {
         true => (Decision::Write(Change::Withdraw), Reason::Leaving),
         false => (Decision::Finish, Reason::Nothing),
     }

@@ -39,16 +39,16 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|_| is_number)
     };
-    let beside = || {
+    let ours = || {
         let rest = key.strip_prefix("rallypoint.rendezvous/")?.strip_prefix(run_id)?.strip_prefix('/')?;
         let (name, round) = rest.split_once('/')?;
         number(round).filter(|_| ["announced", "completed", "ended", "wanted"].contains(&name))
     };
-    let within = || {
+    let torchs = || {
         let rest = key.strip_prefix(&state(run_id))?.strip_prefix('.')?;
         number(rest.split_once('/')?.0)
     };
-    beside().or_else(within)
+    ours().or_else(torchs)
 }
 
 /// Returns the run id of the rendezvous that a server's key belongs to. Server keys start with the slash that clients add.
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_have_no_name_in_common_even_if_one_id_looks_like_a_key_of_the_other() {
+    fn two_runs_share_no_key_even_if_one_run_id_looks_like_a_key_of_the_other() {
         let ids = ["a", "a.1", "a/announced/1", "a/announced", "/a", "a/", "/", "a/ended/2", "1", "11"];
         let mut all = BTreeSet::new();
         for id in ids {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_rounds_are_told_from_the_state_and_from_other_runs() {
+    fn round_of_distinguishes_round_keys_from_the_state_and_from_other_runs() {
         for run_id in ["job", "job.1", "a/announced/1", "/"] {
             let of_rounds = names(run_id).into_iter().filter(|name| *name != state(run_id));
             let met = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_a_run_names_the_run() {
+    fn run_id_of_finds_the_run_of_every_key() {
         for run_id in ["job", "job.1", "1", "a/announced/1", "a/b", "a..2"] {
             let met = [
                 format!("{}/MASTER_ADDR", round_prefix(run_id, 12)),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_no_rendezvous_names_no_run() {
+    fn a_key_outside_any_rendezvous_has_no_run_id() {
         for key in [
             "",
             "/",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_state_lies_where_torch_looks_for_one() {
+    fn only_the_state_key_starts_with_the_torch_prefix() {
         assert_eq!(state("job"), "torch.rendezvous.job");
         let ours =
             names("torch.rendezvous.job").into_iter().filter(|name| name.starts_with("torch.rendezvous."));

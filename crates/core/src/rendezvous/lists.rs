@@ -6,17 +6,17 @@ use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
 
 /// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.
-const WORLD: &str = "rallypoint_world";
+const WORLD_ATTR: &str = "rallypoint_world";
 /// How many have left so far.
-const LEAVERS: &str = "rallypoint_left";
+const LEAVERS_ATTR: &str = "rallypoint_left";
 /// The newest heartbeat there was, while no node that is here has it.
-const NEWEST: &str = "rallypoint_newest";
+const NEWEST_ATTR: &str = "rallypoint_newest";
 /// Who closed the rendezvous, and when.
-const CLOSED_BY: &str = "rallypoint_closed_by";
+const CLOSED_BY_ATTR: &str = "rallypoint_closed_by";
 
 impl State {
     /// The round that nodes may announce themselves for: the next one to be open.
-    pub(super) fn to_open(&self) -> u64 {
+    pub(super) fn next_open_round(&self) -> u64 {
         self.round.saturating_add(u64::from(self.complete))
     }
 
@@ -38,16 +38,16 @@ impl State {
     }
 
     /// The state without these nodes.
-    pub fn without(&self, gone: &[NodeDesc], min_nodes: u64) -> State {
+    pub fn without(&self, removed: &[NodeDesc], min_nodes: u64) -> State {
         let mut next = self.clone();
-        let mut left = false;
-        for node in gone {
-            left |= next.participants.remove(node).is_some();
+        let mut lost_participant = false;
+        for node in removed {
+            lost_participant |= next.participants.remove(node).is_some();
             next.wait_list.remove(node);
             next.redundancy_list.remove(node);
             next.last_heartbeats.remove(node);
         }
-        if left {
+        if lost_participant {
             if next.complete && next.participants.is_empty() {
                 next.complete = false;
                 next.round += 1;
@@ -62,7 +62,7 @@ impl State {
     /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
     /// that round. If other nodes have completed a round since then, they have gone on without the node.
     pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round && self.last_world().is_none()
+        !self.closed && !self.complete && self.round <= round.round && self.last_recorded_world().is_none()
     }
 
     /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
@@ -79,7 +79,7 @@ impl State {
     }
 
     /// Puts a node into the open round. That it asked for it is a sign of life.
-    pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
+    pub(super) fn admit(&mut self, node: &NodeDesc, heartbeat: WallTime) {
         self.wait_list.remove(node);
         self.redundancy_list.remove(node);
         self.participants.insert(node.clone(), 0);
@@ -90,44 +90,44 @@ impl State {
     ///
     /// If it is full, whoever waits is a spare from now on. Left on the wait list until they see it themselves, they
     /// would make the round start over, and with many of them again and again.
-    pub(super) fn complete(&mut self, max_nodes: u64) {
+    pub(super) fn mark_complete(&mut self, max_nodes: u64) {
         if self.participants.len() as u64 >= max_nodes {
             self.redundancy_list.append(&mut self.wait_list);
         }
         self.complete = true;
         self.deadline = None;
-        for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
-            *held = rank;
+        for (rank, (_, assigned)) in (0..).zip(self.participants.iter_mut()) {
+            *assigned = rank;
         }
-        self.write_down_world(self.participants.len() as u64);
+        self.record_world_size(self.participants.len() as u64);
     }
 
-    fn write_down_world(&mut self, nodes: u64) {
-        self.set_text(WORLD, format!("{}:{nodes}", self.round));
+    fn record_world_size(&mut self, nodes: u64) {
+        self.set_text(WORLD_ATTR, format!("{}:{nodes}", self.round));
     }
 
     /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
     /// highest rank has left, nothing else tells. Whoever waits may have been in it, unless it is full; rather too large,
     /// so that nobody enters it any more, than too small. Since somebody waits, all start over anyway.
-    pub(super) fn keep_world(&mut self, before: &State, max_nodes: u64) {
-        if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
-            self.write_down_world(before.world_size().max(before.largest_world(max_nodes)));
+    pub(super) fn preserve_world_size(&mut self, before: &State, max_nodes: u64) {
+        if self.complete && before.complete && self.round == before.round && self.recorded_world().is_none() {
+            self.record_world_size(before.world_size().max(before.max_world_size(max_nodes)));
         }
     }
 
     /// How many nodes the complete round may have had, if those who wait were in it.
-    pub(super) fn largest_world(&self, max_nodes: u64) -> u64 {
+    pub(super) fn max_world_size(&self, max_nodes: u64) -> u64 {
         ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
     }
 
-    pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
+    pub(super) fn mark_closed(&mut self, node: &NodeDesc, at: WallTime) {
         self.closed = true;
-        self.set_text(CLOSED_BY, format!("{} (pid {}) at {at}", node.addr, node.pid));
+        self.set_text(CLOSED_BY_ATTR, format!("{} (pid {}) at {at}", node.addr, node.pid));
     }
 
     /// How many of ours have left so far.
     pub fn leavers(&self) -> i64 {
-        match self.extra.get(LEAVERS) {
+        match self.extra.get(LEAVERS_ATTR) {
             Some(Extra::Int(count)) => *count,
             _ => 0,
         }
@@ -137,24 +137,24 @@ impl State {
     /// its announcement before it was taken back has read a state that is replaced now, and can't act on it any more.
     pub(super) fn count_leaver(&mut self) {
         let before = self.leavers();
-        self.extra.insert(LEAVERS.into(), Extra::Int(before.wrapping_add(1)));
+        self.extra.insert(LEAVERS_ATTR.into(), Extra::Int(before.wrapping_add(1)));
     }
 
     /// The newest heartbeat that was ever here, as far as our nodes have written it down.
-    pub(super) fn newest(&self) -> Option<WallTime> {
-        let left = match self.extra.get(NEWEST) {
+    pub(super) fn newest_heartbeat(&self) -> Option<WallTime> {
+        let recorded = match self.extra.get(NEWEST_ATTR) {
             Some(Extra::Time(newest)) => Some(*newest),
             _ => None,
         };
-        self.last_heartbeats.values().copied().max().max(left)
+        self.last_heartbeats.values().copied().max().max(recorded)
     }
 
     /// Keeps the newest earlier heartbeat if the node that wrote it has left.
-    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
-        let here = self.last_heartbeats.values().copied().max();
+    pub(super) fn preserve_newest_heartbeat(&mut self, before: Option<WallTime>) {
+        let current = self.last_heartbeats.values().copied().max();
         match before {
-            Some(newest) if before > here => self.extra.insert(NEWEST.into(), Extra::Time(newest)),
-            _ => self.extra.remove(NEWEST),
+            Some(newest) if before > current => self.extra.insert(NEWEST_ATTR.into(), Extra::Time(newest)),
+            _ => self.extra.remove(NEWEST_ATTR),
         };
     }
 
@@ -165,23 +165,23 @@ impl State {
     pub fn world_size(&self) -> u64 {
         let have = self.participants.len() as u64;
         let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
-        self.written_world().unwrap_or(0).max(highest).max(have)
+        self.recorded_world().unwrap_or(0).max(highest).max(have)
     }
 
     /// What stands there of the size of this round.
-    pub(super) fn written_world(&self) -> Option<u64> {
-        self.last_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
+    pub(super) fn recorded_world(&self) -> Option<u64> {
+        self.last_recorded_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
     }
 
     /// Returns the last round whose size one of our nodes has written down, and its size.
-    pub(super) fn last_world(&self) -> Option<(u64, u64)> {
-        let (round, world) = self.text(WORLD)?.split_once(':')?;
+    pub(super) fn last_recorded_world(&self) -> Option<(u64, u64)> {
+        let (round, world) = self.text(WORLD_ATTR)?.split_once(':')?;
         Some((round.parse().ok()?, world.parse().ok()?))
     }
 
     /// Who closed it, where one of our nodes did.
     pub fn closed_by(&self) -> Option<String> {
-        self.text(CLOSED_BY).map(str::to_owned)
+        self.text(CLOSED_BY_ATTR).map(str::to_owned)
     }
 
     /// The text of an attribute that torch does not know.

@@ -25,7 +25,7 @@ pub struct Member {
     /// What it has seen of all nodes, itself included.
     pub watch: Watch,
     /// How long the last write took that was won. By the time of the answer, the heartbeat in it was as old.
-    pub write_latency: Duration,
+    pub write_time: Duration,
     /// The round it has announced itself for, as long as that may stand.
     pub announcement: Option<u64>,
     /// The outage of the store, if there is one.
@@ -47,7 +47,7 @@ impl Member {
             me,
             settings,
             watch: Watch::default(),
-            write_latency: Duration::ZERO,
+            write_time: Duration::ZERO,
             announcement: None,
             outage: Outage::default(),
             stale_round: None,
@@ -100,7 +100,7 @@ impl Member {
     /// How long until a heartbeat of this node is due, as of the last look: its heartbeat must not stand still. It does not
     /// matter which node has written it; the node that let this one in has, too.
     pub(super) fn until_heartbeat(&self) -> Duration {
-        self.settings.keep_alive_interval.saturating_sub(self.watch.silence(&self.me) + self.write_latency)
+        self.settings.keep_alive_interval.saturating_sub(self.watch.heartbeat_age(&self.me) + self.write_time)
     }
 
     /// How long until a pursuit of [`super::Goal::KeepAlive`] has something to write: a heartbeat is due, another node
@@ -111,11 +111,11 @@ impl Member {
         }
         let death = self.watch.until_next_death(self.settings.keep_alive_limit(), &self.me);
         let left = death.map_or(self.until_heartbeat(), |death| death.min(self.until_heartbeat()));
-        left.saturating_sub(self.watch.unobserved(now))
+        left.saturating_sub(self.watch.gap(now))
     }
 
     /// Whether others may still let it in because of its announcement, given the state at hand.
-    pub(super) fn may_be_let_in(&self, state: &State) -> bool {
-        self.announcement.is_some_and(|round| round >= state.to_open())
+    pub(super) fn may_be_admitted(&self, state: &State) -> bool {
+        self.announcement.is_some_and(|round| round >= state.next_open_round())
     }
 }

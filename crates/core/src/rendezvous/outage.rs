@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_come_at_growing_intervals_until_the_limit() {
+    fn warnings_are_due_at_growing_intervals_until_the_limit() {
         let mut outage = Outage::default();
         let warned: Vec<u64> = (1..600)
             .filter(|second| {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_an_outage_and_a_short_one_is_not_mentioned() {
+    fn a_reply_ends_an_outage_and_a_short_outage_is_not_reported() {
         let mut outage = Outage::default();
         assert_eq!(outage.handle_success(at(1)), None);
         assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Ok(None));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_cannot_be_read_is_warned_about_at_once_and_tolerated_for_10_s() {
+    fn a_corrupt_state_is_reported_immediately_and_tolerated_for_10_s() {
         let mut outage = Outage::default();
         assert_eq!(fail(&mut outage, Fault::Outage, 0, 4), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Corrupt, 4, 4), Ok(failing(Fault::Corrupt, 0)));

@@ -25,17 +25,17 @@ pub struct Pursuit {
     cell: Option<Cell>,
     reason: Reason,
     /// Why the node will have failed once it has withdrawn, as it was before it did.
-    verdict: Option<Reason>,
+    failure: Option<Reason>,
     /// How many writes were lost since the last one that was won.
     losses: u32,
     /// The round in which this node has let others go first.
-    deferred: Option<u64>,
+    deferred_round: Option<u64>,
     was_spare: bool,
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
     /// A phase that a signal said was over although it was not. The signal is stale.
-    woken: Option<Phase>,
+    stale_phase: Option<Phase>,
     notices: VecDeque<Notice>,
 }
 
@@ -54,17 +54,17 @@ enum Pending {
 /// How often to look while waiting: as often as torch's nodes.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after the first lost compare-and-set. It doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
+const BACKOFF_INTERVAL: Duration = Duration::from_millis(4);
+const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 /// The pause between two nodes that let the same node go first.
-const STAGGER: Duration = Duration::from_millis(1);
-const MOST_STAGGERED: usize = 256;
+const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_STAGGERED: usize = 256;
 /// A node that is so far from the store can't write more than 20 times a second anyway.
-const FAR: Duration = Duration::from_millis(60);
+const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
 /// No pause is shorter, however soon something is due.
-const SHORTEST_WAIT: Duration = Duration::from_millis(10);
+const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
 /// Shorter pauses are not worth waiting for a signal.
-const MIN_SIGNAL_WAIT: Duration = Duration::from_millis(20);
+const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 /// The pause after an operation that failed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -83,13 +83,13 @@ impl Pursuit {
             deadline: now.after(goal.timeout(&member.settings)),
             cell: None,
             reason: Reason::Nothing,
-            verdict: None,
+            failure: None,
             losses: 0,
-            deferred: None,
+            deferred_round: None,
             was_spare: false,
             pending: Pending::Read,
             began: now,
-            woken: None,
+            stale_phase: None,
             notices: VecDeque::new(),
         };
         (pursuit, Operation::Read)
@@ -146,7 +146,7 @@ impl Pursuit {
             (Pending::Host, _) if self.is_over(member, now.mono) => return Operation::End(End::Error),
             (Pending::Host, _) => return self.pause(RETRY_INTERVAL, None),
             (Pending::Pause(phase), Outcome::Paused { is_woken }) => {
-                self.woken = if *is_woken { *phase } else { self.woken };
+                self.stale_phase = if *is_woken { *phase } else { self.stale_phase };
                 return Operation::Read;
             }
             // All others are answers of the store.
@@ -171,7 +171,7 @@ impl Pursuit {
                 if !won {
                     return self.handle_lost(member, change, took, now);
                 }
-                member.write_latency = took.min(member.settings.keep_alive_interval / 2);
+                member.write_time = took.min(member.settings.keep_alive_interval / 2);
                 self.handle_won(member, change, &before.and_then(|cell| cell.state).unwrap_or_default());
                 self.next(member, None, None, now)
             }
@@ -190,18 +190,18 @@ impl Pursuit {
         if after.complete && !before.complete {
             member.stale_round = after.round.checked_sub(2).or(member.stale_round);
         }
-        self.notices.extend(removed(&member.me, before, &after));
+        self.notices.extend(removal_notice(&member.me, before, &after));
     }
 
     /// Handles a write that another node was quicker than. What that node wrote may be all that was wanted.
     fn handle_lost(&mut self, member: &mut Member, change: Change, took: Duration, now: Moment) -> Operation {
         self.losses += 1;
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.losses.min(8)).min(LONGEST_PAUSE);
-        let most = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
+        let pause = BACKOFF_INTERVAL.saturating_mul(1 << self.losses.min(8)).min(MAX_BACKOFF_INTERVAL);
+        let backoff = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
         // A heartbeat is tried again at once: the state that it is to replace is at hand. Far from the store it would else be
         // overtaken again and again, and be missed; near it, every other time is enough.
-        let is_tried_at_once = change == Change::KeepAlive && (took >= FAR || self.losses % 2 == 1);
-        self.next(member, None, (!is_tried_at_once).then_some(most), now)
+        let is_urgent = change == Change::KeepAlive && (took >= SLOW_WRITE_INTERVAL || self.losses % 2 == 1);
+        self.next(member, None, (!is_urgent).then_some(backoff), now)
     }
 
     /// Decides what to do next.
@@ -217,10 +217,10 @@ impl Pursuit {
     ) -> Operation {
         let raw = self.state().cloned().unwrap_or_default();
         if !raw.has(&member.me)
-            && !member.may_be_let_in(&raw)
-            && let Some(verdict) = self.verdict.take()
+            && !member.may_be_admitted(&raw)
+            && let Some(failure) = self.failure.take()
         {
-            return Operation::End(End::Failed(verdict));
+            return Operation::End(End::Failed(failure));
         }
         let dead = member.dead();
         let state = match dead.is_empty() {
@@ -256,42 +256,42 @@ impl Pursuit {
                 }
                 return Operation::End(End::Reached { state: raw, reason });
             }
-            Decision::Fail => return Operation::End(End::Failed(self.verdict.take().unwrap_or(reason))),
+            Decision::Fail => return Operation::End(End::Failed(self.failure.take().unwrap_or(reason))),
             Decision::Wait => return self.pause(self.wait(member, now.mono), Phase::of(&raw)),
             Decision::Write(change) => change,
         };
-        if let Some(most) = backoff {
-            return self.pause(most, Phase::of(&raw));
+        if let Some(backoff) = backoff {
+            return self.pause(backoff, Phase::of(&raw));
         }
-        let round = state.to_open();
-        let mut let_in: &[NodeDesc] = &[];
-        if matches!(change, Change::AddToParticipants | Change::StartOver) {
+        let round = state.next_open_round();
+        let mut admitted: &[NodeDesc] = &[];
+        if matches!(change, Change::AddToParticipants | Change::MoveToWaitList) {
             let Some((nodes, took)) = announced.filter(|_| member.announcement == Some(round)) else {
                 return self.announce(member, round);
             };
-            if let Some(most) = self.deference(&member.me, &state, nodes, took) {
-                return self.pause(most, Phase::of(&raw));
+            if let Some(delay) = self.stagger_delay(&member.me, &state, nodes, took) {
+                return self.pause(delay, Phase::of(&raw));
             }
-            let_in = nodes;
+            admitted = nodes;
         }
-        let next = apply(change, &raw, &view, let_in);
+        let next = apply(change, &raw, &view, admitted);
         if reason.ends_join() {
-            self.verdict.get_or_insert(reason);
+            self.failure.get_or_insert(reason);
         }
         // A spare that is needed after all has its whole time to join again.
         if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
             self.deadline = now.mono.after(member.settings.join_timeout);
         }
         // Nodes that go would else be let in again: see `State::count_leaver`. No node is let into a complete round.
-        let mut gone = dead;
-        if change == Change::Withdraw && member.may_be_let_in(&raw) {
-            gone.push(member.me.clone());
+        let mut withdrawn = dead;
+        if change == Change::Withdraw && member.may_be_admitted(&raw) {
+            withdrawn.push(member.me.clone());
         }
-        if gone.is_empty() {
+        if withdrawn.is_empty() {
             return self.write(member, change, Arc::new(next));
         }
         self.pending = Pending::Retract(change, Arc::new(next));
-        Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: gone }
+        Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: withdrawn }
     }
 
     /// Lets the other nodes know that this node wants to be in a round, and reads which of them want to be in it: the node that
@@ -311,21 +311,21 @@ impl Pursuit {
 
     /// How long to let nodes go first that announced themselves earlier, once in a round: the first of them lets the others in,
     /// or out, along with itself, so that of many nodes that come or go at once few have to write.
-    fn deference(
+    fn stagger_delay(
         &mut self,
         me: &NodeDesc,
         state: &State,
         announced: &[NodeDesc],
         took: Duration,
     ) -> Option<Duration> {
-        let place = announced.iter().position(|node| node == me)?;
-        let is_to_go = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
+        let index = announced.iter().position(|node| node == me)?;
+        let must_write = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
         // The last one first: those that came early mostly are where they want to be.
-        let ahead = announced[..place].iter().rev().filter(is_to_go).take(MOST_STAGGERED).count() as u32;
-        if ahead == 0 || self.deferred.replace(state.round) == Some(state.round) {
+        let ahead = announced[..index].iter().rev().filter(must_write).take(MAX_STAGGERED).count() as u32;
+        if ahead == 0 || self.deferred_round.replace(state.round) == Some(state.round) {
             return None;
         }
-        Some(took.clamp(FIRST_PAUSE, LONGEST_PAUSE / 4) + STAGGER * ahead)
+        Some(took.clamp(BACKOFF_INTERVAL, MAX_BACKOFF_INTERVAL / 4) + STAGGER_INTERVAL * ahead)
     }
 
     fn write(&mut self, member: &Member, change: Change, state: Arc<State>) -> Operation {
@@ -339,23 +339,23 @@ impl Pursuit {
     fn pause(&mut self, timeout: Duration, phase: Option<Phase>) -> Operation {
         self.pending = Pending::Pause(phase);
         // An operation that waits for no other node has only collided with theirs.
-        let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT;
-        Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.woken != phase) }
+        let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT_INTERVAL;
+        Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.stale_phase != phase) }
     }
 
     /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
     /// is first.
     fn wait(&self, member: &Member, now: MonoTime) -> Duration {
-        let call = match self.reason {
+        let last_call = match self.reason {
             Reason::LastCall { left, .. } => left,
             _ => POLL_INTERVAL,
         };
         // A spare waits beyond it. It is up only *after* the deadline.
-        let time = match now > self.deadline {
+        let until_deadline = match now > self.deadline {
             true => POLL_INTERVAL,
             false => self.deadline.since(now) + Duration::from_millis(1),
         };
-        POLL_INTERVAL.min(call).min(time).min(member.until_heartbeat()).max(SHORTEST_WAIT)
+        POLL_INTERVAL.min(last_call).min(until_deadline).min(member.until_heartbeat()).max(MIN_WAIT_INTERVAL)
     }
 
     /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
@@ -394,17 +394,17 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
             signals.push(Signal::NextRoundWanted { round: phase.round });
         }
     }
-    let waits = after.wait_list.contains(me) && !before.wait_list.contains(me);
+    let is_new_waiter = after.wait_list.contains(me) && !before.wait_list.contains(me);
     // The nodes that are left start over.
     let has_lost = || was == is && before.participants.keys().any(|node| node != me && !after.has(node));
-    if after.complete && (waits || has_lost()) {
+    if after.complete && (is_new_waiter || has_lost()) {
         signals.push(Signal::NextRoundWanted { round: after.round });
     }
     signals
 }
 
 /// The nodes that a write by `me` removes because they are dead.
-fn removed(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
+fn removal_notice(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
     let is_removed = |node: &&NodeDesc| *node != me && !after.has(node);
     let nodes: Vec<_> = before.last_heartbeats.keys().filter(is_removed).cloned().collect();
     let round = before.complete.then_some(before.round);

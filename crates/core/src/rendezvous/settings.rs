@@ -68,7 +68,7 @@ impl Settings {
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state
-            .last_world()
+            .last_recorded_world()
             .is_some_and(|(round, world)| round.checked_add(1) == Some(state.round) && have <= world);
         match is_reform && self.reform_last_call_timeout < self.last_call_timeout {
             true => (self.reform_last_call_timeout, "reform_last_call_timeout"),
@@ -78,16 +78,16 @@ impl Settings {
 
     /// All that is wrong with them, in torch's words where torch has any.
     pub fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         if self.run_id.is_empty() {
-            wrong.push("The run id must be a non-empty string.".to_owned());
+            errors.push("The run id must be a non-empty string.".to_owned());
         }
         if self.min_nodes < 1 {
-            wrong
+            errors
                 .push(format!("The minimum number of nodes ({}) must be greater than zero.", self.min_nodes));
         }
         if self.max_nodes < self.min_nodes {
-            wrong.push(format!(
+            errors.push(format!(
                 "The maximum number of nodes ({}) must be greater than or equal to the minimum number of nodes ({}).",
                 self.max_nodes, self.min_nodes
             ));
@@ -101,21 +101,21 @@ impl Settings {
             ("heartbeat", self.heartbeat_timeout),
         ] {
             if time.is_zero() {
-                wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
+                errors.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
             }
             if time > Settings::MAX_TIMEOUT {
-                wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
+                errors.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
         // Torch accepts zero and then takes every node for dead.
         if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::MAX_TIMEOUT {
-            wrong.push(format!(
+            errors.push(format!(
                 "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is zero or longer than a century.",
                 self.keep_alive_interval.as_secs(),
                 self.keep_alive_max_attempt
             ));
         }
-        wrong
+        errors
     }
 }
 
@@ -124,18 +124,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn check_returns_every_error() {
         let mut settings = Settings::new("", 0, 4);
         settings.keep_alive_max_attempt = 0;
         settings.join_timeout = Duration::ZERO;
-        let wrong = settings.check();
-        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        let errors = settings.check();
+        assert_eq!(errors.len(), 4, "{errors:?}");
         assert!(Settings::new("job", 1, 1).check().is_empty());
         let mut endless = Settings::new("job", 1, 1);
         endless.keep_alive_interval = Duration::from_secs(i64::MAX as u64);
         endless.join_timeout = Duration::MAX;
         assert_eq!(endless.check().len(), 2, "{:?}", endless.check());
-        let wrong = Settings::new("job", 3, 2).check();
-        assert!(wrong[0].contains("maximum number of nodes (2)"), "{wrong:?}");
+        let errors = Settings::new("job", 3, 2).check();
+        assert!(errors[0].contains("maximum number of nodes (2)"), "{errors:?}");
     }
 }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_begins_as_torchs_does() {
+    fn the_default_state_equals_the_one_of_torch() {
         assert_eq!(
             format!("{:?}", State::default()),
             "State { round: 0, complete: false, deadline: None, closed: false, participants: {}, \
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_prints_on_one_line_whatever_is_in_it() {
+    fn a_state_prints_on_one_line_even_with_line_breaks_in_its_texts() {
         let node = NodeDesc::new("a\nb", 1, 0);
         let state = State {
             participants: [(node.clone(), 0)].into(),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_ordered_by_code_points_of_the_address_then_by_numbers() {
+    fn nodes_are_ordered_by_code_points_of_the_address_then_by_pid_and_local_id() {
         let ordered = [
             NodeDesc::new("", 9, 9),
             NodeDesc::new("10.0.0.10", 1, 0),
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_reads_as_torch_writes_it() {
+    fn a_node_displays_as_in_torch() {
         let node = NodeDesc::new("host-a.example", 4242, 1);
         assert_eq!(node.to_string(), "host-a.example_4242_1");
         assert_eq!(format!("{node:?}"), "host-a.example_4242_1");
     }
 
     #[test]
-    fn an_address_cannot_break_a_line_of_a_log() {
+    fn an_address_with_a_line_break_prints_on_one_line() {
         assert_eq!(format!("{:?}", NodeDesc::new("a\nb", 1, 0)), "a\\nb_1_0");
     }
 }

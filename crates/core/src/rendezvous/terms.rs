@@ -6,7 +6,7 @@ use super::settings::Settings;
 use super::state::{NodeDesc, State};
 
 /// The attribute of the state that holds the terms. Torch's nodes carry it along without reading it.
-const TERMS: &str = "rallypoint_terms";
+const TERMS_ATTR: &str = "rallypoint_terms";
 
 /// What a launcher runs on a node. Nodes of one job usually run the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,13 +87,13 @@ impl fmt::Display for Terms {
 impl State {
     /// Returns the published terms of the job, if a node of ours is or was in it.
     pub fn terms(&self) -> Option<Terms> {
-        self.text(TERMS).and_then(Terms::read)
+        self.text(TERMS_ATTR).and_then(Terms::read)
     }
 
     /// Publishes the terms of `me`, unless those of other nodes hold. Terms hold as long as any other node is here.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
         if before.terms().is_none() || !before.has_other_nodes(me) {
-            self.set_text(TERMS, Terms::new(me, settings).to_string());
+            self.set_text(TERMS_ATTR, Terms::new(me, settings).to_string());
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_read_as_they_were_written() {
+    fn terms_survive_writing_and_reading() {
         let launch = Launch { max_restarts: 3, command: 0xabc };
         for launch in [None, Some(launch)] {
             let terms = Terms::new(&NodeDesc::new("a by b", 7, 0), &settings(2, 4, launch));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_hold_as_long_as_another_node_is_here() {
+    fn terms_hold_as_long_as_another_node_is_listed() {
         let (ours, theirs) = (settings(2, 4, None), settings(2, 3, None));
         let mut state = open(&["a"]);
         state.publish_terms(&State::default(), &node("a"), &theirs);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_another_command_or_restart_limit_is_a_difference() {
+    fn only_the_command_and_the_restart_limit_are_compared() {
         let launch = Launch { max_restarts: 3, command: 1 };
         let terms = |launch| Terms::new(&node("a"), &settings(1, 1, launch));
         let differences = |other| terms(Some(launch)).differences(&terms(other));

@@ -40,7 +40,7 @@ pub(super) fn open(participants: &[&str]) -> State {
 /// A complete round with these in it.
 pub(super) fn complete(participants: &[&str]) -> State {
     let mut state = open(participants);
-    state.complete(u64::MAX);
+    state.mark_complete(u64::MAX);
     state
 }
 
@@ -57,7 +57,7 @@ impl State {
         self
     }
 
-    pub(super) fn called(mut self) -> State {
+    pub(super) fn in_last_call(mut self) -> State {
         self.deadline = Some(wall(30));
         self
     }
@@ -88,7 +88,7 @@ impl Fixture {
     }
 
     pub(super) fn heartbeat_due(self) -> Fixture {
-        self.having_seen(&open(&["b"]), 5)
+        self.after_observing(&open(&["b"]), 5)
     }
 
     pub(super) fn late_by(self, seconds: u64) -> Fixture {
@@ -101,7 +101,7 @@ impl Fixture {
     }
 
     /// It has been looking at this state, and nothing else, for so long.
-    pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Fixture {
+    pub(super) fn after_observing(mut self, state: &State, seconds: u64) -> Fixture {
         let state = Arc::new(state.clone());
         for second in 0..=seconds {
             self.member.observe(Some(&state), at(100 + second));
@@ -111,7 +111,7 @@ impl Fixture {
     }
 
     /// These nodes are dead to it.
-    pub(super) fn without<const N: usize>(self, dead: [&str; N]) -> Fixture {
+    pub(super) fn with_dead<const N: usize>(self, dead: [&str; N]) -> Fixture {
         Fixture { dead: nodes(dead), ..self }
     }
 

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_of_the_reference_vectors_reads_and_writes() {
+    fn the_time_of_the_reference_vectors_reads_and_writes() {
         let bytes = stamp("07 ea 0b 0f 11 2b 01 01 e2 40");
         let time = WallTime::from_stamp(bytes).unwrap();
         assert_eq!(time.to_string(), "2026-11-15T17:43:01.123456Z");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_known_from_python_are_the_same_here() {
+    fn times_computed_by_python_are_the_same_here() {
         for (micros, text) in [
             (-62_135_596_800_000_000, "0001-01-01T00:00:00.000000Z"),
             (-1, "1969-12-31T23:59:59.999999Z"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_there_is_comes_after_the_day_before_it_and_back() {
+    fn every_day_in_range_follows_the_day_before_it_and_converts_back() {
         let (first, last) = (WallTime::MIN.0 / MICROS_PER_DAY, WallTime::MAX.0 / MICROS_PER_DAY);
         let days_in_month = |year: i64, month: i64| match month {
             4 | 6 | 9 | 11 => 30,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_that_do_not_exist_are_refused() {
+    fn times_that_do_not_exist_are_refused() {
         for (what, bytes) in [
             ("year 0", "00 00 01 01 00 00 00 00 00 00"),
             ("year 10000", "27 10 01 01 00 00 00 00 00 00"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn adding_ends_at_the_end_of_the_range() {
+    fn checked_add_returns_none_beyond_the_range() {
         let micro = Duration::from_micros(1);
         assert_eq!(WallTime::MAX.checked_add(micro), None);
         assert_eq!(WallTime::MAX.checked_add(Duration::MAX), None);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_than_a_microsecond_is_cut_off() {
+    fn durations_are_truncated_to_microseconds() {
         let time = WallTime::UNIX_EPOCH.checked_add(Duration::new(5, 999)).unwrap();
         assert_eq!(time.micros(), 5_000_000);
     }

@@ -11,7 +11,7 @@ fn join(fixture: &Fixture, state: &State) -> Decision {
 }
 
 #[test]
-fn a_node_joins_by_torchs_rows() {
+fn a_node_joins_by_the_rows_of_the_torch_join_operation() {
     use Change::*;
     use Decision::{Fail, Finish, Wait, Write};
     let now = Fixture::new;
@@ -38,10 +38,10 @@ fn a_node_joins_by_torchs_rows() {
         ("13, first of all", now(), State::default(), Write(AddToParticipants)),
         ("14, below min", now().heartbeat_due(), open(&["b"]), Write(KeepAlive)),
         ("14, on the wait list", now().heartbeat_due(), complete(&["a", "c"]).waiting("b"), Write(KeepAlive)),
-        ("14, in a last call", now().heartbeat_due(), open(&["a", "b"]).called(), Write(KeepAlive)),
+        ("14, in a last call", now().heartbeat_due(), open(&["a", "b"]).in_last_call(), Write(KeepAlive)),
         ("15, below min", now(), open(&["b"]), Wait),
         ("15, on the wait list", now(), complete(&["a", "c"]).waiting("b"), Wait),
-        ("15, in a last call", now(), open(&["a", "b"]).called(), Wait),
+        ("15, in a last call", now(), open(&["a", "b"]).in_last_call(), Wait),
     ];
     for (row, fixture, state, decision) in rows {
         assert_eq!(join(&fixture, &state), decision, "row {row}");
@@ -49,7 +49,7 @@ fn a_node_joins_by_torchs_rows() {
 }
 
 #[test]
-fn a_node_that_fails_says_why() {
+fn a_failed_join_gives_its_reason() {
     let reason = |fixture: Fixture, state: State| decide(Goal::Join, &state, &fixture.view()).1;
     let full = complete(&["a", "c", "d"]).closed();
     assert_eq!(reason(Fixture::new(), full.clone()), Reason::Closed { by: None });
@@ -59,7 +59,7 @@ fn a_node_that_fails_says_why() {
 
 /// Torch removes itself first (row 5) and is in no list for a moment.
 #[test]
-fn a_spare_that_is_needed_goes_straight_to_where_it_is_needed() {
+fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     let under_way = complete(&["a", "c"]).spare("b");
     assert_eq!(join(&Fixture::new(), &under_way), Decision::Write(Change::AddToWaitList));
     let starting = open(&["a"]).spare("b");
@@ -68,7 +68,7 @@ fn a_spare_that_is_needed_goes_straight_to_where_it_is_needed() {
 
 /// Torch returns (row 6) with another world than those who were quicker.
 #[test]
-fn a_round_that_somebody_has_left_is_not_entered() {
+fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     let (decision, reason) = decide(Goal::Join, &broken, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
@@ -78,7 +78,7 @@ fn a_round_that_somebody_has_left_is_not_entered() {
 /// Torch's nodes don't write down how many they were; with the highest rank gone nothing tells but the least there must
 /// have been.
 #[test]
-fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
+fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
     let fixture = Fixture::with(Settings::new("job", 3, 3));
@@ -89,7 +89,7 @@ fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
 
 /// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
 #[test]
-fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
+fn a_torch_round_of_unknown_size_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
@@ -106,7 +106,7 @@ fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
 
 /// Torch has no announcements.
 #[test]
-fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
+fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     let fixture = Fixture::new().late_by(1);
     assert_eq!(join(&fixture, &open(&["a"])), Decision::Fail);
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
@@ -114,15 +114,15 @@ fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
 
 /// Torch stays on the wait list (row 11 is for those in no list) and so makes the full round start over.
 #[test]
-fn who_waits_for_a_round_that_is_full_becomes_a_spare() {
+fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
     let full = complete(&["a", "c", "d"]).waiting("b");
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
 /// Torch compares the deadline, which is somebody else's clock, with its own (row 12).
 #[test]
-fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clocks_say() {
-    let state = open(&["a", "b"]).called();
+fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wall_clocks_show() {
+    let state = open(&["a", "b"]).in_last_call();
     for clock in [wall(-3_600), wall(3_600)] {
         let mut fixture = Fixture { wall: clock, ..Fixture::new() };
         assert_eq!(join(&fixture, &state), Decision::Wait, "just begun");
@@ -140,7 +140,7 @@ fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clo
 
 /// Torch joins without a look at how many there are (row 13), and then the round is never completed.
 #[test]
-fn an_open_round_that_is_full_by_ones_own_settings_is_not_joined() {
+fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
     assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
 }
 
@@ -153,27 +153,27 @@ fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
 
 /// Torch's purge reaches the store with the next write, whenever that is.
 #[test]
-fn who_waits_puts_the_dead_out_at_once() {
+fn a_waiting_node_removes_dead_nodes_immediately() {
     let state = open(&["a", "b"]);
-    let fixture = Fixture::new().having_seen(&state, 15);
+    let fixture = Fixture::new().after_observing(&state, 15);
     let (decision, reason) = decide(Goal::Join, &open(&["b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::KeepAlive));
     assert_eq!(reason, Reason::Dead { nodes: nodes(["a"]) });
 }
 
 #[test]
-fn leaving_a_round_is_done_when_it_is_left() {
+fn exit_finishes_when_the_node_is_out_of_the_round() {
     let exit = |fixture: &Fixture, state: &State| decide(Goal::Exit, state, &fixture.view()).0;
     assert_eq!(exit(&Fixture::new(), &open(&["a"])), Decision::Finish);
     assert_eq!(exit(&Fixture::new().late_by(1), &open(&["a"])), Decision::Finish);
-    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
+    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::MoveToWaitList));
     assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Fixture::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Fixture::new().late_by(1), &complete(&["a", "b"])), Decision::Fail);
 }
 
 #[test]
-fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
+fn leave_finishes_when_the_node_is_in_no_list_and_has_no_announcement() {
     let leave = |fixture: &Fixture, state: &State| decide(Goal::Leave, state, &fixture.view()).0;
     assert_eq!(leave(&Fixture::new(), &open(&["a"])), Decision::Finish);
     assert_eq!(leave(&Fixture::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
@@ -183,7 +183,7 @@ fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
 }
 
 #[test]
-fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
+fn a_heartbeat_is_written_when_it_is_due_and_fails_after_its_deadline() {
     let beat = |fixture: &Fixture, state: &State| decide(Goal::KeepAlive, state, &fixture.view());
     let round = complete(&["a", "b"]);
     assert_eq!(beat(&Fixture::new(), &round).0, Decision::Finish);
@@ -196,7 +196,7 @@ fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
 }
 
 #[test]
-fn closing_is_done_when_it_is_closed_by_whomever() {
+fn close_finishes_when_any_node_has_closed_the_rendezvous() {
     let close = |fixture: &Fixture, state: &State| decide(Goal::Close, state, &fixture.view()).0;
     assert_eq!(close(&Fixture::new(), &open(&["a"]).closed()), Decision::Finish);
     assert_eq!(close(&Fixture::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
@@ -204,7 +204,7 @@ fn closing_is_done_when_it_is_closed_by_whomever() {
 }
 
 #[test]
-fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
+fn a_join_timeout_names_the_participants_and_the_number_of_nodes_needed() {
     let (_, reason) = decide(Goal::Join, &open(&["a"]), &Fixture::new().late_by(1).view());
     let waited = Duration::from_secs(601);
     assert_eq!(reason, Reason::JoinTimeout { participants: nodes(["a"]), need: 2, waited });
@@ -214,7 +214,7 @@ fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
 }
 
 #[test]
-fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
+fn a_timeout_on_the_wait_list_names_the_round_under_way() {
     let state = complete(&["a", "c"]).waiting("b");
     let (_, reason) = decide(Goal::Join, &state, &Fixture::new().late_by(1).view());
     let told = reason.to_string();
@@ -225,7 +225,7 @@ fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
 }
 
 #[test]
-fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
+fn a_torch_round_that_a_waiting_node_may_have_left_is_not_entered() {
     // The highest rank may have been in it, and wait for the next one now.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
@@ -235,7 +235,7 @@ fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
 
 /// Torch's nodes follow each their own numbers, and start over again and again.
 #[test]
-fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
+fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
     let mut job = open(&["a"]);
     job.publish_terms(&State::default(), &node("a"), &Settings::new("job", 2, 3));
     let other = Fixture::with(Settings::new("job", 2, 4));
@@ -265,11 +265,11 @@ fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_re
 #[test]
 fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
     let settings = Settings::new("job", 2, 5);
-    let mut next = open(&["a", "b"]).called();
+    let mut next = open(&["a", "b"]).in_last_call();
     next.round = 1;
     next.extra = complete(&["a", "b", "c"]).extra;
     let after = |seconds, state: &State| {
-        let fixture = Fixture::with(settings.clone()).having_seen(state, seconds);
+        let fixture = Fixture::with(settings.clone()).after_observing(state, seconds);
         join(&fixture, state)
     };
     assert_eq!(after(2, &next), Decision::Wait);
@@ -280,7 +280,11 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
         larger.participants.insert(node(name), 0);
     }
     assert_eq!(after(3, &larger), Decision::Wait);
-    assert_eq!(after(3, &open(&["a", "b"]).called()), Decision::Wait, "the first round has the long one");
+    assert_eq!(
+        after(3, &open(&["a", "b"]).in_last_call()),
+        Decision::Wait,
+        "the first round has the long one"
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn a_round_is_intact_until_a_node_leaves_or_waits() {
 }
 
 #[test]
-fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost() {
+fn a_node_of_the_round_that_waits_is_rejoining_and_one_in_no_list_is_lost() {
     let state = complete(&["a", "b", "c"]).without(&nodes(["a", "c"]), 2).waiting("a");
     let seen = seen(&state);
     assert_eq!((&seen.rejoining, seen.is_round_over), (&nodes(["a"]), true));
@@ -37,7 +37,7 @@ fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost()
 }
 
 #[test]
-fn a_node_that_records_that_it_leaves_is_lost_for_good() {
+fn a_node_that_recorded_its_leaving_is_lost_for_good() {
     let mut state = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     state.count_leaver();
     let lost = seen(&state).lost.unwrap();
@@ -45,7 +45,7 @@ fn a_node_that_records_that_it_leaves_is_lost_for_good() {
 }
 
 #[test]
-fn a_node_that_is_no_longer_in_its_round_was_dropped_and_counts_itself_as_waiting() {
+fn a_node_that_is_missing_in_its_round_was_dropped_and_counts_itself_as_waiting() {
     let without_me = complete(&["a", "b", "c"]).without(&nodes(["b"]), 2);
     let later = State { round: 1, ..complete(&["a", "c"]) };
     for state in [without_me, later] {
@@ -56,7 +56,7 @@ fn a_node_that_is_no_longer_in_its_round_was_dropped_and_counts_itself_as_waitin
 }
 
 #[test]
-fn nobody_is_missed_in_a_closed_rendezvous() {
+fn no_node_counts_as_missing_in_a_closed_rendezvous() {
     let seen = seen(&complete(&["b"]).closed());
     assert!(seen.is_closed && seen.is_intact() && !seen.is_dropped && !seen.is_round_over);
 }

@@ -36,4 +36,4 @@ pub(super) const BUILD: u8 = b'b';
 pub(super) const REDUCE: u8 = b'R';
 
 /// The module of torch's two classes.
-pub(super) const TORCH: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
+pub(super) const TORCH_MODULE: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";

@@ -26,7 +26,7 @@ pub(super) enum Item<'a> {
     /// `(0, 0, 0)`
     DeltaArguments,
     /// A `timedelta` of 0.
-    NoDelta,
+    ZeroDelta,
     /// `(timedelta,)`
     ZoneArguments,
     Utc,
@@ -47,8 +47,8 @@ const _: () = assert!(size_of::<Item<'_>>() == 24);
 
 /// The five things that a state may name, each with its module.
 const CLASSES: [(&str, &str); 5] = [
-    (op::TORCH, "_RendezvousState"),
-    (op::TORCH, "_NodeDesc"),
+    (op::TORCH_MODULE, "_RendezvousState"),
+    (op::TORCH_MODULE, "_NodeDesc"),
     ("datetime", "datetime"),
     ("datetime", "timezone"),
     ("datetime", "timedelta"),
@@ -66,7 +66,7 @@ pub(super) struct Reader<'a> {
     /// Members of sets; keys and values of dicts, in turn. `None` once a dict has become the attributes of an object.
     pub(super) containers: Vec<Option<Vec<Item<'a>>>>,
     /// How many items the containers hold.
-    held: usize,
+    item_count: usize,
     /// `None` until a node has its attributes.
     pub(super) nodes: Vec<Option<NodeDesc>>,
     has_state: bool,
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
             stack: Vec::new(),
             memo: Vec::new(),
             containers: Vec::new(),
-            held: 0,
+            item_count: 0,
             nodes: Vec::new(),
             has_state: false,
             state: None,
@@ -108,30 +108,30 @@ impl<'a> Reader<'a> {
             self.at = self.next;
             match self.array()? {
                 [op::STOP] => return self.stop(),
-                [code] => self.carry_out(code)?,
+                [code] => self.execute(code)?,
             }
         }
     }
 
-    fn carry_out(&mut self, code: u8) -> Result<(), StateError> {
+    fn execute(&mut self, code: u8) -> Result<(), StateError> {
         let item = match code {
             // A frame announces how many bytes follow. CPython refuses a shorter rest, and so does this reader.
             op::FRAME => {
                 let len = u64::from_le_bytes(self.array()?);
-                return self.ensure(len);
+                return self.check_remaining(len);
             }
             op::MEMOIZE => {
                 self.memo.push(self.top()?);
                 // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
-                return self.bound(self.memo.len(), 12, "things put aside");
+                return self.check_bound(self.memo.len(), 12, "things put aside");
             }
             op::SET_ITEM => {
                 let entry = self.operands::<2>()?;
-                return self.fill(code, entry.to_vec());
+                return self.add_items(code, entry.to_vec());
             }
             op::SET_ITEMS | op::ADD_ITEMS => {
-                let items = self.above_mark()?;
-                return self.fill(code, items);
+                let items = self.take_above_mark()?;
+                return self.add_items(code, items);
             }
             op::BUILD => return self.build(),
             op::MARK => Item::Mark,
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         };
         self.stack.push(item);
         // A writer that knows no batches has a whole list on the stack, each node with a value.
-        self.bound(self.stack.len(), 2, "things on the stack")
+        self.check_bound(self.stack.len(), 2, "things on the stack")
     }
 
     // ---- errors ----
@@ -175,21 +175,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Fails if `count` is above the limit.
-    pub(super) fn within(&self, count: usize, limit: usize, what: &str) -> Result<(), StateError> {
+    pub(super) fn check_limit(&self, count: usize, limit: usize, what: &str) -> Result<(), StateError> {
         if count <= limit { Ok(()) } else { Err(self.malformed(format!("more than {limit} {what}"))) }
     }
 
     /// Fails if there are more things than the largest state needs, with this many for each of its nodes: a stream that makes more is
     /// refused before it costs memory.
-    fn bound(&self, count: usize, for_each_node: usize, what: &str) -> Result<(), StateError> {
-        let limit = self.limits.state_nodes.saturating_mul(for_each_node).saturating_add(1024);
-        self.within(count, limit, what)
+    fn check_bound(&self, count: usize, per_node: usize, what: &str) -> Result<(), StateError> {
+        let limit = self.limits.state_nodes.saturating_mul(per_node).saturating_add(1024);
+        self.check_limit(count, limit, what)
     }
 
     // ---- input ----
 
     /// Fails if fewer than `len` bytes are left.
-    fn ensure(&self, len: u64) -> Result<(), StateError> {
+    fn check_remaining(&self, len: u64) -> Result<(), StateError> {
         match len.saturating_sub((self.bytes.len() - self.next) as u64) {
             0 => Ok(()),
             missing => {
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, len: u32) -> Result<&'a [u8], StateError> {
-        self.ensure(len.into())?;
+        self.check_remaining(len.into())?;
         let taken = &self.bytes[self.next..][..len as usize];
         self.next += taken.len();
         Ok(taken)
@@ -255,7 +255,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes everything above the last MARK, and the MARK.
-    fn above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
+    fn take_above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
         let mark = self.stack.iter().rposition(|item| matches!(item, Item::Mark));
         let mark = mark.ok_or_else(|| self.malformed("no mark on the stack for the opcode"))?;
         let items = self.stack.split_off(mark + 1);
@@ -266,13 +266,13 @@ impl<'a> Reader<'a> {
     /// Returns the index of a new container.
     fn container(&mut self) -> Result<usize, StateError> {
         // Each node may be written anew in each of the four lists.
-        self.bound(self.containers.len() + 1, 4, "containers")?;
+        self.check_bound(self.containers.len() + 1, 4, "containers")?;
         self.containers.push(Some(Vec::new()));
         Ok(self.containers.len() - 1)
     }
 
     /// Moves items into the dict or set on top of the stack. A dict gets keys and values in turn.
-    fn fill(&mut self, code: u8, items: Vec<Item<'a>>) -> Result<(), StateError> {
+    fn add_items(&mut self, code: u8, items: Vec<Item<'a>>) -> Result<(), StateError> {
         let (index, step) = match (self.top()?, code) {
             (Item::Dict(index), op::SET_ITEM | op::SET_ITEMS) => (index, 2),
             (Item::Set(index), op::ADD_ITEMS) => (index, 1),
@@ -291,11 +291,11 @@ impl<'a> Reader<'a> {
             return Err(self.malformed("a key other than a str or a whole node"));
         }
         // Two dicts and two sets of nodes, and the attributes of objects that are being built.
-        self.held += items.len();
-        self.bound(self.held, 6, "things in dicts and sets")?;
+        self.item_count += items.len();
+        self.check_bound(self.item_count, 6, "things in dicts and sets")?;
         match &mut self.containers[index] {
-            Some(held) if held.is_empty() => *held = items,
-            Some(held) => held.extend(items),
+            Some(existing) if existing.is_empty() => *existing = items,
+            Some(existing) => existing.extend(items),
             // No writer changes attributes behind an object's back.
             None => return Err(self.malformed("a change to the attributes of an object")),
         }
@@ -323,7 +323,7 @@ impl<'a> Reader<'a> {
             [Item::Int(0), Item::Int(0), Item::Int(0)] => Item::DeltaArguments,
             // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
             [Item::Int(_), Item::Int(_), Item::Int(_)] => return Err(self.malformed("a zone other than UTC")),
-            [Item::NoDelta] => Item::ZoneArguments,
+            [Item::ZeroDelta] => Item::ZoneArguments,
             [Item::Stamp(time), Item::Utc] => Item::TimeArguments(time),
             [Item::Stamp(time)] => {
                 self.is_old = true;
@@ -338,7 +338,7 @@ impl<'a> Reader<'a> {
         let [class, arguments] = self.operands()?;
         match (code, class, arguments) {
             (op::NEW_OBJ, Item::Class("_NodeDesc"), Item::NoArguments) => {
-                self.bound(self.nodes.len() + 1, 4, "nodes")?;
+                self.check_bound(self.nodes.len() + 1, 4, "nodes")?;
                 self.nodes.push(None);
                 Ok(Item::Node(self.nodes.len() - 1))
             }
@@ -347,7 +347,7 @@ impl<'a> Reader<'a> {
                 Ok(Item::State)
             }
             (op::REDUCE, Item::Class("datetime"), Item::TimeArguments(time)) => Ok(Item::Time(time)),
-            (op::REDUCE, Item::Class("timedelta"), Item::DeltaArguments) => Ok(Item::NoDelta),
+            (op::REDUCE, Item::Class("timedelta"), Item::DeltaArguments) => Ok(Item::ZeroDelta),
             (op::REDUCE, Item::Class("timezone"), Item::ZoneArguments) => Ok(Item::Utc),
             _ => Err(self.malformed("a call that no state needs")),
         }
@@ -360,7 +360,7 @@ impl<'a> Reader<'a> {
         };
         let taken = self.containers[index].take();
         let attributes = taken.ok_or_else(|| self.malformed("attributes that two objects share"))?;
-        self.held -= attributes.len();
+        self.item_count -= attributes.len();
         match self.top()? {
             Item::Node(index) if self.nodes[index].is_none() => {
                 self.nodes[index] = Some(objects::node(self, &attributes)?);

@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
     // ---- objects ----
 
     fn state(&mut self, state: &'a State) {
-        self.class(op::TORCH, "_RendezvousState");
+        self.class(op::TORCH_MODULE, "_RendezvousState");
         self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
         self.text("round");
         self.int(state.round.into());
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
 
     fn node(&mut self, node: &'a NodeDesc) {
         self.shared(Shared::Node(node), |writer| {
-            writer.class(op::TORCH, "_NodeDesc");
+            writer.class(op::TORCH_MODULE, "_NodeDesc");
             writer.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
             writer.shared_text("addr");
             writer.shared_text(&node.addr);
@@ -132,8 +132,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the thing itself the first time, and a reference from then on.
-    fn shared(&mut self, thing: Shared<'a>, write: impl FnOnce(&mut Self)) {
-        match self.memo.get(&thing).map(|index| (*index, u8::try_from(*index))) {
+    fn shared(&mut self, object: Shared<'a>, write: impl FnOnce(&mut Self)) {
+        match self.memo.get(&object).map(|index| (*index, u8::try_from(*index))) {
             Some((_, Ok(index))) => self.put(&[op::BIN_GET, index]),
             Some((index, Err(_))) => {
                 self.put(&[op::LONG_BIN_GET]);
@@ -142,7 +142,7 @@ impl<'a> Writer<'a> {
             None => {
                 write(self);
                 self.put(&[op::MEMOIZE]);
-                self.memo.insert(thing, self.memo.len() as u32);
+                self.memo.insert(object, self.memo.len() as u32);
             }
         }
     }

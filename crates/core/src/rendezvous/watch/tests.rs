@@ -29,11 +29,11 @@ fn a_node_is_dead_after_three_intervals_without_a_change_and_not_before() {
     }
     watch.observe(&seen_at(0), at(15), &settings());
     assert_eq!(dead(&watch), nodes(["a"]));
-    assert_eq!(watch.silence(&node("a")), LIMIT);
+    assert_eq!(watch.heartbeat_age(&node("a")), LIMIT);
 }
 
 #[test]
-fn any_change_is_a_sign_of_life_even_to_an_earlier_time() {
+fn any_change_of_a_heartbeat_shows_life_even_to_an_earlier_time() {
     let mut watch = Watch::default();
     for second in 0..60 {
         let heartbeat = -3_600 * (second as i64 / 10);
@@ -43,7 +43,7 @@ fn any_change_is_a_sign_of_life_even_to_an_earlier_time() {
 }
 
 #[test]
-fn a_wall_clock_that_is_off_kills_nobody() {
+fn a_wrong_wall_clock_makes_no_node_dead() {
     let mut watch = Watch::default();
     watch.observe(&seen_at(-86_400), at(0), &settings());
     watch.observe(&seen_at(-86_400), at(1), &settings());
@@ -51,16 +51,16 @@ fn a_wall_clock_that_is_off_kills_nobody() {
 }
 
 #[test]
-fn time_in_which_nobody_looked_counts_for_one_interval_only() {
+fn time_without_observations_counts_as_at_most_one_interval() {
     let mut watch = Watch::default();
     watch.observe(&seen_at(0), at(0), &settings());
     watch.observe(&seen_at(0), at(3_600), &settings());
-    assert_eq!(watch.silence(&node("a")), Duration::from_secs(5));
+    assert_eq!(watch.heartbeat_age(&node("a")), Duration::from_secs(5));
     assert_eq!(dead(&watch), []);
 }
 
 #[test]
-fn this_node_is_never_dead_to_itself() {
+fn a_node_never_counts_itself_as_dead() {
     let mut watch = Watch::default();
     for second in 0..60 {
         watch.observe(&Arc::new(open(&["a", "me"])), at(second), &settings());
@@ -70,7 +70,7 @@ fn this_node_is_never_dead_to_itself() {
 
 /// Torch never purges it.
 #[test]
-fn a_node_without_a_heartbeat_is_dead_after_as_long() {
+fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
     let mut state = open(&["a"]);
     state.last_heartbeats.clear();
     let mut watch = Watch::default();
@@ -81,18 +81,18 @@ fn a_node_without_a_heartbeat_is_dead_after_as_long() {
 }
 
 #[test]
-fn who_was_away_in_between_starts_anew() {
+fn a_node_that_left_and_rejoined_starts_with_a_new_age() {
     let mut watch = Watch::default();
     for second in 0..20 {
         let state = if second == 10 { Arc::new(open(&[])) } else { seen_at(0) };
         watch.observe(&state, at(second), &settings());
     }
     assert_eq!(dead(&watch), []);
-    assert_eq!(watch.silence(&node("a")), Duration::from_secs(8));
+    assert_eq!(watch.heartbeat_age(&node("a")), Duration::from_secs(8));
 }
 
 #[test]
-fn of_many_states_only_the_last_is_kept_and_still_no_node_dies_late() {
+fn of_many_states_only_the_last_is_kept_and_deaths_are_still_noticed_in_time() {
     let mut watch = Watch::default();
     let mut state = open(&["a", "b"]);
     let (mut died, mut seen) = (None, Vec::new());
@@ -112,23 +112,23 @@ fn of_many_states_only_the_last_is_kept_and_still_no_node_dies_late() {
         }
     }
     let late = died.unwrap().since(at(15));
-    assert!(late <= LIMIT / MOST_RECORDED, "late by {late:?}");
+    assert!(late <= LIMIT / MAX_RECORDED_STATES, "late by {late:?}");
 }
 
 #[test]
-fn nodes_that_came_later_are_not_as_old_as_those_who_were_there() {
+fn the_age_of_a_heartbeat_starts_when_its_node_joins() {
     let mut watch = Watch::default();
     for second in 0..=20 {
         let names: &[&str] = if second < 10 { &["b"] } else { &["a", "b", "c"] };
         watch.observe(&Arc::new(open(names)), at(second), &settings());
     }
     assert_eq!(dead(&watch), nodes(["b"]));
-    let silence = ["a", "b", "c", "d"].map(|name| watch.silence(&node(name)).as_secs());
+    let silence = ["a", "b", "c", "d"].map(|name| watch.heartbeat_age(&node(name)).as_secs());
     assert_eq!(silence, [10, 20, 10, 0]);
 }
 
 #[test]
-fn a_last_call_runs_from_when_it_was_first_seen() {
+fn a_last_call_runs_from_its_first_observation() {
     let call = |seconds| Arc::new(State { deadline: Some(wall(seconds)), ..open(&["a"]) });
     let mut watch = Watch::default();
     watch.observe(&Arc::new(open(&["a"])), at(0), &settings());
@@ -143,7 +143,7 @@ fn a_last_call_runs_from_when_it_was_first_seen() {
 }
 
 #[test]
-fn settings_that_were_not_checked_overflow_nothing() {
+fn unchecked_settings_cause_no_overflow() {
     let mut settings = settings();
     (settings.keep_alive_interval, settings.keep_alive_max_attempt) = (Duration::MAX, u32::MAX);
     let mut watch = Watch::default();
