@@ -19,7 +19,7 @@ pub(crate) fn malformed(what: &str, at: usize) -> StateError {
 }
 
 /// What an error says, without the byte that it is about.
-pub(crate) fn said(error: &StateError) -> String {
+pub(crate) fn message(error: &StateError) -> String {
     let text = error.to_string();
     text.rsplit_once(" at byte ").map_or(text.clone(), |(what, _)| what.into())
 }

@@ -114,7 +114,7 @@ fn thousandth(index: i64) -> NodeDesc {
 }
 
 #[test]
-fn the_reference_vectors_are_read_and_written_no_longer_than_by_torch() {
+fn the_reference_vectors_are_read_and_written_in_no_more_bytes_than_by_torch() {
     for (name, state) in vectors() {
         let bytes = seed(name);
         assert_eq!(decode(&bytes).as_ref(), Ok(&state), "{name}");
@@ -125,7 +125,7 @@ fn the_reference_vectors_are_read_and_written_no_longer_than_by_torch() {
 }
 
 #[test]
-fn a_set_of_two_is_read_in_any_order_and_written_in_ours() {
+fn a_set_is_read_in_any_order_and_written_sorted() {
     let bytes = seed("vector_wait_list_two");
     let state = decode(&bytes).unwrap();
     let waiting = NodeDesc::new("10.0.0.3", 300, 1);
@@ -135,7 +135,7 @@ fn a_set_of_two_is_read_in_any_order_and_written_in_ours() {
 }
 
 #[test]
-fn other_picklers_of_the_same_state_say_the_same() {
+fn pickles_of_one_state_by_other_picklers_decode_to_the_same_state() {
     let state = decode(&seed("vector_two_participants"));
     assert!(state.is_ok());
     for name in ["protocol_5", "python_pickler", "optimized"] {
@@ -211,14 +211,14 @@ fn refused() -> Vec<(&'static str, StateError)> {
 }
 
 #[test]
-fn what_is_hostile_damaged_or_something_else_is_refused_with_what_was_found_and_where() {
+fn hostile_and_damaged_seeds_are_refused_with_the_cause_and_the_position() {
     for (name, error) in refused() {
         assert_eq!(decode(&seed(name)), Err(error), "{name}");
     }
 }
 
 #[test]
-fn no_seed_is_left_out() {
+fn every_seed_is_tested() {
     let mut known: Vec<_> = vectors().into_iter().map(|(name, _)| name).collect();
     known.extend(refused().into_iter().map(|(name, _)| name));
     known.extend(["vector_wait_list_two", "protocol_5", "python_pickler", "optimized"]);
