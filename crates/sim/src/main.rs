@@ -13,12 +13,12 @@ fn main() -> ExitCode {
     let number = |text: &String| text.parse::<u64>().ok();
     let violations = match &args[..] {
         [seed] if number(seed).is_some() => {
-            show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
+            run_one(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
-        [word, nodes] if word == "alone" => show(&Config::burst_alone(1, number(nodes).unwrap_or(256))),
+        [word, nodes] if word == "alone" => run_one(&Config::burst_alone(1, number(nodes).unwrap_or(256))),
         [word, nodes, restarts @ ..] if word == "burst" => {
             let restarts = restarts.first().and_then(number).unwrap_or(0);
-            show(&Config { restarts, ..Config::burst(1, number(nodes).unwrap_or(1_000)) })
+            run_one(&Config { restarts, ..Config::burst(1, number(nodes).unwrap_or(1_000)) })
         }
         [from, to] => match (number(from), number(to)) {
             (Some(from), Some(to)) => run_all(from, to),
@@ -37,7 +37,7 @@ fn usage() -> ExitCode {
 }
 
 /// One run, with all that is to be said of it; how many violations.
-fn show(config: &Config) -> u64 {
+fn run_one(config: &Config) -> u64 {
     let result = run(config);
     println!("{config:?}");
     match &result {
@@ -74,23 +74,23 @@ fn run_all(from: u64, to: u64) -> u64 {
         }
     });
     let (failed, sum) = (failed.into_inner(), total.into_inner().expect("nobody panics with it"));
-    let Summary { rounds, joins, timeouts, writes, losses, looked, excused, .. } = sum;
+    let Summary { rounds, joins, timeouts, writes, lost_writes, timed_checks, excused, .. } = sum;
     println!(
-        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {losses} of them lost, \
-         {looked:?} looks of R9 to R13 and R17, {excused} put out whose heartbeats all lost, {failed} violations",
+        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {lost_writes} of them lost, \
+         {timed_checks:?} looks of R9 to R13 and R17, {excused} put out whose heartbeats all lost, {failed} violations",
         to - from
     );
     failed
 }
 
-fn add(sum: &mut Summary, one: &Summary) {
-    sum.rounds += one.rounds;
-    sum.joins += one.joins;
-    sum.timeouts += one.timeouts;
-    sum.writes += one.writes;
-    sum.losses += one.losses;
-    sum.excused += one.excused;
-    sum.looked.iter_mut().zip(one.looked).for_each(|(sum, one)| *sum += one);
+fn add(sum: &mut Summary, run: &Summary) {
+    sum.rounds += run.rounds;
+    sum.joins += run.joins;
+    sum.timeouts += run.timeouts;
+    sum.writes += run.writes;
+    sum.lost_writes += run.lost_writes;
+    sum.excused += run.excused;
+    sum.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, run)| *sum += run);
 }
 
 fn report(seed: u64, violation: &Violation) {

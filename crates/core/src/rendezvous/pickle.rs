@@ -41,7 +41,7 @@ pub enum StateError {
     OldAgent,
     /// What we wrote does not read as what it was written from: our defect, and nothing that may be sent.
     #[error("a state of {nodes} nodes that does not read as it was written")]
-    Unfaithful {
+    RoundTripMismatch {
         /// How many nodes have a heartbeat in it.
         nodes: usize,
     },
@@ -64,6 +64,6 @@ pub fn encode(state: &State, limits: &Limits) -> Result<Vec<u8>, StateError> {
     let bytes = writer::write(state);
     match decode(&bytes, limits)? == *state {
         true => Ok(bytes),
-        false => Err(StateError::Unfaithful { nodes: state.last_heartbeats.len() }),
+        false => Err(StateError::RoundTripMismatch { nodes: state.last_heartbeats.len() }),
     }
 }

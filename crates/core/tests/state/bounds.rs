@@ -75,7 +75,7 @@ fn a_round_that_does_not_read_back_is_not_encoded() {
 #[test]
 fn an_extra_attribute_with_the_name_of_a_known_one_is_not_encoded() {
     let state = State { extra: [("round".into(), Extra::Int(5))].into(), ..State::default() };
-    assert_eq!(pickle::encode(&state, &Limits::default()), Err(StateError::Unfaithful { nodes: 0 }));
+    assert_eq!(pickle::encode(&state, &Limits::default()), Err(StateError::RoundTripMismatch { nodes: 0 }));
 }
 
 #[test]
