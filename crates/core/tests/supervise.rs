@@ -1,5 +1,7 @@
-//! The supervisor in a small world of processes, with events in random order: whatever comes, workers start together, get
-//! their grace, are all gone before they are started again or it ends, and no more restarts are made than were allowed.
+//! Runs the supervisor with simulated processes and random sequences of events.
+//!
+//! Whatever happens, workers start together, get their grace before SIGKILL, and have all exited before they are
+//! restarted or the run ends. The number of restarts stays within the restart budget.
 
 use std::time::Duration;
 
@@ -9,26 +11,26 @@ use rallypoint_core::supervise::{
     Event, Exit, LocalRank, Order, Policy, Reason, Reports, Signal, Supervisor, Target, Verdict,
 };
 
-/// What may happen next, as far as it depends on chance.
+/// A random event. One that is impossible at the moment is ignored.
 #[derive(Debug, Clone)]
 enum RandomEvent {
-    /// A worker ends by itself, well or not.
+    /// A worker exits by itself, successfully or not.
     Exits(usize, bool),
-    /// A worker leaves a process behind when it ends.
+    /// A worker will leave an orphan when it exits.
     LeavesOrphan(usize),
-    /// A worker that was told to end does.
+    /// A worker that got a signal exits.
     ExitsOnSignal(usize),
-    /// What was left behind ends.
+    /// All orphans exit.
     OrphansExit,
     Signaled(i32),
     PeerRestarts,
     PeerFailed,
-    /// The rendezvous is looked at.
+    /// The membership is observed.
     Membership(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
     Joined {
-        /// The round has nodes from this number on.
+        /// The number of the first node of the round, whose nodes are numbered up to 2.
         first: i64,
         are_all_ours: bool,
     },
@@ -65,7 +67,7 @@ fn random_event() -> impl Strategy<Value = RandomEvent> {
     ]
 }
 
-/// A membership of a round of three nodes, this one being the first.
+/// A membership of a round of three nodes, of which this node is the first.
 fn membership() -> impl Strategy<Value = RandomEvent> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
@@ -95,7 +97,7 @@ fn membership() -> impl Strategy<Value = RandomEvent> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Process {
     alive: bool,
-    /// When it was told to end, and with how much grace at least.
+    /// When the process last got a signal other than SIGKILL.
     signaled_at: Option<MonoTime>,
     killed: bool,
     leaves_orphan: bool,
@@ -110,16 +112,17 @@ struct World {
     strays_killed: bool,
     joining: bool,
     finishing: bool,
-    /// How many signals came since the workers were first told to end.
+    /// The number of signals to the agent since the last start.
     signals: u32,
     restarts: u32,
-    /// Restarts since the last round formed, and those that a lost node was to blame for.
+    /// Whether a restart was counted since the last round was joined.
     failed: bool,
+    /// The number of restarts that a lost node caused.
     excused: u32,
     checks_peers: bool,
-    /// The lowest number of a node of the last round.
+    /// The number of the first node of the last round.
     first: i64,
-    /// The worker whose failure was announced last, and whether that was final.
+    /// The worker whose failure was published last, and whether the failure was final.
     announced: Option<(LocalRank, bool)>,
     verdict: Option<Verdict>,
 }
@@ -148,7 +151,8 @@ impl World {
         world
     }
 
-    /// What the driver can tell at this moment; other random events are passed over.
+    /// Applies a random event to the simulated processes. Returns the event that the agent would pass to the
+    /// supervisor.
     fn translate(&mut self, random_event: &RandomEvent) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
         Some(match random_event {
@@ -231,7 +235,7 @@ impl World {
         self.carry_out_orders();
     }
 
-    /// Does what is ordered and checks that it may be.
+    /// Carries out all orders, and checks that each is allowed.
     fn carry_out_orders(&mut self) {
         if self.all_exited() {
             self.supervisor.handle_event(Event::AllProcessesExited);
@@ -241,7 +245,7 @@ impl World {
             self.carry_out(order);
         }
         if let Some(next) = self.supervisor.timeout() {
-            assert!(next > self.now, "what is due is done");
+            assert!(next > self.now, "everything that is due was ordered");
         }
     }
 
@@ -250,11 +254,11 @@ impl World {
             Order::ReportLost | Order::ReportWaiting(_) | Order::ReportRestartDelay(_) => {}
             Order::PublishNodeFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
             Order::Join(reason) => {
-                assert!(!self.joining, "it joins already");
-                assert!(self.all_exited(), "joins while something is left");
+                assert!(!self.joining, "a second join before the first has ended");
+                assert!(self.all_exited(), "a join while a process is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
-                        assert_eq!(self.announced, Some((worker, false)), "the others were told before");
+                        assert_eq!(self.announced, Some((worker, false)), "the failure was published first");
                         (self.restarts, self.failed) = (self.restarts + 1, true);
                         assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
@@ -265,7 +269,7 @@ impl World {
             }
             Order::StopJoining => assert!(self.joining),
             Order::Start { restarts } => {
-                assert!(self.all_exited(), "starts beside what is left");
+                assert!(self.all_exited(), "a start while a process is left");
                 assert_eq!(restarts, self.restarts, "every node counts every restart");
                 self.workers.fill(Process { alive: true, ..Process::default() });
                 (self.strays_killed, self.signals) = (false, 0);
@@ -285,7 +289,7 @@ impl World {
                 (self.finishing, self.signals) = (true, 0);
             }
             Order::End { verdict, .. } => {
-                assert!(self.all_exited(), "{verdict:?} while something is left");
+                assert!(self.all_exited(), "{verdict:?} while a process is left");
                 self.verdict = Some(verdict);
             }
         }
@@ -296,8 +300,8 @@ impl World {
 
     fn signal(&mut self, rank: usize, signal: Signal) {
         let worker = &mut self.workers[rank];
-        assert!(worker.alive, "a signal for a worker that is gone");
-        assert!(!worker.killed, "a signal for one that was killed");
+        assert!(worker.alive, "a signal to a worker that has exited");
+        assert!(!worker.killed, "a signal to a worker that was killed");
         if signal != Signal::KILL {
             worker.signaled_at = Some(self.now);
             return;
@@ -307,7 +311,7 @@ impl World {
             .is_some_and(|signaled_at| self.now.since(signaled_at) >= self.policy.shutdown_grace);
         assert!(had_grace || self.signals >= 2, "killed without its grace");
         worker.killed = true;
-        let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("it was alive");
+        let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("the worker was alive");
         self.supervisor.handle_event(event);
     }
 }
@@ -334,11 +338,11 @@ proptest! {
         for random_event in &random_events {
             world.apply(random_event);
         }
-        // Told twice, it ends, whatever it was doing.
+        // Signals end the run in every phase.
         for random_event in [RandomEvent::Signaled(15), RandomEvent::Signaled(15), RandomEvent::Signaled(15)] {
             world.apply(&random_event);
         }
-        prop_assert!(world.verdict.is_some(), "it goes on");
+        prop_assert!(world.verdict.is_some(), "the run continues");
         prop_assert!(world.supervisor.has_ended());
         if world.verdict == Some(Verdict::Failed) {
             prop_assert!(world.restarts >= max_restarts + world.excused);

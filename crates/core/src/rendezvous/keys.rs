@@ -1,39 +1,39 @@
-//! Under which names a rendezvous lies in a store. Two runs with different ids have no name in common, whatever the ids
-//! look like; what lies under the names is not decided here.
+//! The keys of a rendezvous in a store. Two runs with different run ids share no key, whatever the run ids contain.
 
 use super::operation::Phase;
 
-/// The key of the shared state: torch's.
+/// Returns the key of the shared state, which is torch's key.
 pub fn state(run_id: &str) -> String {
     format!("torch.rendezvous.{run_id}")
 }
 
-/// The key under which nodes announce themselves for a round.
+/// Returns the key under which nodes announce themselves for a round.
 ///
-/// It doesn't begin as torch's keys do: what lies under those must be a state. Behind the id come only names without a
-/// slash, so that the id is what is left when they are taken off the end.
+/// It does not start with torch's prefix, because our server accepts nothing but states under keys with that prefix.
+/// The parts after the run id contain no slash, so a reader finds the run id by removing the last two parts.
 pub fn announcements(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/announced/{round}")
 }
 
-/// The key that appears when a phase is over.
+/// Returns the key that is set when a phase is over.
 pub fn phase_over(run_id: &str, phase: Phase) -> String {
     let Phase { round, complete } = phase;
     format!("rallypoint.rendezvous/{run_id}/{}/{round}", if complete { "ended" } else { "completed" })
 }
 
-/// The key that appears when somebody wants to be in the round after this one.
+/// Returns the key that is set when a node waits for the round after this one, or when a node of this round is lost.
 pub fn next_round_wanted(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
 }
 
-/// The store of a round, in which its nodes and their workers meet: torch's name for it, before which its keys come.
+/// Returns the prefix of the keys that the nodes and workers of a round use. The prefix is torch's.
 pub fn round_prefix(run_id: &str, round: u64) -> String {
     format!("{}.{round}", state(run_id))
 }
 
-/// Returns the round of this run that the key belongs to. Every key of the run but the state belongs to one. A key of
-/// another run whose id looks like such a key is taken for one of this run.
+/// Returns the round that a key of this run belongs to. Every key of a run belongs to a round, except the state.
+///
+/// A key of another run counts as a key of this run if the other run id looks like the start of such a key.
 pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     let number = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -51,13 +51,15 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     ours().or_else(torchs)
 }
 
-/// Returns the run id of the rendezvous that a server's key belongs to. Server keys start with the slash that clients add.
+/// Returns the run id of the rendezvous that a key of a server belongs to. Such keys start with the slash that clients
+/// add.
 ///
-/// Some keys are ambiguous: the state of run `a.1/b` reads as a key of round 1 of run `a`, and counts as one of run `a`.
+/// Some keys are ambiguous. The state of run `a.1/b` looks like a key of round 1 of run `a`, and counts as a key of run
+/// `a`.
 pub fn run_id_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(b"/")?;
     let run_id = if let Some(rest) = key.strip_prefix(b"torch.rendezvous.") {
-        // The first slash behind `.ROUND` ends the prefix of a round.
+        // The first slash after `.ROUND` ends the prefix of a round.
         let before_round = |slash: usize| {
             let dot = rest[..slash].iter().rposition(|byte| !byte.is_ascii_digit())?;
             (rest[dot] == b'.' && dot + 1 < slash).then_some(dot)
@@ -91,10 +93,10 @@ mod tests {
         let mut all = BTreeSet::new();
         for id in ids {
             let names = names(id);
-            assert_eq!(names.len(), 121, "each name is one thing");
+            assert_eq!(names.len(), 121, "each key has one purpose");
             let before = all.len();
             all.extend(names);
-            assert_eq!(all.len(), before + 121, "{id:?} has a name of another run");
+            assert_eq!(all.len(), before + 121, "{id:?} has a key of another run");
         }
     }
 

@@ -1,5 +1,8 @@
-//! One node pursuing one goal against a store, one operation at a time: read, decide, write, look again. A driver executes the
-//! operations and reports their outcomes; it decides nothing. A lost compare-and-set is an observation, not an error.
+//! One node that works toward one goal, one operation at a time: read, decide, write, read again.
+//!
+//! A driver executes the operations and reports their outcomes; it decides nothing. A failed compare-and-set is an
+//! observation, not an error. A write *wins* if its compare-and-set succeeds, and is *lost* if another node wrote
+//! first.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -15,31 +18,32 @@ use super::reason::Reason;
 use super::state::{NodeDesc, State};
 use super::time::MonoTime;
 
-/// A node on its way to a goal.
+/// The pursuit of a goal by one node, as a state machine.
 #[derive(Debug)]
 pub struct Pursuit {
     goal: Goal,
     since: MonoTime,
     deadline: MonoTime,
-    /// What was read or written last.
+    /// The state that was read or written last.
     cell: Option<Cell>,
     reason: Reason,
-    /// Why the node will have failed once it has withdrawn, as it was before it did.
+    /// Why the node fails, from the decision to withdraw until the withdrawal is written.
     failure: Option<Reason>,
-    /// How many writes were lost since the last one that was won.
+    /// The number of writes lost since the last write that won.
     losses: u32,
-    /// The round in which this node has let others go first.
+    /// The round in which this node has already waited for nodes with earlier announcements.
     deferred_round: Option<u64>,
     was_spare: bool,
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
-    /// A phase that a signal said was over although it was not. The signal is stale.
+    /// A phase that is not over although a signal reported its end. Such a signal is stale, and is not waited for
+    /// again.
     stale_phase: Option<Phase>,
     notices: VecDeque<Notice>,
 }
 
-/// What the outcome of an operation is for.
+/// The operation whose outcome is pending, with the context to handle the outcome.
 #[derive(Debug)]
 enum Pending {
     Read,
@@ -51,25 +55,27 @@ enum Pending {
     Host,
 }
 
-/// How often to look while waiting: as often as torch's nodes.
+/// How often a waiting node reads the state. Torch nodes use the same interval.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause after the first lost compare-and-set. It doubles with each further one.
+/// The base of the backoff after lost writes. The backoff doubles with each lost write.
 const BACKOFF_INTERVAL: Duration = Duration::from_millis(4);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
-/// The pause between two nodes that let the same node go first.
+/// The delay per earlier announcement when a node waits for other nodes to write first.
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
+/// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
-/// A node that is so far from the store can't write more than 20 times a second anyway.
+/// A write that takes this long or longer needs no backoff: the node can't write more than 20 times a second anyway.
 const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
-/// No pause is shorter, however soon something is due.
+/// The shortest pause while waiting, even if something is due earlier.
 const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
-/// Shorter pauses are not worth waiting for a signal.
+/// The shortest pause in which a node waits for a signal.
 const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
-/// The pause after an operation that failed.
+/// The pause after a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Pursuit {
-    /// Starts towards `goal`. Returns the first operation, too. A node that wants to join leaves its last round first.
+    /// Starts a pursuit of `goal`, and returns it with its first operation. A node that joins leaves its last round
+    /// first.
     pub fn start(goal: Goal, member: &mut Member, now: MonoTime) -> (Pursuit, Operation) {
         if goal != Goal::KeepAlive {
             (member.round, member.is_state_lost) = (None, false);
@@ -95,22 +101,22 @@ impl Pursuit {
         (pursuit, Operation::Read)
     }
 
-    /// The goal that the node is about: `Exit` or `Join` if it was started towards `Join`.
+    /// Returns the current goal. A pursuit of `Join` has the goal `Exit` until the node has left its last round.
     pub fn goal(&self) -> Goal {
         self.goal
     }
 
-    /// Why the node does what it does now.
+    /// Returns the reason of the last decision.
     pub fn reason(&self) -> &Reason {
         &self.reason
     }
 
-    /// The state that was read last.
+    /// Returns the state that was read or written last.
     pub fn state(&self) -> Option<&Arc<State>> {
         self.cell.as_ref()?.state.as_ref()
     }
 
-    /// When the goal must be reached. A spare that is needed after all has its whole time again.
+    /// Returns when the goal must be reached. The deadline is extended when a spare is needed.
     pub fn deadline(&self) -> MonoTime {
         self.deadline
     }
@@ -119,11 +125,11 @@ impl Pursuit {
         self.state().is_some_and(|state| state.redundancy_list.contains(me))
     }
 
-    /// Returns how long the next operation may take. A spare has no deadline, but has to notice when the store is away.
+    /// Returns the timeout of the next operation. A spare has no deadline, but has to notice an outage of the store.
     ///
-    /// Each operation of a heartbeat, of leaving and of closing has the whole time of its goal. With only what the
-    /// operations before it have left, a write over a slow link would be given up just before its answer arrives, and
-    /// its connection with it.
+    /// Each operation of a heartbeat, a leave or a close has the whole timeout of the goal. With only the time that
+    /// earlier operations left, a node with a slow link would abandon a write, and its connection, just before the
+    /// reply arrives.
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
         match self.goal.waits() {
             true if self.is_spare(&member.me) => member.call_timeout(now),
@@ -132,7 +138,7 @@ impl Pursuit {
         }
     }
 
-    /// Takes what is to be logged, one notice at a time.
+    /// Returns the next notice to log.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
@@ -149,7 +155,7 @@ impl Pursuit {
                 self.stale_phase = if *is_woken { *phase } else { self.stale_phase };
                 return Operation::Read;
             }
-            // All others are answers of the store.
+            // Every other outcome is a reply of the store.
             _ => {}
         }
         let took = now.mono.since(began);
@@ -179,11 +185,11 @@ impl Pursuit {
         }
     }
 
-    /// Handles a write that replaced the state `before`.
+    /// Handles a write that won and replaced the state `before`.
     fn handle_won(&mut self, member: &mut Member, change: Change, before: &State) {
         self.losses = 0;
         if change == Change::Withdraw {
-            // Not earlier: until this write was won, a node that read the announcement may have let this node in.
+            // Not earlier: until this write won, a node that had read the announcement could admit this node.
             member.announcement = None;
         }
         let after = self.state().cloned().unwrap_or_default();
@@ -193,21 +199,22 @@ impl Pursuit {
         self.notices.extend(removal_notice(&member.me, before, &after));
     }
 
-    /// Handles a write that another node was quicker than. What that node wrote may be all that was wanted.
+    /// Handles a lost write. The state that the other node wrote may already reach the goal.
     fn handle_lost(&mut self, member: &mut Member, change: Change, took: Duration, now: Moment) -> Operation {
         self.losses += 1;
         let pause = BACKOFF_INTERVAL.saturating_mul(1 << self.losses.min(8)).min(MAX_BACKOFF_INTERVAL);
         let backoff = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
-        // A heartbeat is tried again at once: the state that it is to replace is at hand. Far from the store it would else be
-        // overtaken again and again, and be missed; near it, every other time is enough.
+        // A lost heartbeat is retried immediately, because the reply contained the state to replace. With backoff, a
+        // node far from the store would lose to nodes near it until it counts as dead. Near the store, every other
+        // retry backs off.
         let is_urgent = change == Change::KeepAlive && (took >= SLOW_WRITE_INTERVAL || self.losses % 2 == 1);
         self.next(member, None, (!is_urgent).then_some(backoff), now)
     }
 
     /// Decides what to do next.
     ///
-    /// `announced` are the nodes that have announced themselves for the next round to open, read after the state, and how long
-    /// reading them took. If something is to be written, it is written after a pause of `backoff`.
+    /// `announced` are the nodes that have announced themselves for the next open round, and the time it took to read
+    /// them. They were read after the state. With a `backoff`, the node pauses that long instead of writing.
     fn next(
         &mut self,
         member: &mut Member,
@@ -227,7 +234,7 @@ impl Pursuit {
             true => Cow::Borrowed(&*raw),
             false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
         };
-        // Ranks come from the bytes that were read, never from this node's opinion of which nodes are dead.
+        // Ranks follow from the bytes that were read, never from this node's view of which nodes are dead.
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { &*raw } else { &*state };
         let view = View {
             member,
@@ -278,11 +285,12 @@ impl Pursuit {
         if reason.ends_join() {
             self.failure.get_or_insert(reason);
         }
-        // A spare that is needed after all has its whole time to join again.
+        // A spare that is needed has its whole join timeout again.
         if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
             self.deadline = now.mono.after(member.settings.join_timeout);
         }
-        // Nodes that go would else be let in again: see `State::count_leaver`. No node is let into a complete round.
+        // The announcements of removed and leaving nodes are retracted first. Otherwise, other nodes would admit them
+        // again; see `State::count_leaver`.
         let mut withdrawn = dead;
         if change == Change::Withdraw && member.may_be_admitted(&raw) {
             withdrawn.push(member.me.clone());
@@ -294,8 +302,8 @@ impl Pursuit {
         Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: withdrawn }
     }
 
-    /// Lets the other nodes know that this node wants to be in a round, and reads which of them want to be in it: the node that
-    /// writes next lets all of them in. Announcing once is enough.
+    /// Announces this node for a round, unless it has done so before, and then reads the announcements of other nodes.
+    /// The node that writes next admits all of them.
     fn announce(&mut self, member: &mut Member, round: u64) -> Operation {
         if member.announcement.replace(round) == Some(round) {
             return self.read_announced(round);
@@ -309,8 +317,10 @@ impl Pursuit {
         Operation::ReadAnnounced { round }
     }
 
-    /// How long to let nodes go first that announced themselves earlier, once in a round: the first of them lets the others in,
-    /// or out, along with itself, so that of many nodes that come or go at once few have to write.
+    /// Returns how long to wait for nodes with earlier announcements, at most once per round.
+    ///
+    /// The first of them admits all others, or moves them to the wait list. So when many nodes join or rejoin together,
+    /// few of them have to write.
     fn stagger_delay(
         &mut self,
         me: &NodeDesc,
@@ -320,7 +330,7 @@ impl Pursuit {
     ) -> Option<Duration> {
         let index = announced.iter().position(|node| node == me)?;
         let must_write = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
-        // The last one first: those that came early mostly are where they want to be.
+        // In reverse order, because the nodes with the earliest announcements are usually admitted already.
         let ahead = announced[..index].iter().rev().filter(must_write).take(MAX_STAGGERED).count() as u32;
         if ahead == 0 || self.deferred_round.replace(state.round) == Some(state.round) {
             return None;
@@ -338,19 +348,18 @@ impl Pursuit {
 
     fn pause(&mut self, timeout: Duration, phase: Option<Phase>) -> Operation {
         self.pending = Pending::Pause(phase);
-        // An operation that waits for no other node has only collided with theirs.
+        // A goal that does not wait for other nodes pauses only because of collisions, so no signal ends the pause.
         let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT_INTERVAL;
         Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.stale_phase != phase) }
     }
 
-    /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
-    /// is first.
+    /// Returns how long to wait: until the next poll, heartbeat, end of the last call or deadline, whichever is first.
     fn wait(&self, member: &Member, now: MonoTime) -> Duration {
         let last_call = match self.reason {
             Reason::LastCall { left, .. } => left,
             _ => POLL_INTERVAL,
         };
-        // A spare waits beyond it. It is up only *after* the deadline.
+        // A spare waits beyond its deadline. Other nodes wait until 1 ms after it, because they fail only *after* it.
         let until_deadline = match now > self.deadline {
             true => POLL_INTERVAL,
             false => self.deadline.since(now) + Duration::from_millis(1),
@@ -358,11 +367,11 @@ impl Pursuit {
         POLL_INTERVAL.min(last_call).min(until_deadline).min(member.until_heartbeat()).max(MIN_WAIT_INTERVAL)
     }
 
-    /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
+    /// Handles a failed operation. The store may or may not have carried it out; the next read shows which.
     fn recover(&mut self, member: &mut Member, fault: Fault, began: MonoTime, now: MonoTime) -> Operation {
         let is_over = self.is_over(member, now);
-        // A heartbeat is over after one call that timed out. It still hosts the store, because no other operation of a node in
-        // a round does.
+        // A heartbeat ends after one call that timed out. It still takes over the store first, because a node in a
+        // round has no other pursuit that would.
         if is_over && self.goal != Goal::KeepAlive {
             return Operation::End(End::Error);
         }
@@ -377,14 +386,14 @@ impl Pursuit {
         if is_over { Operation::End(End::Error) } else { self.pause(RETRY_INTERVAL, None) }
     }
 
-    /// Whether a failure ends the pursuit, because no time is left for another attempt.
+    /// Returns whether a failure ends the pursuit, because no time is left for another attempt.
     fn is_over(&self, member: &Member, now: MonoTime) -> bool {
         let grace = if self.goal.waits() { WITHDRAW_GRACE } else { Duration::ZERO };
         now >= self.deadline.after(grace) && !self.is_spare(&member.me)
     }
 }
 
-/// The signals to send after a write by `me`, to wake the nodes that wait for what it changed.
+/// Returns the signals to send after a write by `me`, to wake the nodes that wait for its change.
 fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     let (was, is) = (Phase::of(before), Phase::of(after));
     let mut signals = Vec::new();
@@ -395,7 +404,7 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
         }
     }
     let is_new_waiter = after.wait_list.contains(me) && !before.wait_list.contains(me);
-    // The nodes that are left start over.
+    // The remaining nodes of the round have to rejoin.
     let has_lost = || was == is && before.participants.keys().any(|node| node != me && !after.has(node));
     if after.complete && (is_new_waiter || has_lost()) {
         signals.push(Signal::NextRoundWanted { round: after.round });
@@ -403,7 +412,7 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     signals
 }
 
-/// The nodes that a write by `me` removes because they are dead.
+/// Returns a notice with the nodes that a write by `me` removed because they are dead.
 fn removal_notice(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
     let is_removed = |node: &&NodeDesc| *node != me && !after.has(node);
     let nodes: Vec<_> = before.last_heartbeats.keys().filter(is_removed).cloned().collect();

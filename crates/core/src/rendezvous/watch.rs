@@ -1,8 +1,9 @@
-//! What one node has seen of the others, by its own clock. Wall clocks of other machines are compared with nothing: a
-//! node is alive while its heartbeat *changes*, and a last call is over when it has been seen for as long as it lasts.
+//! The heartbeats that one node has observed, by its own monotonic clock.
 //!
-//! A look at a state that is unchanged copies nothing, however many nodes are in it, and of states that come in quick
-//! succession not all are recorded.
+//! Wall clocks of other machines are never compared. A node is alive while its heartbeat *changes*, and a last call is
+//! over when it has been observed for its whole duration.
+//!
+//! Observing an unchanged state copies nothing. Of states in quick succession, only some are recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +13,27 @@ use super::settings::Settings;
 use super::state::{NodeDesc, State};
 use super::time::{MonoTime, WallTime};
 
-/// How many states are recorded at most in the time after which a node counts as dead.
+/// The maximum number of states that are recorded within `keep_alive_limit`.
 const MAX_RECORDED_STATES: u32 = 64;
 
-/// One node's observations.
+/// The observations of one node.
+///
+/// All durations in it count from the first observation, and only observed time: see [`observe`](Watch::observe).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// For how long it has been looking, in all.
+    /// The total observed time.
     elapsed: Duration,
-    /// The state seen last, and when, by `looked`, it was first seen.
+    /// The state of the last observation, and the `elapsed` of the first observation that showed it.
     newest: Option<(Duration, Arc<State>)>,
-    /// The nodes of the last state before that which was recorded, and when that was.
+    /// The nodes of the last recorded state, which is older than `newest`.
     recorded: BTreeMap<NodeDesc, Sighting>,
     recorded_at: Duration,
-    /// The round and deadline of the last call that is under way, and when it was first seen.
+    /// The round and deadline of the current last call, and the `elapsed` of its first observation.
     last_call: Option<((u64, WallTime), Duration)>,
     last_observed: Option<MonoTime>,
 }
 
-/// The heartbeat of a node, if it has one, and since when that has been the same.
+/// The heartbeat of a node, if it has one, and the `elapsed` of the first observation that showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sighting {
     heartbeat: Option<WallTime>,
@@ -38,15 +41,16 @@ struct Sighting {
 }
 
 impl Watch {
-    /// Takes note of a state that was read at `now`.
+    /// Records a state that was read at `now`.
     ///
-    /// The time since the last look counts for at most one interval of heartbeats: if this node could not look, because it
-    /// was paused or the store was away, then the others could not be seen and are not to blame.
+    /// The time since the last observation counts as at most one `keep_alive_interval`. If this node was paused, or the
+    /// store had an outage, other nodes may have been alive without being observed.
     pub(super) fn observe(&mut self, state: &Arc<State>, now: MonoTime, settings: &Settings) {
         self.elapsed = self.elapsed.saturating_add(self.gap(now).min(settings.keep_alive_interval));
         self.last_observed = Some(now);
         if self.newest.as_ref().is_none_or(|(_, newest)| newest != state) {
-            // A state that is not recorded makes what it showed look newer than it is, so no node is taken for dead too soon.
+            // Heartbeats that were first seen in a state without a record seem newer than they are. So a node may be
+            // found dead a little late, but never too early.
             if self.elapsed - self.recorded_at >= settings.keep_alive_limit() / MAX_RECORDED_STATES {
                 self.recorded = self.sightings().map(|(node, sighting)| (node.clone(), sighting)).collect();
                 self.recorded_at = self.elapsed;
@@ -60,7 +64,7 @@ impl Watch {
         });
     }
 
-    /// The nodes of the state seen last. A node that is in more than one list without a heartbeat comes more than once.
+    /// Iterates over the nodes of the last observed state. A node without a heartbeat that is in several lists repeats.
     fn sightings(&self) -> impl Iterator<Item = (&NodeDesc, Sighting)> {
         self.newest.iter().flat_map(|(since, state)| {
             let with = state.last_heartbeats.iter().map(|(node, heartbeat)| (node, Some(*heartbeat)));
@@ -70,13 +74,13 @@ impl Watch {
         })
     }
 
-    /// A node of the state that was first seen at `since`.
+    /// Returns the sighting of a node in a state that was first observed at `since`.
     fn sighting(&self, node: &NodeDesc, heartbeat: Option<WallTime>, since: Duration) -> Sighting {
         let same = self.recorded.get(node).filter(|before| before.heartbeat == heartbeat);
         same.copied().unwrap_or(Sighting { heartbeat, since })
     }
 
-    /// For how long this node's heartbeat has been the same.
+    /// Returns how long the heartbeat of `node` has not changed, or zero if the node is in no list.
     pub(super) fn heartbeat_age(&self, node: &NodeDesc) -> Duration {
         let Some((since, state)) = self.newest.as_ref().filter(|(_, state)| state.has(node)) else {
             return Duration::ZERO;
@@ -85,7 +89,7 @@ impl Watch {
         self.elapsed - self.sighting(node, heartbeat, *since).since
     }
 
-    /// The nodes without a sign of life for at least `limit`, except `me`, who knows better.
+    /// Returns the nodes whose heartbeat has not changed for at least `limit`. `me` is never among them.
     pub(super) fn dead(&self, limit: Duration, me: &NodeDesc) -> Vec<NodeDesc> {
         if self.elapsed < limit {
             return Vec::new();
@@ -96,8 +100,8 @@ impl Watch {
         self.sightings().filter(is_dead).map(|(node, _)| node.clone()).collect()
     }
 
-    /// How long until one of the nodes other than `me` will have given no sign of life for `limit`, if none does. `None` if it
-    /// is not up to `me` to remove it.
+    /// Returns the time until a node other than `me` is dead if no heartbeat changes, or `None` if there is no other
+    /// node, `me` is in no list, or the rendezvous is closed.
     pub(super) fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
         self.newest.as_ref().filter(|(_, state)| state.has(me) && !state.closed)?;
         let others = self.sightings().filter(|(node, _)| *node != me);
@@ -105,12 +109,12 @@ impl Watch {
         Some(oldest.saturating_add(limit).saturating_sub(self.elapsed))
     }
 
-    /// How long ago the last look was.
+    /// Returns the time since the last observation.
     pub(super) fn gap(&self, now: MonoTime) -> Duration {
         self.last_observed.map_or(Duration::ZERO, |observed| now.since(observed))
     }
 
-    /// For how long the last call of the round seen last has been running.
+    /// Returns how long the last call has been observed, if there is one.
     pub(super) fn last_call(&self) -> Option<Duration> {
         self.last_call.map(|(_, since)| self.elapsed - since)
     }

@@ -1,5 +1,6 @@
-//! How one process is ended: it gets a signal, then its own full grace, then SIGKILL; and if even that doesn't help, it is
-//! given up. One process knows nothing of the others, so a slow worker costs only its own time.
+//! How one process is stopped: with a signal, then SIGKILL after a grace, and then the process counts as unkillable.
+//!
+//! Each process has its own grace, so a slow worker does not shorten the grace of another.
 
 use std::time::Duration;
 
@@ -7,32 +8,32 @@ use super::event::Signal;
 use super::supervisor::Policy;
 use crate::rendezvous::MonoTime;
 
-/// Where a process is on its way out.
+/// The state of one process that the supervisor starts and stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Process {
-    /// It runs and was not told to end.
+    /// The process runs, and no stop was requested.
     Running,
-    /// It is about to get this signal.
+    /// This signal is to be sent to the process next.
     SignalPending(Signal),
-    /// It has got a signal, and its grace ends then.
+    /// A signal was sent to the process. It gets SIGKILL at `until`.
     Terminating { until: MonoTime },
-    /// It was killed, and is given up then.
+    /// SIGKILL was sent to the process. It counts as unkillable at `until`.
     Killed { until: MonoTime },
-    /// It is there, and nothing can be done about it.
+    /// The process exists although SIGKILL was sent to it.
     Unkillable,
-    /// There is no such process.
+    /// The process has exited, or was never started.
     Exited,
 }
 
 impl Process {
-    /// The process is to get this signal and end, unless it was killed already.
+    /// Requests that the process gets this signal and exits. Does nothing if SIGKILL was sent to it.
     pub(super) fn request_stop(&mut self, signal: Signal) {
         if matches!(self, Process::Running | Process::SignalPending(_) | Process::Terminating { .. }) {
             *self = Process::SignalPending(signal);
         }
     }
 
-    /// Takes the next step, if it is time, and returns the signal to send.
+    /// Returns the signal to send now, if any, and updates the state as if it was sent.
     pub(super) fn poll_signal(&mut self, now: MonoTime, grace: Duration) -> Option<Signal> {
         let signal = match *self {
             Process::SignalPending(signal) => signal,
@@ -50,7 +51,7 @@ impl Process {
         Some(signal)
     }
 
-    /// When there will be a next step.
+    /// Returns when `poll_signal` has to be called again.
     pub(super) fn deadline(self) -> Option<MonoTime> {
         match self {
             Process::Terminating { until } | Process::Killed { until } => Some(until),
@@ -58,7 +59,7 @@ impl Process {
         }
     }
 
-    /// Whether nothing more is waited for.
+    /// Returns whether the supervisor no longer waits for the process to exit.
     pub(super) fn is_over(self) -> bool {
         matches!(self, Process::Exited | Process::Unkillable)
     }
@@ -100,7 +101,7 @@ mod tests {
         process.request_stop(Signal::KILL);
         assert_eq!(process.poll_signal(at(6), GRACE), Some(Signal::KILL));
         process.request_stop(Signal::TERM);
-        assert_eq!(process.poll_signal(at(7), GRACE), None, "there is no way up again");
+        assert_eq!(process.poll_signal(at(7), GRACE), None, "SIGKILL was sent already");
     }
 
     #[test]

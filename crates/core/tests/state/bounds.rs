@@ -1,11 +1,11 @@
-//! How much a state may be, and that what is too much is refused before it costs anything.
+//! The limits of a state. Input that exceeds them is refused before it costs much memory.
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
 
 use crate::assembly::*;
 
-/// The default limits with one of them changed.
+/// The default limits with a change.
 fn limits_with(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -101,7 +101,7 @@ fn names_and_texts_of_unknown_attributes_are_counted_together() {
     assert_eq!(message(&error), "more than 8 bytes of unknown attributes");
 }
 
-/// A stream that does `once` and then `again` until all the bytes a state may have are used up.
+/// A stream with `once` and then repeated `again`, up to the maximum size of a state.
 fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
     let mut bytes = [b"\x80\x04", once].concat();
     let room = Limits::default().state_bytes - bytes.len();
@@ -113,21 +113,22 @@ fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
 fn endless_streams_are_refused_at_a_bound() {
     let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
     for (what, once, again, limit) in [
-        ("things on the stack", &b""[..], &b"N"[..], 21_024),
-        ("things put aside", b"N", b"\x94", 121_024),
-        ("things on the stack", b"", b"K\0", 21_024),
-        ("things on the stack", b"N\x94", b"h\0", 21_024),
-        ("things on the stack", b"", b"}", 21_024),
-        ("things on the stack", b"", b"\x8f", 21_024),
-        ("things on the stack", b"", b"(", 21_024),
-        ("things on the stack", &node_class, b"h\0)\x81", 21_024),
+        ("items on the stack", &b""[..], &b"N"[..], 21_024),
+        ("memo entries", b"N", b"\x94", 121_024),
+        ("items on the stack", b"", b"K\0", 21_024),
+        ("items on the stack", b"N\x94", b"h\0", 21_024),
+        ("items on the stack", b"", b"}", 21_024),
+        ("items on the stack", b"", b"\x8f", 21_024),
+        ("items on the stack", b"", b"(", 21_024),
+        ("items on the stack", &node_class, b"h\0)\x81", 21_024),
     ] {
         let error = decode(&endless(once, again)).unwrap_err();
         assert_eq!(message(&error), format!("more than {limit} {what}"));
     }
 }
 
-/// As in Python, the later of two attributes counts, so that the first thousand of each node are made for nothing.
+/// As in Python, the last of several attributes with the same name counts. So the first 1000 values of each node are
+/// discarded.
 #[test]
 fn discarded_containers_and_nodes_are_bounded_at_four_per_node_of_the_limit() {
     let names = ["addr", "pid", "local_id"].map(|name| [&text(name)[..], b"\x94"].concat()).concat();
@@ -141,7 +142,7 @@ fn discarded_containers_and_nodes_are_bounded_at_four_per_node_of_the_limit() {
 #[test]
 fn dicts_and_sets_together_are_bounded_by_the_lists_of_the_largest_state() {
     let full = [&b"("[..], &b"\x8c\x01aN".repeat(1000), b"u"].concat();
-    let limit = "more than 61024 things in dicts and sets";
+    let limit = "more than 61024 items in dicts and sets";
     assert_eq!(message(&decode(&endless(b"}", &full)).unwrap_err()), limit);
     let member = [&node("a", 1)[..], b"\x94"].concat();
     let full = [&b"("[..], &b"h\0".repeat(1000), b"\x90"].concat();

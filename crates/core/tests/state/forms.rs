@@ -1,4 +1,4 @@
-//! Other ways to say the same: what a writer may do differently from CPython 3.11 and still be understood.
+//! Equivalent forms: pickles that differ from those of CPython 3.11 and decode to the same state.
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime};
 
@@ -16,7 +16,7 @@ fn moment() -> WallTime {
     WallTime::from_stamp(STAMP.try_into().unwrap()).unwrap()
 }
 
-/// A state whose participants are `a` with rank 0 and `b` with rank 1.
+/// A state with the participants `a` of rank 0 and `b` of rank 1.
 fn two() -> State {
     State { participants: [(a(), 0), (b(), 1)].into(), ..State::default() }
 }

@@ -1,4 +1,4 @@
-//! The codec as properties: what is written is read, and nothing that can be read makes it panic.
+//! Properties of the codec: every state survives encoding and decoding, and no input makes the decoder panic.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![0i64..3, any::<u8>().prop_map(i64::from), any::<i16>().prop_map(i64::from), any::<i64>()]
 }
 
-/// Few addresses, so that nodes share them, and some odd ones.
+/// Generates nodes with few common addresses, so that nodes share them, and some random ones.
 fn node() -> impl Strategy<Value = NodeDesc> {
     let addr = prop_oneof![
         4 => prop::sample::select(vec!["a", "b", "node-1", "node-10", "node-2"]).prop_map(str::to_owned),
@@ -69,12 +69,12 @@ fn state() -> impl Strategy<Value = State> {
         })
 }
 
-/// A byte that is likely to be an opcode of a state.
+/// Generates an opcode of a state.
 fn opcode() -> impl Strategy<Value = u8> {
     prop::sample::select(b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.".to_vec())
 }
 
-/// If it is read at all, then what we write of it is read the same.
+/// Checks that a state that was decoded survives encoding and decoding.
 fn check_round_trip(bytes: &[u8]) {
     if let Ok(state) = decode(bytes) {
         assert_eq!(decode(&encode(&state)), Ok(state));

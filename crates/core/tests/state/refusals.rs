@@ -1,4 +1,4 @@
-//! What is no state, one thing at a time, and what is message of it.
+//! Inputs that are not a state, each with one thing wrong, and their error messages.
 
 use rallypoint_core::rendezvous::StateError;
 
@@ -6,12 +6,11 @@ use crate::assembly::*;
 
 #[track_caller]
 fn refused(bytes: &[u8]) -> StateError {
-    decode(bytes).expect_err("this is no state")
+    decode(bytes).expect_err("this is not a state")
 }
 
-/// What is message of an empty state in which this attribute is this.
+/// Returns the error message for an empty state with this value of an attribute, without the position.
 fn refused_with(name: &'static str, value: &[u8]) -> String {
-    // Where it is depends on what is before it; other tests look at that.
     message(&refused(&state_with(&[(name, value.to_vec())])))
 }
 
@@ -47,9 +46,9 @@ fn the_error_names_the_list_with_an_entry_of_the_wrong_type() {
             entry(b"C\x0a\x07\xea\x0b\x0f\x11\x2b\x01\x01\xe2\x40"),
             "last_heartbeats of state that is not a datetime",
         ),
-        ("participants", b"}K\0K\0s".to_vec(), "a key other than a str or a whole node"),
-        ("participants", b"}}K\0s".to_vec(), "a key other than a str or a whole node"),
-        ("wait_list", b"\x8f(K\0\x90".to_vec(), "a key other than a str or a whole node"),
+        ("participants", b"}K\0K\0s".to_vec(), "a key other than a str or a complete node"),
+        ("participants", b"}}K\0s".to_vec(), "a key other than a str or a complete node"),
+        ("wait_list", b"\x8f(K\0\x90".to_vec(), "a key other than a str or a complete node"),
         ("wait_list", b"\x8f(\x8c\x01a\x90".to_vec(), "wait_list of state that is not a node"),
     ] {
         assert_eq!(refused_with(name, &value), message);
@@ -67,7 +66,7 @@ fn the_error_names_the_wrong_attribute_of_a_node() {
         (fields(b"\x8c\0", b"N", b"K\0"), "pid of node that is not an int"),
         (fields(b"\x8c\0", b"K\0", b"\x88"), "local_id of node that is not an int"),
         (fields(b"\x8c\0", b"K\0", b"K\0")[..2].to_vec(), "node without local_id"),
-        (extra, "unknown attribute rank of node that can't be kept"),
+        (extra, "unknown attribute rank of node that can't be preserved"),
     ] {
         assert_eq!(refused_with("wait_list", &set(&[object("_NodeDesc", &fields)])), message);
     }
@@ -91,11 +90,11 @@ fn every_attribute_is_required() {
 #[test]
 fn an_unknown_attribute_that_is_no_plain_value_is_refused() {
     for value in [&b"}"[..], b"\x8f", b")", &node("a", 1)] {
-        assert_eq!(refused_with("later", value), "unknown attribute later of state that can't be kept");
+        assert_eq!(refused_with("later", value), "unknown attribute later of state that can't be preserved");
     }
 }
 
-/// The store relies on it: a state that is refused for its age alone is let in.
+/// The server relies on this: it accepts a write of a state that is refused only because it is old.
 #[test]
 fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
@@ -104,7 +103,7 @@ fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let call = [&old[..], &class("os", "system"), b"\x8c\x02id\x85R0"].concat();
     assert_eq!(message(&refused(&pickled(&call))), "os.system");
     let behind = [&pickled(&old)[..], b"."].concat();
-    assert_eq!(message(&refused(&behind)), "bytes behind the end");
+    assert_eq!(message(&refused(&behind)), "bytes after the end");
 }
 
 #[test]
@@ -126,7 +125,7 @@ fn times_without_a_zone_or_outside_utc_are_refused() {
 #[test]
 fn bytes_that_encode_no_time_are_refused() {
     for bytes in [&b"C\x02\x07\xea"[..], &[&b"C\xff"[..], &[0xab; 255]].concat()] {
-        assert_eq!(refused_with("deadline", bytes), "bytes that are no time");
+        assert_eq!(refused_with("deadline", bytes), "bytes that are not a time");
     }
 }
 
@@ -150,16 +149,16 @@ fn classes_are_constructed_only_as_in_a_state() {
     let node = class(TORCH, "_NodeDesc");
     let stamp = [b"C\x0a", STAMP].concat();
     for (value, message) in [
-        ([&datetime[..], b")\x81"].concat(), "a call that no state needs"),
-        ([&node[..], b")R"].concat(), "a call that no state needs"),
-        ([&datetime[..], b")R"].concat(), "a call that no state needs"),
-        ([&node[..], b"K\0\x81"].concat(), "a call that no state needs"),
+        ([&datetime[..], b")\x81"].concat(), "a call that no state contains"),
+        ([&node[..], b")R"].concat(), "a call that no state contains"),
+        ([&datetime[..], b")R"].concat(), "a call that no state contains"),
+        ([&node[..], b"K\0\x81"].concat(), "a call that no state contains"),
         ([&stamp[..], &datetime, b"\x86"].concat(), "something other than the arguments of a time"),
         (b"K\0K\0\x8c\0\x87".to_vec(), "something other than the arguments of a time"),
         (b"K\0K\0\x93".to_vec(), "something other than the name of a class"),
         ([&text("os")[..], b"K\0\x93"].concat(), "something other than the name of a class"),
         (class(TORCH, "_RendezvousState"), "round of state that is not an int"),
-        ([&class(TORCH, "_RendezvousState")[..], b")\x81"].concat(), "a call that no state needs"),
+        ([&class(TORCH, "_RendezvousState")[..], b")\x81"].concat(), "a call that no state contains"),
     ] {
         assert_eq!(refused_with("round", &value), message);
     }
@@ -193,7 +192,7 @@ fn an_object_gets_its_attributes_once() {
     assert_eq!(refused_with("round", &[&node[..], b"K\0b"].concat()), "attributes that are not a dict");
 
     let unfinished = [&class(TORCH, "_NodeDesc")[..], b")\x81"].concat();
-    let text_of_key = "a key other than a str or a whole node";
+    let text_of_key = "a key other than a str or a complete node";
     assert_eq!(refused_with("wait_list", &set(std::slice::from_ref(&unfinished))), text_of_key);
     assert_eq!(refused_with("participants", &[&b"}"[..], &unfinished, b"K\0s"].concat()), text_of_key);
 
@@ -238,7 +237,7 @@ fn no_opcode_pops_past_a_mark_or_an_empty_stack() {
     }
     assert_eq!(refused(b"\x80\x04}(\x8c\0u."), malformed("a key without a value", 6));
     for reference in [&b"\x80\x04h\0."[..], b"\x80\x04j\xff\xff\xff\xff."] {
-        let what = "a reference to what was never put aside";
+        let what = "a reference to a missing memo entry";
         assert_eq!(refused(reference), malformed(what, 2));
     }
 }
@@ -252,7 +251,7 @@ fn nothing_may_remain_on_the_stack_or_after_the_state() {
         malformed("more than the state at its end", end + 1)
     );
     let trailing = [&pickled(&state)[..], b"N."].concat();
-    assert_eq!(refused(&trailing), malformed("bytes behind the end", end));
+    assert_eq!(refused(&trailing), malformed("bytes after the end", end));
     assert_eq!(refused(&pickled(&[b"\x80\x04", &state[..]].concat())), malformed("opcode 0x80", 2));
 }
 
@@ -263,7 +262,7 @@ fn other_protocols_and_invalid_utf_8_are_refused() {
         assert_eq!(refused(&[0x80, protocol, b'N', b'.']), malformed(&what, 0));
     }
     assert_eq!(message(&refused(b"{}")), "first byte 0x7b does not begin a pickle (0x80)");
-    // The second is a surrogate, which a Python str may hold and UTF-8 may not.
+    // The second text is a surrogate, which a Python str may contain and UTF-8 may not.
     for text in [&b"\x80\x04\x8c\x02\xc3\x28."[..], b"\x80\x04\x8c\x03\xed\xb3\xbf."] {
         assert_eq!(refused(text), malformed("text that is not UTF-8", 2));
     }
@@ -272,7 +271,7 @@ fn other_protocols_and_invalid_utf_8_are_refused() {
 #[test]
 fn every_other_opcode_is_refused() {
     let needed = b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.";
-    assert_eq!(needed.len(), 29, "thirty with the one that begins it");
+    assert_eq!(needed.len(), 29, "30 with PROTO");
     for code in (0..=255).filter(|code| !needed.contains(code)) {
         assert_eq!(refused(&[0x80, 4, code, b'.']), malformed(&format!("opcode {code:#04x}"), 2));
     }

@@ -1,4 +1,4 @@
-//! The corpus of the codec's fuzzing, replayed: the reference vectors of real torch 2.15 among them.
+//! Decodes the seeds of the codec's fuzz target, which include reference vectors of real torch 2.15.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn t1() -> WallTime {
     WallTime::from_micros(1_794_764_586_654_321).unwrap()
 }
 
-/// The states that are read whole, with what they are.
+/// The seeds that are valid, with their states.
 pub(crate) fn vectors() -> Vec<(&'static str, State)> {
     let complete = State {
         complete: true,
@@ -130,7 +130,7 @@ fn a_set_is_read_in_any_order_and_written_sorted() {
     let state = decode(&bytes).unwrap();
     let waiting = NodeDesc::new("10.0.0.3", 300, 1);
     assert_eq!(state.wait_list, BTreeSet::from([waiting.clone(), host_b()]));
-    assert_eq!(state.last_heartbeats[&waiting], t1(), "one datetime that two nodes share");
+    assert_eq!(state.last_heartbeats[&waiting], t1(), "two nodes share one datetime object");
     assert_eq!(decode(&encode(&state)), Ok(state));
 }
 
@@ -164,7 +164,7 @@ fn not_a_pickle(first: u8) -> StateError {
     malformed(&format!("first byte {first:#04x} does not begin a pickle (0x80)"), 0)
 }
 
-/// Each seed that must be refused, and how.
+/// The seeds that must be refused, with their errors.
 fn refused() -> Vec<(&'static str, StateError)> {
     const TORCH: &str = crate::assembly::TORCH;
     vec![

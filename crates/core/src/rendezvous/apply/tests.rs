@@ -1,4 +1,4 @@
-//! What each change makes of a state.
+//! The effect of each change on a state.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ fn announced_nodes_are_admitted_from_the_wait_list_and_the_spares_with_a_new_hea
     assert_eq!(next.participants.len(), 4);
     assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
     assert_eq!(next.last_heartbeats[&node("c")], wall(60));
-    assert_eq!(next.last_heartbeats[&node("a")], wall(0), "who was in it is left alone");
+    assert_eq!(next.last_heartbeats[&node("a")], wall(0), "a participant keeps its heartbeat");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_full_round_turns_waiting_nodes_into_spares() {
     assert!(full.wait_list.is_empty());
     assert_eq!(full.redundancy_list, [node("d")].into());
     let not_full = applied(Change::MarkComplete, &open(&["a", "b"]).waiting("d"));
-    assert_eq!(not_full.wait_list, [node("d")].into(), "there is room for it in the next");
+    assert_eq!(not_full.wait_list, [node("d")].into(), "the next round has room for it");
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn a_heartbeat_is_later_than_every_earlier_heartbeat_and_never_repeats() {
     let tick = Duration::from_micros(1);
     let ahead = wall(3_600).checked_add(tick).unwrap();
     let beaten = applied(Change::KeepAlive, &state);
-    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "`a` has a clock that is an hour ahead");
+    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "the clock of `a` is an hour ahead");
     let gone = applied(Change::Withdraw, &beaten);
     let back = applied(Change::AddToParticipants, &gone);
-    assert!(back.last_heartbeats[&node("b")] > ahead, "nobody may take it for what it was before");
+    assert!(back.last_heartbeats[&node("b")] > ahead, "the heartbeat before it left must not repeat");
     let alone = apply(Change::KeepAlive, &back, &Fixture::new().with_dead(["a"]).view(), &[]);
     assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
 }

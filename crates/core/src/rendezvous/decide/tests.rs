@@ -1,5 +1,5 @@
-//! What a node decides, case by case. The rows are those of torch's join operation, first match first; where we differ,
-//! the test says so in its name.
+//! Decisions, case by case. The rows are those of torch's join operation, of which the first match applies. Where we
+//! differ from torch, the comment of the test says what torch does.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_failed_join_gives_its_reason() {
     assert!(reason(Fixture::new().late_by(1), open(&["a"])).is_join_timeout());
 }
 
-/// Torch removes itself first (row 5) and is in no list for a moment.
+/// A torch node removes itself first (row 5), and is temporarily in no list.
 #[test]
 fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     let under_way = complete(&["a", "c"]).spare("b");
@@ -66,7 +66,7 @@ fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// Torch returns (row 6) with another world than those who were quicker.
+/// A torch node returns (row 6) with a smaller world size than the nodes that returned before.
 #[test]
 fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
@@ -75,8 +75,8 @@ fn a_round_that_a_node_has_left_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Torch's nodes don't write down how many they were; with the highest rank gone nothing tells but the least there must
-/// have been.
+/// Torch nodes don't record the world size. After the node of the highest rank has left, only `min_nodes` shows that
+/// the round was larger.
 #[test]
 fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     let mut round = complete(&["a", "b", "c"]);
@@ -87,7 +87,8 @@ fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
+/// Found by seeds 76,209 and 200,022 of the simulator: the node of the highest rank had left a round that a torch node
+/// completed, and waits for the next.
 #[test]
 fn a_torch_round_of_unknown_size_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));
@@ -96,7 +97,7 @@ fn a_torch_round_of_unknown_size_is_not_entered() {
     let left = round.without(&nodes(["c"]), 2).waiting("c");
     let (decision, _) = decide(Goal::Join, &left, &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    // Nobody waits; or it is full, so that nobody has left; or it is written down.
+    // The size is known if no node waits, if the round is full, or if it is recorded.
     assert_eq!(join(&fixture, &round.without(&nodes(["c"]), 2)), Decision::Finish);
     let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
     full.extra.clear();
@@ -104,7 +105,7 @@ fn a_torch_round_of_unknown_size_is_not_entered() {
     assert_eq!(join(&fixture, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
 }
 
-/// Torch has no announcements.
+/// Torch nodes have no announcements.
 #[test]
 fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     let fixture = Fixture::new().late_by(1);
@@ -112,21 +113,22 @@ fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
-/// Torch stays on the wait list (row 11 is for those in no list) and so makes the full round start over.
+/// A torch node stays on the wait list, because row 11 is only for nodes in no list. So it makes the full round
+/// re-form.
 #[test]
 fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
     let full = complete(&["a", "c", "d"]).waiting("b");
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// Torch compares the deadline, which is somebody else's clock, with its own (row 12).
+/// A torch node compares the deadline, which another node's clock set, with its own clock (row 12).
 #[test]
 fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wall_clocks_show() {
     let state = open(&["a", "b"]).in_last_call();
     for clock in [wall(-3_600), wall(3_600)] {
         let mut fixture = Fixture { wall: clock, ..Fixture::new() };
-        assert_eq!(join(&fixture, &state), Decision::Wait, "just begun");
-        // After 29 s, neither node is dead: both are seen to live on.
+        assert_eq!(join(&fixture, &state), Decision::Wait, "at the start");
+        // The heartbeats of both nodes change, so neither is dead after 29 s.
         for second in 0..30 {
             let mut seen = state.clone();
             seen.last_heartbeats.values_mut().for_each(|heartbeat| *heartbeat = wall(second));
@@ -138,20 +140,20 @@ fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wa
     }
 }
 
-/// Torch joins without a look at how many there are (row 13), and then the round is never completed.
+/// A torch node joins whatever the number of participants is (row 13), and then the round is never completed.
 #[test]
 fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
     assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// Torch completes a round only when the count is met exactly.
+/// A torch node completes a round only at exactly `max_nodes` participants.
 #[test]
 fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
     let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Fixture::new().view());
     assert_eq!((decision, reason), (Decision::Write(Change::MarkComplete), Reason::Full { have: 4 }));
 }
 
-/// Torch's purge reaches the store with the next write, whenever that is.
+/// A torch node writes the removal of dead nodes only together with its next change.
 #[test]
 fn a_waiting_node_removes_dead_nodes_immediately() {
     let state = open(&["a", "b"]);
@@ -218,22 +220,19 @@ fn a_timeout_on_the_wait_list_names_the_round_under_way() {
     let state = complete(&["a", "c"]).waiting("b");
     let (_, reason) = decide(Goal::Join, &state, &Fixture::new().late_by(1).view());
     let told = reason.to_string();
-    assert!(
-        told.starts_with("round 0 is under way with 2 nodes, and no node started over within 601 s"),
-        "{told}"
-    );
+    assert!(told.starts_with("round 0 is under way with 2 nodes and did not re-form within 601 s"), "{told}");
 }
 
 #[test]
 fn a_torch_round_that_a_waiting_node_may_have_left_is_not_entered() {
-    // The highest rank may have been in it, and wait for the next one now.
+    // Node `c` may have been in the round with the highest rank, and wait for the next one now.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
     let (decision, reason) = decide(Goal::Join, &state, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
 
-/// Torch's nodes follow each their own numbers, and start over again and again.
+/// Each torch node follows its own `--nnodes`, and rounds re-form again and again.
 #[test]
 fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
     let mut job = open(&["a"]);
@@ -243,13 +242,13 @@ fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
     assert_eq!(decision, Decision::Fail);
     assert_eq!(
         reason.to_string(),
-        "node b (pid 1) was started with --nnodes 2:4, but the job of node a (pid 1) with --nnodes 2:3"
+        "node b (pid 1) was started with --nnodes 2:4, but node a (pid 1) started the job with --nnodes 2:3"
     );
     assert_eq!(join(&Fixture::new(), &job), Decision::Write(Change::AddToParticipants));
-    // Other nodes have let it in before it could look.
+    // Other nodes have admitted the node before it read the terms.
     job.participants.insert(node("b"), 0);
     assert_eq!(join(&other, &job), Decision::Write(Change::Withdraw));
-    // All nodes of the earlier job are gone.
+    // All other nodes have left, so the published terms hold no longer.
     job.participants.remove(&node("a"));
     assert_eq!(join(&other, &job), Decision::Wait);
 }
@@ -274,7 +273,7 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
     };
     assert_eq!(after(2, &next), Decision::Wait);
     assert_eq!(after(3, &next), Decision::Write(Change::MarkComplete));
-    // Newcomers may not be the last ones.
+    // The round has new nodes, so more may follow.
     let mut larger = next.clone();
     for name in ["c", "d"] {
         larger.participants.insert(node(name), 0);
@@ -283,7 +282,7 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
     assert_eq!(
         after(3, &open(&["a", "b"]).in_last_call()),
         Decision::Wait,
-        "the first round has the long one"
+        "the first round has a long last call"
     );
 }
 
@@ -298,11 +297,11 @@ fn a_node_restores_its_round_when_the_store_has_lost_it() {
         assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
     }
     assert_eq!(keep_alive(&round).0, Decision::Finish);
-    // The others have gone on without it.
+    // The other nodes have started the next round without it.
     let mut next = open(&["a"]);
     next.round = 5;
     assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
-    // After the store lost the round, they have completed another one, and start over.
+    // After the store lost the round, the other nodes have completed another one, and now re-form it.
     let mut since = open(&["a"]);
     (since.round, since.extra) = (1, complete(&["a"]).extra);
     assert_eq!(keep_alive(&since), (Decision::Finish, Reason::Dropped));

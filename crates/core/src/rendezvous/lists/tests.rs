@@ -1,4 +1,4 @@
-//! What coming and going does to a state, and how large a round was.
+//! How a state changes when nodes join and leave, and the world size of a round.
 
 use super::super::tests::{complete, node, nodes, open, wall};
 use super::*;
@@ -36,7 +36,7 @@ fn the_world_size_of_a_torch_round_follows_from_its_highest_rank() {
     let mut state = complete(&["a", "b", "c"]);
     state.extra.clear();
     assert_eq!(state.without(&nodes(["a"]), 2).world_size(), 3);
-    assert_eq!(state.without(&nodes(["c"]), 2).world_size(), 2, "as far as it can be known");
+    assert_eq!(state.without(&nodes(["c"]), 2).world_size(), 2, "as far as the state shows it");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_world_size_of_a_torch_round_is_recorded_while_it_is_known() {
     assert_eq!(fewer.world_size(), 3);
     let mut open = open(&["a"]);
     open.preserve_world_size(&open.clone(), 3);
-    assert!(open.extra.is_empty(), "a round that is open has no size yet");
+    assert!(open.extra.is_empty(), "an open round has no world size yet");
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn the_recorded_world_size_of_a_torch_round_is_never_too_small() {
         next.recorded_world()
     };
     assert_eq!(written(&before), Some(2));
-    assert_eq!(written(&before.clone().waiting("c")), Some(3), "c may have been in it");
-    assert_eq!(written(&before.waiting("c").waiting("d")), Some(3), "but there were no four");
+    assert_eq!(written(&before.clone().waiting("c")), Some(3), "c may have been in the round");
+    assert_eq!(written(&before.waiting("c").waiting("d")), Some(3), "at most `max_nodes`");
 }
 
 #[test]
@@ -98,5 +98,5 @@ fn the_newest_heartbeat_is_recorded_while_its_node_is_not_in_the_state() {
     left.last_heartbeats.insert(node("a"), wall(51));
     left.preserve_newest_heartbeat(Some(wall(50)));
     assert_eq!(left.newest_heartbeat(), Some(wall(51)));
-    assert!(left.extra.is_empty(), "it is not needed any more");
+    assert!(left.extra.is_empty(), "a node in the state has a newer heartbeat");
 }

@@ -1,4 +1,4 @@
-//! What a node and a state are made of: attributes in, the object out. It knows no opcodes.
+//! Builds nodes and states from the attributes that [`Reader`] has read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ pub(super) fn node(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<NodeD
     let addr = object.field("addr", text)?;
     reader.check_limit(addr.len(), reader.limits.host_len, "bytes of an address")?;
     let node = NodeDesc::new(addr, object.field("pid", int)?, object.field("local_id", int)?);
-    // Nodes are compared by all they are made of, so a part we don't know can't be passed over.
+    // Nodes are compared by all of their attributes, so an unknown attribute can't be ignored.
     match object.attributes.first() {
         Some((name, _)) => Err(object.unknown_attribute(name)),
         None => Ok(node),
     }
 }
 
-/// Returns the state with these attributes, and whether a torch without a redundancy list has written it.
+/// Returns the state with these attributes, and whether a torch before 2.6, which has no redundancy list, wrote it.
 pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(State, bool), StateError> {
     let mut object = Object::new("state", reader, attributes)?;
     let is_old = object.attributes.iter().all(|(name, _)| *name != "redundancy_list");
@@ -42,8 +42,9 @@ pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(Sta
     Ok((state, is_old))
 }
 
-// ---- the kinds of values; an error is the kind that was expected ----
+// ---- value types ----
 
+/// The type that was expected, for an error message.
 type Expected = &'static str;
 
 fn int(item: Item<'_>) -> Result<i64, Expected> {
@@ -62,7 +63,7 @@ fn time(item: Item<'_>) -> Result<WallTime, Expected> {
     if let Item::Time(value) = item { Ok(value) } else { Err("a datetime") }
 }
 
-/// An object that is being put together.
+/// An object under construction.
 struct Object<'r, 'a> {
     name: &'static str,
     reader: &'r Reader<'a>,
@@ -71,7 +72,7 @@ struct Object<'r, 'a> {
 }
 
 impl<'r, 'a> Object<'r, 'a> {
-    /// `attributes` are names and values in turn.
+    /// Creates an object from alternating names and values.
     fn new(
         name: &'static str,
         reader: &'r Reader<'a>,
@@ -85,7 +86,7 @@ impl<'r, 'a> Object<'r, 'a> {
         Ok(Object { name, reader, attributes })
     }
 
-    /// Takes the attribute with this name. As in Python, the later of two with the same name counts.
+    /// Takes the attribute with this name. As in Python, the last one wins if there are several.
     fn take(&mut self, field: &str) -> Option<Item<'a>> {
         self.attributes.extract_if(.., |(name, _)| *name == field).last().map(|(_, value)| value)
     }
@@ -132,12 +133,12 @@ impl<'r, 'a> Object<'r, 'a> {
 
     fn node(&self, item: Item<'a>) -> Result<NodeDesc, Expected> {
         match item {
-            Item::Node(index) => self.reader.nodes[index].clone().ok_or("a whole node"),
+            Item::Node(index) => self.reader.nodes[index].clone().ok_or("a complete node"),
             _ => Err("a node"),
         }
     }
 
-    /// Returns the attributes that are left, which we don't know.
+    /// Returns the attributes that have not been taken.
     fn unknown_attributes(self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
         let (mut extra, mut bytes) = (BTreeMap::new(), 0);
         for (name, value) in &self.attributes {
@@ -162,6 +163,6 @@ impl<'r, 'a> Object<'r, 'a> {
 
     fn unknown_attribute(&self, name: &str) -> StateError {
         let name = printable(name.as_bytes());
-        self.reader.malformed(format!("unknown attribute {name} of {} that can't be kept", self.name))
+        self.reader.malformed(format!("unknown attribute {name} of {} that can't be preserved", self.name))
     }
 }

@@ -1,4 +1,4 @@
-//! One node on its way, operation by operation: what it does next when it is told this or that.
+//! The operations of one node, step by step.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use super::super::settings::Settings;
 use super::super::tests::{at, complete, node, nodes, open, wall};
 use super::*;
 
-/// Node `b` of a job of two to three nodes.
+/// A driver of node `b` in a job with `--nnodes 2:3`.
 struct Driver {
     member: Member,
     pursuit: Pursuit,
@@ -35,7 +35,7 @@ impl Driver {
         self.report(Outcome::Cell(cell(state)))
     }
 
-    /// Reads this state, and then that these nodes have announced themselves.
+    /// Reports this state, and then the announcements of these nodes.
     fn announced(&mut self, state: &State, names: &[&str]) -> Operation {
         if let Operation::Announce { .. } = self.read(state) {
             self.report(Outcome::Done);
@@ -65,7 +65,7 @@ impl Driver {
         std::iter::from_fn(|| self.pursuit.poll_notice()).collect()
     }
 
-    /// Looks at this state once a second, while this node's own heartbeat goes on.
+    /// Observes this state once a second, while the heartbeat of node `b` changes.
     fn watch(&mut self, state: &State, seconds: u64) -> Operation {
         for second in 0..seconds {
             self.now = at(second);
@@ -76,7 +76,7 @@ impl Driver {
     }
 }
 
-/// The state with another heartbeat of node `b`.
+/// Returns the state with another heartbeat of node `b`.
 fn beating(state: &State, second: u64) -> State {
     let mut state = state.clone();
     state.last_heartbeats.insert(node("b"), wall(second as i64));
@@ -116,15 +116,15 @@ fn participants(state: &State) -> Vec<NodeDesc> {
 #[test]
 fn a_joining_node_reads_the_state_announces_itself_and_reads_the_announcements() {
     let mut driver = Driver::to(Goal::Join);
-    assert_eq!(driver.operation, Operation::Read, "whether it has to leave a round first");
-    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it has not; it joins");
+    assert_eq!(driver.operation, Operation::Read, "to check whether the node has to leave a round first");
+    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it is in no round");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
     assert_eq!(driver.report(Outcome::Done), Operation::ReadAnnounced { round: 0 });
     let Operation::Write { token, state, signals } = driver.report(Outcome::Nodes(nodes(["b", "c"]).into()))
     else {
         panic!("no write")
     };
-    assert_eq!(token, cell(&open(&["a"])).token, "what is to be replaced is what was read");
+    assert_eq!(token, cell(&open(&["a"])).token, "the write replaces the state that was read");
     assert_eq!(participants(&state), nodes(["a", "b", "c"]));
     assert_eq!(signals, [Signal::PhaseOver(Phase { round: 0, complete: false })]);
 }
@@ -193,7 +193,7 @@ fn lost_writes_back_off_and_stay_below_20_writes_per_second() {
     }
 }
 
-/// A driver whose heartbeat is due in this round.
+/// A driver of a node in this round whose heartbeat is due.
 fn heartbeat_due(round: &State) -> Driver {
     let mut driver = Driver::to(Goal::KeepAlive);
     driver.member.observe(Some(&Arc::new(round.clone())), at(0));
@@ -215,7 +215,7 @@ fn a_lost_heartbeat_is_retried_immediately_every_other_time() {
     }
 }
 
-/// It takes as long as a pause would to get there, and others that are near would be quicker again and again.
+/// The round trip takes as long as a backoff would, and nodes near the store would win again and again.
 #[test]
 fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
     let round = complete(&["a", "b"]);
@@ -225,7 +225,7 @@ fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
         written(driver.lost_to(&round));
     }
     driver.now = driver.now.after(SLOW_WRITE_INTERVAL / 2);
-    assert!(is_write(&driver.lost_to(&round)), "every other time, near as it is now");
+    assert!(is_write(&driver.lost_to(&round)), "every other time, as the write was fast");
     assert!(matches!(driver.lost_to(&round), Operation::Pause { .. }));
 }
 
@@ -266,7 +266,7 @@ fn a_pause_lasts_no_longer_than_the_last_call() {
     assert_eq!(pauses, [1_000, 1_000, 300, 10]);
     driver.now = MonoTime::from_start(Duration::from_millis(2_300));
     driver.paused();
-    assert!(written(driver.read(&called)).complete, "it is over");
+    assert!(written(driver.read(&called)).complete, "the last call is over");
 }
 
 #[test]
@@ -278,12 +278,12 @@ fn a_pause_lasts_no_longer_than_the_join_timeout() {
     assert_eq!(timeout, Duration::from_millis(301));
     driver.now = driver.now.after(timeout);
     driver.paused();
-    assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "its time is up");
+    assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "the join timeout has passed");
     let end = driver.won(&State::default());
     let Operation::End(End::Failed(Reason::JoinTimeout { participants, .. })) = end else {
         panic!("{end:?}")
     };
-    assert_eq!(participants, nodes(["b"]), "as it was before this node withdrew");
+    assert_eq!(participants, nodes(["b"]), "as of before the withdrawal");
 }
 
 #[test]
@@ -318,11 +318,17 @@ fn a_leaving_node_retracts_its_announcement_first_and_remembers_it_until_its_wri
     let mut driver = Driver::of(driver.member, Goal::Leave);
     let retract = Operation::Retract { round: 0, nodes: nodes(["b"]) };
     assert_eq!(driver.read(&open(&["a"])), retract);
-    assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }), "it may have been taken back");
+    assert!(
+        matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }),
+        "the retraction may have been carried out"
+    );
     driver.paused();
     assert_eq!(driver.read(&open(&["a"])), retract);
     written(driver.report(Outcome::Done));
-    assert!(matches!(driver.lost_to(&open(&["a", "c"])), Operation::Pause { .. }), "it is to be written yet");
+    assert!(
+        matches!(driver.lost_to(&open(&["a", "c"])), Operation::Pause { .. }),
+        "the withdrawal is not written yet"
+    );
     driver.paused();
     assert_eq!(driver.read(&open(&["a", "c"])), retract);
     written(driver.report(Outcome::Done));
@@ -353,8 +359,11 @@ fn a_rejoining_node_moves_all_announced_nodes_of_its_round_to_the_wait_list() {
     assert_eq!(driver.member.announcement, Some(1));
     assert_eq!(participants(&next), nodes(["a", "d"]));
     assert_eq!(next.wait_list, nodes(["b", "c"]).into_iter().collect());
-    assert!(next.complete && next.last_heartbeats[&node("c")] > wall(0), "that it asked is a sign of life");
-    assert!(matches!(driver.won(&next), Operation::Pause { .. }), "it waits for the next round");
+    assert!(
+        next.complete && next.last_heartbeats[&node("c")] > wall(0),
+        "an announcement renews the heartbeat"
+    );
+    assert!(matches!(driver.won(&next), Operation::Pause { .. }), "the node waits for the next round");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
     assert_eq!(driver.member.announcement, Some(1));
 }
@@ -398,7 +407,7 @@ fn a_round_whose_nodes_all_rejoin_is_over() {
     assert_eq!(
         operation,
         Operation::ReadAnnounced { round: 1 },
-        "which others want to be in it is read again"
+        "announcements are read again for the next round"
     );
     let next = written(driver.report(Outcome::Nodes(nodes(["b", "a"]).into())));
     assert_eq!((next.participants.len(), next.wait_list.len()), (2, 0));
@@ -437,7 +446,7 @@ fn keep_alive_is_due_with_the_heartbeat_a_dead_node_or_a_lost_state() {
     let round = complete(&["a", "b"]);
     member.observe(Some(&Arc::new(round.clone())), at(0));
     assert_eq!(member.until_keep_alive(at(0)), Duration::from_secs(5));
-    assert_eq!(member.until_keep_alive(at(4)), Duration::from_secs(1), "also if it has not looked since");
+    assert_eq!(member.until_keep_alive(at(4)), Duration::from_secs(1), "without another observation");
     for second in 0..=12 {
         member.observe(Some(&Arc::new(beating(&round, second))), at(second));
     }

@@ -1,4 +1,4 @@
-//! Who is dead and when a last call is over, by what was seen.
+//! Which nodes are dead, and how long a last call has lasted, by the observations of one node.
 
 use super::super::tests::{at, node, nodes, open, wall};
 use super::*;
@@ -13,7 +13,7 @@ fn dead(watch: &Watch) -> Vec<NodeDesc> {
     watch.dead(LIMIT, &node("me"))
 }
 
-/// A state in which `a` was last seen at this wall time.
+/// A state in which `a` has a heartbeat at this wall time.
 fn seen_at(seconds: i64) -> Arc<State> {
     let mut state = open(&["a"]);
     state.last_heartbeats.insert(node("a"), wall(seconds));
@@ -68,7 +68,7 @@ fn a_node_never_counts_itself_as_dead() {
     assert_eq!(dead(&watch), nodes(["a"]));
 }
 
-/// Torch never purges it.
+/// Torch nodes never remove it.
 #[test]
 fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
     let mut state = open(&["a"]);
@@ -97,7 +97,7 @@ fn of_many_states_only_the_last_is_kept_and_deaths_are_still_noticed_in_time() {
     let mut state = open(&["a", "b"]);
     let (mut died, mut seen) = (None, Vec::new());
     for look in 0..2_000u64 {
-        // `b` lives; each look shows another state.
+        // `b` is alive, so each observation shows another state.
         state.last_heartbeats.insert(node("b"), wall(look as i64));
         let now = MonoTime::from_start(Duration::from_millis(10 * look));
         let shown = Arc::new(state.clone());
@@ -137,7 +137,7 @@ fn a_last_call_runs_from_its_first_observation() {
     watch.observe(&call(30), at(4), &settings());
     assert_eq!(watch.last_call(), Some(Duration::from_secs(3)));
     watch.observe(&call(40), at(5), &settings());
-    assert_eq!(watch.last_call(), Some(Duration::ZERO), "it is another one");
+    assert_eq!(watch.last_call(), Some(Duration::ZERO), "another deadline is another last call");
     watch.observe(&Arc::new(State { complete: true, ..(*call(40)).clone() }), at(6), &settings());
     assert_eq!(watch.last_call(), None);
 }

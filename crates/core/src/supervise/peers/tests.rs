@@ -11,7 +11,7 @@ fn nodes(names: &[&str]) -> Vec<NodeDesc> {
     names.iter().map(|name| NodeDesc::new(*name, 1, 0)).collect()
 }
 
-/// A round of nodes a, b and c of which these are left.
+/// A membership in which these nodes are still in the round.
 fn round(members: &[&str]) -> Membership {
     Membership { round: Some(0), members: nodes(members), ..Membership::default() }
 }
@@ -22,7 +22,7 @@ fn with_lost(names: &[&str], have_left: bool) -> Membership {
     Membership { lost: Some(lost), ..round(&["a"]) }
 }
 
-/// Whether a node among nodes of ours has to start over.
+/// Returns the reason to rejoin of a node in a round that has only nodes of ours.
 fn reason(peers: &mut Peers, seen: &Membership, reports: Reports, now: MonoTime) -> Option<Reason> {
     peers.reason_to_reform(seen, Some(&reports), true, now)
 }
@@ -70,7 +70,11 @@ fn a_node_that_has_finished_is_not_lost() {
         }
     }
     let other = Reports { finished: 1, ours_finished: 1, ..NONE };
-    assert_eq!(other.unfinished(&with_lost(&["b"], true)), 1, "that another node has finished is no excuse");
+    assert_eq!(
+        other.unfinished(&with_lost(&["b"], true)),
+        1,
+        "the node that has finished is not the lost one"
+    );
 }
 
 #[test]

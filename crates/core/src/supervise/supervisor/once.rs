@@ -1,4 +1,4 @@
-//! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
+//! A node of `rallypoint join`: its workers run in one round only, or it has no workers.
 
 use super::{AfterStop, Phase, Policy, Supervisor};
 use crate::rendezvous::{Membership, MonoTime};
@@ -46,13 +46,13 @@ impl Supervisor {
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
-                // The next round begins when this node has left, too.
+                // The next round opens only after this node has left the current one.
                 self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
                 self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
-                // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
+                // This node may host the store that other nodes need, so it waits for all nodes that are not lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
                     self.stop(AfterStop::End(Verdict::Succeeded, OnEnd::Leave));
@@ -62,7 +62,7 @@ impl Supervisor {
         }
     }
 
-    /// Decides whether a node without workers joins again. It does not if that would cost another node its workers.
+    /// Decides whether a node without workers rejoins. It does not if another node would have to stop its workers.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
             return self.end(Verdict::Spare, OnEnd::Nothing);
@@ -81,7 +81,7 @@ impl Supervisor {
         }
     }
 
-    /// Reports nodes that wait for the next round, once until no node waits any more.
+    /// Orders a report of the nodes on the wait list, once until the wait list is empty.
     fn report_waiting(&mut self, seen: &Membership) {
         let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
         let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);

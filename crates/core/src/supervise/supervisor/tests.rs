@@ -1,4 +1,4 @@
-//! One fact each; random orders of events are in `tests/supervise.rs`.
+//! Single events and their orders. `tests/supervise.rs` tests random sequences of events.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn joined(restarts: u32) -> Event {
 struct Fixture(Supervisor);
 
 impl Fixture {
-    /// Nothing has been done about its first order yet.
+    /// Creates a supervisor that has returned no order yet.
     fn new(workers: u32, max_restarts: u32) -> Fixture {
         Fixture(Supervisor::new(Policy {
             workers,
@@ -65,13 +65,13 @@ impl Fixture {
         self.orders(seconds)
     }
 
-    /// What the other nodes do makes this one start over.
+    /// Makes the supervisor rejoin because of a change on other nodes.
     fn reform(&mut self, seconds: u64, reason: Reason) -> Vec<Order> {
         self.0.reform(reason);
         self.orders(seconds)
     }
 
-    /// The rendezvous was closed when this many nodes had finished.
+    /// Reports that the rendezvous was closed when this number of nodes had finished.
     fn close(&mut self, finished: u64) -> Vec<Order> {
         self.0.handle_closed(Some(&Reports { finished, ..Reports::default() }));
         self.orders(0)
@@ -121,7 +121,7 @@ fn a_change_of_membership_restarts_the_workers_and_uses_no_restart() {
     for reason in [Reason::NodesWaiting(1), Reason::NodesLeft(2), Reason::RoundOver] {
         let mut fixture = Fixture::running(1, 0);
         assert_eq!(fixture.reform(0, reason), [send(0, Signal::TERM)], "{reason:?}");
-        // That a worker fails on the way out is no failure.
+        // A worker that fails while it is being stopped does not use the restart budget.
         let orders = fixture.handle([Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
         assert_eq!(orders, [Order::Join(reason)]);
         assert_eq!(fixture.handle([joined(0)]), [Order::Start { restarts: 0 }]);
@@ -182,7 +182,7 @@ fn a_finished_node_rejoins_when_a_peer_is_lost_or_the_round_is_over() {
     for reason in [Reason::NodesLeft(1), Reason::RoundOver] {
         let mut fixture = Fixture::running(1, 0);
         fixture.handle([Event::Exited(rank(0), OK), Event::AllProcessesExited]);
-        // Who only wants to come in is the others' affair: they may be about to finish.
+        // A waiting node is no reason to rejoin, because the other nodes may be about to finish.
         assert_eq!(fixture.reform(0, Reason::NodesWaiting(1)), []);
         assert_eq!(fixture.reform(0, reason), [Order::Join(reason)]);
         assert_eq!(fixture.handle([joined(0)]), [Order::Start { restarts: 0 }]);
@@ -226,7 +226,7 @@ fn a_second_signal_kills_immediately() {
     assert_eq!(orders, [send(0, Signal::KILL), send(1, Signal::KILL)]);
     fixture.handle([Event::Exited(rank(0), BAD)]);
     let orders = fixture.handle_at(1, [Event::Exited(rank(1), BAD)]);
-    assert_eq!(orders, [Order::Send(Target::Orphans, Signal::KILL)], "what they left behind, too");
+    assert_eq!(orders, [Order::Send(Target::Orphans, Signal::KILL)], "orphans are killed, too");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_signal_makes_a_joining_node_leave_and_a_second_signal_ends_it() {
     assert_eq!(fixture.handle([Event::Signaled(Signal::TERM)]), [Order::StopJoining]);
     let orders = fixture.clone().handle([Event::JoinFailed { is_spare: false }]);
     assert_eq!(orders, [end(verdict, OnEnd::Nothing)]);
-    assert_eq!(fixture.clone().handle([joined(0)]), [end(verdict, OnEnd::Leave)], "it came too late");
+    assert_eq!(fixture.clone().handle([joined(0)]), [end(verdict, OnEnd::Leave)], "joined after the signal");
     assert_eq!(fixture.handle([Event::Signaled(Signal::TERM)]), [end(verdict, OnEnd::Nothing)]);
 }
 
@@ -311,7 +311,7 @@ fn each_reason_names_what_happened() {
             Reason::WorkerFailed { worker: rank(3), exit: Exit::Signal(Signal(9)), left: 2 },
             "worker 3 of this node failed (signal 9); restarts left: 2",
         ),
-        (Reason::NodesWaiting(1), "1 node waits to be let in"),
+        (Reason::NodesWaiting(1), "1 node waits to join"),
         (Reason::NodesLeft(2), "2 nodes left or died"),
     ] {
         assert_eq!(reason.to_string(), text);
@@ -328,7 +328,7 @@ fn with_peers(restarts: u32, nodes: Vec<NodeDesc>) -> Event {
     Event::Joined { restarts, nodes, are_all_ours: true }
 }
 
-/// Runs one worker of one node with peers and no restarts, and lets it fail.
+/// Returns a node with one worker, a peer and no restarts, after the worker has failed.
 fn failing_with_peers() -> Fixture {
     let mut fixture = Fixture::new(1, 0);
     fixture.orders(0);
@@ -368,10 +368,10 @@ fn restarts_caused_by_a_lost_peer_do_not_use_the_restart_budget() {
     fixture.handle_at(300, [Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
     fixture.handle_at(300, [with_peers(4, nodes(3))]);
     let orders = fixture.handle_at(360, [Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
-    assert_eq!(orders, [Order::CheckPeers(rank(0))], "this one counted");
+    assert_eq!(orders, [Order::CheckPeers(rank(0))], "the last restart used the budget");
 }
 
-/// The pause in milliseconds before the join that follows: none if the node joins now.
+/// Returns the delay of the next join in milliseconds.
 fn pause(orders: &[Order]) -> u128 {
     match orders.last() {
         Some(Order::ReportRestartDelay(pause)) => pause.as_millis(),
@@ -394,10 +394,11 @@ fn restarts_back_off_while_runs_are_shorter_than_10_s() {
     let expected = [0, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000];
     assert_eq!(pauses, expected);
     let orders = fixture.handle_at(now + 11, [Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
-    assert_eq!(pause(&orders), 0, "they ran for long enough");
+    assert_eq!(pause(&orders), 0, "the workers ran for more than 10 s");
 }
 
-/// The survivors of a lost node are to run again within 5 s, of which the last call takes 3 s.
+/// The workers of the surviving nodes must run again within 5 s after a node was lost, of which the last call takes 3
+/// s.
 #[test]
 fn changes_of_membership_delay_a_restart_by_at_most_1_s_and_are_no_failures() {
     let mut fixture = Fixture::running(1, 100);
@@ -412,7 +413,7 @@ fn changes_of_membership_delay_a_restart_by_at_most_1_s_and_are_no_failures() {
     let orders = fixture.handle_at(30, [Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
     assert!(
         matches!(orders[..], [.., Order::Join(Reason::WorkerFailed { .. })]),
-        "the first is immediate: {orders:?}"
+        "the first restart after a failure is immediate: {orders:?}"
     );
 }
 
@@ -435,10 +436,10 @@ fn torch_nodes_get_5_s_to_notice_that_their_workers_have_failed() {
     let mut fixture = Fixture::new(1, 1);
     assert_eq!(mixed(&mut fixture), [publish_failure(0, false)]);
     assert_eq!(fixture.0.timeout(), Some(at(65)));
-    assert!(matches!(fixture.orders(65)[..], [Order::Join(_)]), "they had their time");
+    assert!(matches!(fixture.orders(65)[..], [Order::Join(_)]), "5 s have passed");
     let mut fixture = Fixture::new(1, 1);
     mixed(&mut fixture);
     let seen = Membership { waiting: nodes(1), ..Membership::default() };
     fixture.0.handle_membership(&seen, None, at(61));
-    assert!(matches!(fixture.orders(61)[..], [Order::Join(_)]), "they have noticed");
+    assert!(matches!(fixture.orders(61)[..], [Order::Join(_)]), "a torch node waits, so it has noticed");
 }

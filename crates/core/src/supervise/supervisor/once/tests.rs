@@ -1,4 +1,4 @@
-//! One fact each about nodes whose workers run once, or that have none.
+//! Orders to nodes whose workers run once, and to nodes without workers.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn node(number: i64) -> NodeDesc {
     NodeDesc::new("host", number, 0)
 }
 
-/// A node of a round of three, with this many workers.
+/// Returns a node with this number of workers in a round of three nodes.
 fn running(workers: u32) -> Supervisor {
     let mut supervisor = Supervisor::new(Policy {
         workers,
@@ -47,7 +47,7 @@ fn observe(supervisor: &mut Supervisor, seconds: u64, seen: &Membership, reports
     orders(supervisor, seconds)
 }
 
-/// All three nodes are in the round, and a fourth waits.
+/// All three nodes are in the round, and a fourth node waits.
 fn with_new_node() -> Membership {
     let members = vec![node(0), node(1), node(2)];
     Membership { round: Some(0), members, waiting: vec![node(3)], ..Membership::default() }
@@ -105,7 +105,7 @@ fn a_finished_node_waits_for_all_nodes_that_are_not_lost() {
     assert_eq!(handle(&mut node, &finished), [Order::Finish]);
     let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
     assert_eq!(observe(&mut node, 1, &with_lost_node(), one), [Order::ReportLost]);
-    assert_eq!(observe(&mut node, 2, &with_lost_node(), one), [], "the other node works");
+    assert_eq!(observe(&mut node, 2, &with_lost_node(), one), [], "the workers of the other node run");
     let two = Reports { finished: 2, ours_finished: 2, ..one };
     let expected = [end(Verdict::Succeeded, OnEnd::Leave)];
     assert_eq!(observe(&mut node, 3, &with_lost_node(), two), expected);
@@ -117,7 +117,7 @@ fn a_node_without_workers_rejoins_unless_another_node_would_lose_its_workers() {
     assert_eq!(
         observe(&mut idle, 1, &with_new_node(), Reports::default()),
         [],
-        "the others may be about to report"
+        "other nodes may be about to report their workers"
     );
     idle.handle_event(Event::WorkingNodes(vec![node(2)]));
     assert_eq!(observe(&mut idle, 4, &with_new_node(), Reports::default()), [Order::ReportWaiting(1)]);
@@ -127,7 +127,11 @@ fn a_node_without_workers_rejoins_unless_another_node_would_lose_its_workers() {
 
     let mut idle = running(0);
     let expected = [Order::Join(Reason::NodesWaiting(1))];
-    assert_eq!(observe(&mut idle, 3, &with_new_node(), Reports::default()), expected, "no node has reported");
+    assert_eq!(
+        observe(&mut idle, 3, &with_new_node(), Reports::default()),
+        expected,
+        "no node has reported workers"
+    );
     let mut idle = running(0);
     let dropped = Membership { is_dropped: true, ..with_new_node() };
     assert_eq!(observe(&mut idle, 0, &dropped, Reports::default()), [Order::Join(Reason::Dropped)]);
