@@ -109,7 +109,7 @@ struct World {
     now: MonoTime,
     workers: Vec<Process>,
     orphans: bool,
-    strays_killed: bool,
+    orphans_killed: bool,
     joining: bool,
     finishing: bool,
     /// The number of signals to the agent since the last start.
@@ -123,7 +123,7 @@ struct World {
     /// The number of the first node of the last round.
     first: i64,
     /// The worker whose failure was published last, and whether the failure was final.
-    announced: Option<(LocalRank, bool)>,
+    published: Option<(LocalRank, bool)>,
     verdict: Option<Verdict>,
 }
 
@@ -135,7 +135,7 @@ impl World {
             now: MonoTime::default(),
             workers: vec![Process::default(); policy.workers as usize],
             orphans: false,
-            strays_killed: false,
+            orphans_killed: false,
             joining: false,
             finishing: false,
             signals: 0,
@@ -144,7 +144,7 @@ impl World {
             excused: 0,
             checks_peers: false,
             first: 3,
-            announced: None,
+            published: None,
             verdict: None,
         };
         world.carry_out_orders();
@@ -219,7 +219,7 @@ impl World {
     fn exit(&mut self, worker: usize, exit: Exit) -> Option<Event> {
         let process = std::mem::take(&mut self.workers[worker]);
         if process.alive && process.leaves_orphan {
-            (self.orphans, self.strays_killed) = (true, false);
+            (self.orphans, self.orphans_killed) = (true, false);
         }
         process.alive.then_some(Event::Exited(LocalRank(worker as u32), exit))
     }
@@ -258,7 +258,7 @@ impl World {
                 assert!(self.all_exited(), "a join while a process is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
-                        assert_eq!(self.announced, Some((worker, false)), "the failure was published first");
+                        assert_eq!(self.published, Some((worker, false)), "the failure was published first");
                         (self.restarts, self.failed) = (self.restarts + 1, true);
                         assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
@@ -272,17 +272,17 @@ impl World {
                 assert!(self.all_exited(), "a start while a process is left");
                 assert_eq!(restarts, self.restarts, "every node counts every restart");
                 self.workers.fill(Process { alive: true, ..Process::default() });
-                (self.strays_killed, self.signals) = (false, 0);
+                (self.orphans_killed, self.signals) = (false, 0);
             }
             Order::Send(Target::Worker(LocalRank(rank)), signal) => self.signal(rank as usize, signal),
             Order::Send(Target::Orphans, signal) => {
                 assert!(self.workers.iter().all(|worker| !worker.alive || worker.killed));
-                assert!(!self.strays_killed, "killed twice");
+                assert!(!self.orphans_killed, "killed twice");
                 if signal == Signal::KILL {
-                    (self.orphans, self.strays_killed) = (false, true);
+                    (self.orphans, self.orphans_killed) = (false, true);
                 }
             }
-            Order::PublishFailure { worker, is_final } => self.announced = Some((worker, is_final)),
+            Order::PublishFailure { worker, is_final } => self.published = Some((worker, is_final)),
             Order::CheckPeers(_) => self.checks_peers = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
@@ -320,7 +320,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn after_any_events_two_signals_end_the_run_and_no_process_is_left(
+    fn after_any_events_signals_end_the_run_and_no_process_is_left(
         workers in 1..4u32,
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,
@@ -346,7 +346,7 @@ proptest! {
         prop_assert!(world.supervisor.has_ended());
         if world.verdict == Some(Verdict::Failed) {
             prop_assert!(world.restarts >= max_restarts + world.excused);
-            prop_assert!(matches!(world.announced, Some((_, true))));
+            prop_assert!(matches!(world.published, Some((_, true))));
         }
     }
 }
