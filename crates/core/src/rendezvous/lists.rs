@@ -94,8 +94,8 @@ impl State {
 
     /// Completes the open round. Ranks follow the order of the nodes.
     ///
-    /// If the round is full, the waiting nodes become spares immediately. If each had to notice it by itself, the nodes
-    /// left on the wait list would make the round re-form in the meantime, with many of them several times.
+    /// If the round is full, the waiting nodes become spares with the same write. Otherwise, each of them would have to
+    /// notice it, and until then the nodes on the wait list would make the round re-form.
     pub(super) fn mark_complete(&mut self, max_nodes: u64) {
         if self.participants.len() as u64 >= max_nodes {
             self.redundancy_list.append(&mut self.wait_list);

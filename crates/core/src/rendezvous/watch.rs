@@ -18,7 +18,7 @@ const MAX_RECORDED_STATES: u32 = 64;
 
 /// The observations of one node.
 ///
-/// All durations in it count from the first observation, and only observed time: see [`observe`](Watch::observe).
+/// Durations in it count only observed time, as `observe` defines it, from the first observation on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// The total observed time.
@@ -49,7 +49,7 @@ impl Watch {
         self.elapsed = self.elapsed.saturating_add(self.gap(now).min(settings.keep_alive_interval));
         self.last_observed = Some(now);
         if self.newest.as_ref().is_none_or(|(_, newest)| newest != state) {
-            // Heartbeats that were first seen in a state without a record seem newer than they are. So a node may be
+            // A heartbeat that first appeared in a state that was not recorded seems newer than it is. So a node may be
             // found dead a little late, but never too early.
             if self.elapsed - self.recorded_at >= settings.keep_alive_limit() / MAX_RECORDED_STATES {
                 self.recorded = self.sightings().map(|(node, sighting)| (node.clone(), sighting)).collect();

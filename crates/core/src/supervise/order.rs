@@ -105,7 +105,7 @@ pub enum Verdict {
     FailedElsewhere,
     /// A worker was stuck, or could not be killed.
     Unhealthy,
-    /// The other nodes left the round while the workers of this node ran, which run in one round only.
+    /// The other nodes left the round while the workers ran. The policy does not allow them to run in another round.
     RoundOver,
     /// A signal told this node to end.
     Signaled(Signal),

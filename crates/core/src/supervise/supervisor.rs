@@ -38,7 +38,7 @@ impl Policy {
     /// their failure by then.
     pub const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
-    /// How long after the start of a round its nodes may take to report their numbers of workers. Torch nodes never do.
+    /// How long after the start of a round its nodes may take to report their numbers of workers. Some nodes never do.
     pub const WORKERS_REPORT_GRACE: Duration = Duration::from_secs(3);
 
     /// How long torch nodes may take to notice that their workers have failed. A Python process may take seconds to
@@ -78,8 +78,7 @@ pub struct Supervisor {
     waiting_is_reported: bool,
     /// When the workers were last started.
     started_at: MonoTime,
-    /// The number of consecutive runs shorter than [`Policy::SHORT_RUN_INTERVAL`] that a failed worker ended, on any
-    /// node.
+    /// The number of consecutive short runs that a failed worker ended, on any node.
     short_failures: u32,
     /// The number of consecutive short runs that a change of membership ended.
     short_rounds: u32,
