@@ -1,5 +1,6 @@
-//! The invariants that each write and each return from a round must keep, by number. They look at the register and at
-//! what nodes report, never into a node's head.
+//! The rules for every write and every join, by number.
+//!
+//! The checks read the state in the store and the reports of nodes, never the internal state of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,14 +8,14 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::{NodeDesc, Settings, State, WallTime};
 
-/// An invariant that did not hold.
+/// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number: `R1` …
+    /// The number of the rule, such as `R1`.
     pub rule: &'static str,
-    /// What was seen.
+    /// How the rule was broken.
     pub what: String,
-    /// When, in virtual time.
+    /// The virtual time.
     pub at: Duration,
 }
 
@@ -24,7 +25,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fails with what did not hold.
+/// Returns a [`Violation`] from the current function if the condition is false.
 macro_rules! require {
     ($at:expr, $rule:literal, $condition:expr, $($what:tt)*) => {
         if !$condition {
@@ -34,38 +35,38 @@ macro_rules! require {
 }
 pub(crate) use require;
 
-/// Who wrote.
+/// The node that wrote.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer<'a> {
     pub(crate) node: &'a NodeDesc,
     pub(crate) is_torch: bool,
 }
 
-/// The nodes of a round, with their ranks.
+/// The nodes of a round, with their group ranks.
 type Members = BTreeMap<NodeDesc, i64>;
 
-/// What has been seen of one rendezvous so far.
+/// The history of one rendezvous, as far as the checks need it.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) settings: Settings,
-    /// With whom each round was completed, and whether one of ours has written down with how many.
+    /// The members with which each round was completed, and whether nodes of ours can know its size.
     completed: BTreeMap<u64, (Members, bool)>,
     closed: bool,
-    /// The rounds that were completed before the store lost them, and the last of them may come back as it was.
+    /// The completed rounds that the store has lost. A node may restore such a round.
     lost_rounds: Vec<(u64, Members)>,
-    /// No round was complete since then.
+    /// Whether the store has lost its state and no round was completed or restored since.
     pub(crate) is_state_lost: bool,
-    /// When each node's heartbeat last changed in the register.
+    /// When the heartbeat of each node last changed in the store.
     pub(crate) heartbeat_changed_at: BTreeMap<NodeDesc, Duration>,
-    /// Since when each node has been on the wait list.
+    /// Since when each node on the wait list has been there.
     pub(crate) wait_started_at: BTreeMap<NodeDesc, Duration>,
-    /// Since when somebody has been on it.
+    /// Since when the wait list has not been empty.
     pub(crate) waiting_since: Option<Duration>,
-    /// Since when nodes of the complete round are no longer in it.
+    /// Since when nodes are missing in the complete round.
     pub(crate) losing_since: Option<Duration>,
-    /// When a round was last completed.
+    /// When a round was last completed or restored.
     pub(crate) last_round_at: Option<Duration>,
-    /// Who has announced itself for which round.
+    /// The nodes that have announced themselves, by round.
     pub(crate) announced: BTreeMap<u64, BTreeSet<NodeDesc>>,
 }
 
@@ -86,7 +87,7 @@ impl Checks {
         }
     }
 
-    /// The store has lost the state.
+    /// Records that the store has lost its state.
     pub(crate) fn lose_state(&mut self) {
         (self.closed, self.is_state_lost) = (false, true);
         let completed = self.completed.iter().map(|(round, (members, _))| (*round, members.clone()));
@@ -94,8 +95,8 @@ impl Checks {
         (self.waiting_since, self.wait_started_at, self.losing_since) = (None, BTreeMap::new(), None);
     }
 
-    /// Whether a write brings back a complete round that the store had lost: with the ranks it had, new heartbeats, and all
-    /// nodes that have come since on the wait list. Returns with whom the round was completed.
+    /// Returns the members of the lost round that a write restores, if it does. Such a write has the ranks of the
+    /// round, and a new heartbeat for every node.
     pub(crate) fn restored(&self, before: &State, after: &State, writer: &NodeDesc) -> Option<&Members> {
         let newest = before.last_heartbeats.values().max();
         let are_new = after.last_heartbeats.values().all(|heartbeat| newest < Some(heartbeat));
@@ -110,12 +111,13 @@ impl Checks {
         found.map(|(_, members)| members).filter(|_| is_candidate)
     }
 
-    /// How long a node may be silent, reckoned here: the core's own reckoning is what is checked.
+    /// Returns how long a heartbeat stays unchanged before its node is dead. This does not call the core's function,
+    /// which is under test.
     pub(crate) fn dead_after(&self) -> Duration {
         self.settings.keep_alive_interval * self.settings.keep_alive_max_attempt
     }
 
-    /// After a write.
+    /// Checks a write, and records it for later checks.
     pub(crate) fn check_write(
         &mut self,
         before: &State,
@@ -126,7 +128,7 @@ impl Checks {
         self.check_lists(after, at)?;
         if let Some(members) = self.restored(before, after, writer.node).cloned() {
             let keeps_all = before.last_heartbeats.keys().all(|node| after.has(node));
-            require!(at, "R8", keeps_all, "{} restored a round and dropped a node", writer.node);
+            require!(at, "R8", keeps_all, "{} restored a round and lost a node of the state", writer.node);
             self.completed.insert(after.round, (members, true));
             (self.is_state_lost, self.last_round_at) = (false, Some(at));
             self.record(before, after, at);
@@ -138,8 +140,8 @@ impl Checks {
             self.check_transition(before, after, writer.node, at)?;
         }
         if let Some((members, is_size_known)) = self.completed.get_mut(&after.round) {
-            // A node that writes while the highest rank is there can tell how large the round is. While that one waits for
-            // the next round, the writer can tell that the round was larger than it is now.
+            // If the node of the highest rank is in the round, its rank shows the size of the round. If it is on the
+            // wait list, the state shows that the round may have been larger.
             let is_listed = |last| before.participants.contains_key(last) || before.wait_list.contains(last);
             *is_size_known |= !writer.is_torch && members.keys().next_back().is_some_and(is_listed);
         }
@@ -147,7 +149,7 @@ impl Checks {
         Ok(())
     }
 
-    /// What every state must be like.
+    /// Checks the rules for every single state: R3, R5, R6, R7, R11.
     fn check_lists(&mut self, after: &State, at: Duration) -> Result<(), Violation> {
         let Settings { min_nodes: min, max_nodes: max, .. } = self.settings;
         let have = after.participants.len() as u64;
@@ -158,7 +160,7 @@ impl Checks {
             at,
             "R5",
             listed == after.last_heartbeats.len(),
-            "a node in two lists or none, or no heartbeat: {after:?}"
+            "a node is in two lists, in no list, or without a heartbeat: {after:?}"
         );
         for node in after.last_heartbeats.keys() {
             let lists = usize::from(after.participants.contains_key(node))
@@ -171,7 +173,7 @@ impl Checks {
             at,
             "R6",
             has_last_call == (!after.complete && have >= min),
-            "a last call: {has_last_call}, complete: {}, {have} nodes of at least {min}",
+            "last call: {has_last_call}, complete: {}, {have} nodes of at least {min}",
             after.complete
         );
         require!(at, "R7", !self.closed || after.closed, "closed was unset");
@@ -179,7 +181,7 @@ impl Checks {
         Ok(())
     }
 
-    /// What becomes of rounds.
+    /// Checks how rounds follow each other: R2, R3, R4.
     fn check_round(&self, before: &State, after: &State, at: Duration) -> Result<(), Violation> {
         let have = after.participants.len() as u64;
         let (old, new) = (before.round, after.round);
@@ -205,8 +207,8 @@ impl Checks {
         Ok(())
     }
 
-    /// R10, and R9 whatever the clocks and messages did: nobody is put out by ours whose heartbeat has changed within
-    /// the time a node has, by a clock that is off by one per cent.
+    /// Checks R10: a node of ours removes no node whose heartbeat has changed within the limit, less 1 % for clock
+    /// drift. This holds whatever the clocks and messages do.
     fn check_removals(
         &self,
         before: &State,
@@ -221,13 +223,13 @@ impl Checks {
                 at,
                 "R10",
                 age >= limit,
-                "{writer} put out {removed}, which was silent for {age:?} only"
+                "{writer} removed {removed}, whose heartbeat changed {age:?} ago"
             );
         }
         Ok(())
     }
 
-    /// Takes note of what the next checks need to know.
+    /// Records a write for later checks.
     fn record(&mut self, before: &State, after: &State, at: Duration) {
         let is_new = |(node, heartbeat): &(&NodeDesc, &WallTime)| {
             before.last_heartbeats.get(*node) != Some(*heartbeat)
@@ -250,7 +252,7 @@ impl Checks {
         self.losing_since = is_losing.then(|| self.losing_since.unwrap_or(at));
     }
 
-    /// Takes note of a round that was completed.
+    /// Records that a round was completed.
     pub(crate) fn record_completed(&mut self, after: &State, writer: Writer<'_>, at: Duration) {
         self.last_round_at = Some(at);
         self.is_state_lost = false;
@@ -258,7 +260,8 @@ impl Checks {
         self.announced.retain(|round, _| *round > after.round);
     }
 
-    /// A node returned from a round; `was_awake` if it was not paused just before.
+    /// Checks R1, R2 and R7 when a node has joined a round. `state` is what the node read, `now` is the current state,
+    /// and `was_awake` means that the node was not paused within the last 5 s.
     pub(crate) fn check_joined(
         &mut self,
         node: &NodeDesc,
@@ -274,7 +277,7 @@ impl Checks {
         let Some((completed, is_size_known)) = self.completed.get(&round) else {
             return Err(Violation {
                 rule: "R1",
-                what: format!("{node} returned from round {round} that is open"),
+                what: format!("{node} joined round {round}, which is open"),
                 at,
             });
         };
@@ -282,10 +285,10 @@ impl Checks {
             at,
             "R1",
             rank == completed.get(node).copied(),
-            "{node} returned with {rank:?} of {completed:?}"
+            "{node} joined with rank {rank:?} of {completed:?}"
         );
-        // Of a round that a torch node completed and in which none of ours has written yet, only the ranks tell how large
-        // it was, and that it had at least the least; whether the last has left since can't be known.
+        // If a torch node completed the round and no node of ours has written since, only the ranks and `min_nodes`
+        // show its size. A node can't know whether the node of the highest rank has left.
         let has_last_left =
             || completed.keys().next_back().is_none_or(|last| !state.participants.contains_key(last));
         let enough = world >= self.settings.min_nodes;
@@ -294,14 +297,15 @@ impl Checks {
                 at,
                 "R1",
                 *completed == state.participants,
-                "round {round} was completed with {completed:?}, {node} returned with {:?}",
+                "round {round} was completed with {completed:?}, but {node} joined it with {:?}",
                 state.participants
             );
             let in_range = rank.is_some_and(|rank| (0..world as i64).contains(&rank));
             require!(at, "R2", in_range, "{node} has rank {rank:?} of {world}");
         }
         if is_torch && was_awake {
-            // Torch counts only those that it takes for alive. Whoever has shown himself lately it must have counted.
+            // A torch node counts only the nodes that it considers alive. That includes every node with a recent
+            // heartbeat.
             for missing in completed.keys().filter(|member| !state.participants.contains_key(*member)) {
                 let age = at - self.heartbeat_changed_at.get(missing).copied().unwrap_or_default();
                 let has_left = round != now.round || !now.participants.contains_key(missing);
@@ -309,7 +313,7 @@ impl Checks {
                     at,
                     "R1",
                     has_left || age > Duration::from_secs(5),
-                    "{node}, a torch node, returned from round {round} without {missing}, silent for {age:?}"
+                    "torch node {node} joined round {round} without {missing}, whose heartbeat changed {age:?} ago"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Chance: how long messages take, which are lost, and what happens to the nodes.
+//! The random part of a run: latencies, lost messages, and the faults of nodes and the store.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
 
-/// How long after the store is back a node may not have noticed it.
+/// How long after an outage a node may not have noticed that the store answers again.
 const OUTAGE_NOTICE_GRACE: Duration = Duration::from_secs(4);
 
 impl World {
-    /// Whether messages are lost or late now.
+    /// Returns whether messages may be lost or late now.
     pub(crate) fn is_fault_time(&self) -> bool {
         self.now < self.config.fault_duration
     }
@@ -37,7 +37,7 @@ impl World {
             && self.random.one_in(self.config.late_one_in);
         let max = match is_late {
             false => self.config.max_latency_us,
-            // Where messages are lost anyway, they may also come when nobody waits for them any more.
+            // If messages may be lost, they may also arrive after the request timeout.
             true if self.config.lost_one_in > 0 && self.random.one_in(4) => 4_000_000,
             true => 1_400_000,
         };
@@ -132,13 +132,13 @@ impl World {
                 let jump = self.random.between(0, 7_200_000_000) as i64 - 3_600_000_000;
                 self.nodes[node].context.clocks.offset += jump;
             }
-            // Its workers failed: it wants another round.
+            // The workers of the node fail, so it rejoins.
             3 if matches!(self.nodes[node].context.stage, Stage::Working { .. }) => {
                 return self.start_join(node);
             }
             4 if up > self.config.min_nodes || self.config.churn => {
                 let target = &mut self.nodes[node];
-                // What it was about may still happen after it has left.
+                // A pending request may reach the store after the node has left.
                 target.has_stray_request |= target.awaits_reply;
                 match target.behavior.leave(&mut target.context, self.now) {
                     Some(next) => return self.execute(node, next),
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// A node that has asked to be let in, isn't yet, and does nothing at the moment: whoever lets it in may be under way.
+    /// Returns a random node that joins, is in no list and awaits no reply. Another node may be about to admit it.
     fn pick_outsider(&mut self) -> Option<usize> {
         let is_outside = |node: &Node| {
             node.context.stage == Stage::Joining && !node.awaits_reply && !self.state(node.job).has(&node.me)
@@ -169,7 +169,7 @@ impl World {
         (!found.is_empty()).then(|| found[self.random.between(0, found.len() as u64) as usize])
     }
 
-    /// The store can't be reached for a while. Nobody can show that it lives, and nobody can see it.
+    /// Starts an outage of the store, of 2 s to 30 s. Nodes can neither write nor observe heartbeats.
     fn start_outage(&mut self) {
         let end = self.now + Duration::from_millis(self.random.between(2_000, 30_000));
         self.outages.push(self.now..end);
@@ -189,7 +189,7 @@ impl World {
         self.schedule_dead_check(node, died);
     }
 
-    /// A node's process ends and starts again under the same name, as in a container whose process id is always 1.
+    /// Restarts the process of a node under the same name, as in a container whose process id is always 1.
     fn restart(&mut self, node: usize) {
         let delay = Duration::from_millis(self.random.between(0, 3_000));
         let Node { job, is_torch, ref me, .. } = self.nodes[node];

@@ -1,5 +1,7 @@
-//! The invariants that need time, or more than one rendezvous: which node must have been removed, seen or let in by when,
-//! and that all ends well. Each counts how often it looked at something that it could have found wrong.
+//! The rules about time and about several rendezvous: when a node must have been removed, noticed or admitted, and that
+//! the nodes recover after the faults.
+//!
+//! Each check counts in `Summary::timed_checks` how often it was applied to something that could break its rule.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use crate::node::{Node, Stage};
 use crate::world::{Event, World};
 
 impl World {
-    /// Since when nothing has happened to a node, or to its messages.
+    /// Returns since when neither the node nor its messages had a fault.
     fn fault_free_since(&self, node: &Node) -> Duration {
         let messages = match self.config.lost_one_in == 0 && self.config.late_one_in == 0 {
             true => Duration::ZERO,
@@ -20,16 +22,17 @@ impl World {
         node.last_fault_at.max(messages)
     }
 
-    /// Whether a node of ours has had nothing to bear since then and is on its way into a round or in one.
+    /// Returns whether the node is ours, had no fault since `since`, and joins a round or is in one.
     fn is_fault_free(&self, node: &Node, since: Duration) -> bool {
         !node.is_torch && node.is_active() && self.fault_free_since(node) <= since
     }
 
-    /// A little longer, for messages on their way and clocks that run one per cent slow.
+    /// Returns `time` plus a tolerance: 1 % for clock drift, and the maximum latency of some messages.
     fn with_tolerance(&self, time: Duration, messages: u32) -> Duration {
         time.mul_f64(1.011) + Duration::from_micros(self.config.max_latency_us) * messages
     }
 
+    /// Checks a write: R13, R16, and the rules of [`Checks::check_write`](crate::check::Checks::check_write).
     pub(crate) fn check_written(
         &mut self,
         job: usize,
@@ -46,10 +49,16 @@ impl World {
         let restored = self.jobs[job].checks.restored(before, after, writer.node).is_some();
         for node in &mut self.nodes {
             let (is_in, was_in) = (after.has(&node.me), before.has(&node.me));
-            require!(at, "R16", !is_in || node.job == job, "{} is in the rendezvous of others", node.me);
-            // A round that is restored may have nodes that left just before it was lost.
+            require!(
+                at,
+                "R16",
+                !is_in || node.job == job,
+                "{} is in another rendezvous than its own",
+                node.me
+            );
+            // A restored round may contain nodes that left just before the store lost it.
             let is_readmitted = node.has_left && !node.has_stray_request && is_in && !was_in && !restored;
-            require!(at, "R13", !is_readmitted, "{} had left and was let in by {}", node.me, writer.node);
+            require!(at, "R13", !is_readmitted, "{} had left and was admitted by {}", node.me, writer.node);
             node.was_spare |= after.redundancy_list.contains(&node.me);
         }
         self.check_admitted(job, before, after, writer)?;
@@ -57,8 +66,8 @@ impl World {
         self.jobs[job].checks.check_write(before, after, writer, at)
     }
 
-    /// R12: a node that waited for a round is in it, unless the round is full or a torch node whose clock is ahead has ended
-    /// the last call too early.
+    /// Checks R12: a node that waited for 5 s is in the next round, unless the round is full or a torch node with a
+    /// fast clock ended the last call too early.
     fn check_admitted(
         &mut self,
         job: usize,
@@ -76,7 +85,7 @@ impl World {
             let node = self.nodes.iter().find(|node| node.me == *waiting);
             if *from <= since && node.is_some_and(|node| self.is_fault_free(node, since)) {
                 return Err(
-                    self.violation("R12", format!("{waiting} waits since {from:?} and was not let in"))
+                    self.violation("R12", format!("{waiting} waits since {from:?} and was not admitted"))
                 );
             }
             self.summary.timed_checks[3] += 1;
@@ -84,7 +93,7 @@ impl World {
         Ok(())
     }
 
-    /// R9: nobody alive is put out.
+    /// Checks R9: no live node is removed.
     fn check_removed(
         &mut self,
         job: usize,
@@ -98,7 +107,7 @@ impl World {
             }
             self.summary.timed_checks[0] += 1;
             if writer.is_torch && node.is_up() {
-                // Torch's clocks did that; the others have to find together again.
+                // A torch node did that because of wall clocks. The nodes have to recover from it.
                 self.disturbed_at = Some(self.now);
             }
             self.check_observed(node, writer)?;
@@ -106,27 +115,27 @@ impl World {
                 && node.paused_until.is_none();
             let stays = matches!(node.context.stage, Stage::Joining | Stage::Working { .. });
             if was_fault_free && stays && self.config.lost_one_in == 0 && !writer.is_torch && !node.is_torch {
-                // What R9 takes for granted is that heartbeats are written. Where messages take a second, others may be
-                // quicker four times running, and then none was.
+                // R9 assumes that heartbeats get written. With latencies of 1 s, a node can lose four writes in a row,
+                // and then no heartbeat was written.
                 if self.config.late_one_in > 0 && node.lost_writes >= 4 {
                     self.summary.excused += 1;
                     continue;
                 }
                 return Err(
-                    self.violation("R9", format!("{} is alive and was put out by {}", node.me, writer.node))
+                    self.violation("R9", format!("{} is alive and was removed by {}", node.me, writer.node))
                 );
             }
         }
         Ok(())
     }
 
-    /// R9: time in which the store was away, and nobody could look, counts for no more than one interval.
+    /// Checks R9: the time of an outage, in which no node can observe, counts as at most one `keep_alive_interval`.
     fn check_observed(&self, node: &Node, writer: Writer<'_>) -> Result<(), Violation> {
         let checks = &self.jobs[node.job].checks;
         let unchanged_since = checks.heartbeat_changed_at.get(&node.me).copied().unwrap_or_default();
         let unobserved = |outage: &Range<Duration>| {
             let time = outage.end.min(self.now).saturating_sub(outage.start.max(unchanged_since));
-            // What was on its way when it went may have come for a while.
+            // Messages that were sent before the outage may arrive within its first 4 s.
             time.saturating_sub(checks.settings.keep_alive_interval + Duration::from_secs(4))
         };
         let observed = self.now - unchanged_since - self.outages.iter().map(unobserved).sum::<Duration>();
@@ -135,14 +144,14 @@ impl World {
             self.now,
             "R9",
             enough,
-            "{} put out {}, having looked for {observed:?} only",
+            "{} removed {} after it had observed the heartbeat for only {observed:?}",
             writer.node,
             node.me
         );
         Ok(())
     }
 
-    /// R14: no more than 20 attempts to write in a second.
+    /// Checks R14: a node of ours writes at most 20 times per second.
     pub(crate) fn check_write_rate(&mut self, node: usize) -> Result<(), Violation> {
         let (now, target) = (self.now, &mut self.nodes[node]);
         while target.write_attempts.front().is_some_and(|at| now - *at >= Duration::from_secs(1)) {
@@ -154,13 +163,13 @@ impl World {
             now,
             "R14",
             attempts <= 20 || target.is_torch,
-            "{} tried to write {attempts} times in a second",
+            "{} wrote {attempts} times within a second",
             target.me
         );
         Ok(())
     }
 
-    /// R13: who gives up does so in time, and is in no list.
+    /// Checks R13: a join ends in time, and the node is in no list afterwards.
     pub(crate) fn check_timed_out(&mut self, node: usize, is_clean: bool) -> Result<(), Violation> {
         let target = &self.nodes[node];
         if target.is_torch {
@@ -174,44 +183,32 @@ impl World {
                 self.now,
                 "R13",
                 took <= limit,
-                "{} gave up after {took:?}, most is {limit:?}",
+                "{} ended its join after {took:?}, later than {limit:?}",
                 target.me
             );
-            require!(
-                self.now,
-                "R13",
-                is_clean,
-                "{} gave up without having taken back what it said",
-                target.me
-            );
+            require!(self.now, "R13", is_clean, "{} ended its join without withdrawing", target.me);
             self.summary.timed_checks[4] += 1;
         }
         if is_clean && !target.has_stray_request {
             let is_listed = self.state(target.job).has(&target.me);
-            require!(self.now, "R13", !is_listed, "{} gave up and is still in the state", target.me);
+            require!(self.now, "R13", !is_listed, "{} ended its join and is still in the state", target.me);
             self.nodes[node].has_left = true;
         }
         Ok(())
     }
 
-    /// R13: nobody is still on its way into a round long after its time to join is up.
+    /// Checks R13: no node still joins after its join timeout.
     pub(crate) fn check_join_ended(&mut self, node: usize, since: Duration) -> Result<(), Violation> {
         let target = &self.nodes[node];
         let is_joining = target.joining_since == since
             && target.working_since.is_none()
             && self.is_fault_free(target, since);
-        require!(
-            self.now,
-            "R13",
-            !is_joining || target.was_spare,
-            "{} tries to join since {since:?}",
-            target.me
-        );
+        require!(self.now, "R13", !is_joining || target.was_spare, "{} joins since {since:?}", target.me);
         self.summary.timed_checks[4] += 1;
         Ok(())
     }
 
-    /// R14: of many who come at once, few have to write.
+    /// Checks R14: nodes that join together need at most `max_writes` writes.
     pub(crate) fn check_write_count(&self) -> Result<(), Violation> {
         let (writes, limit) = (self.store.writes, self.config.max_writes);
         require!(
@@ -228,7 +225,7 @@ impl World {
         self.schedule(Duration::from_secs(5), Event::CheckDeadRemoved { node, died });
     }
 
-    /// R10: the dead are put out in time, if somebody is there to see it.
+    /// Checks R10: a dead node is removed in time, if a node without faults can observe it.
     pub(crate) fn check_dead_removed(&mut self, node: usize, died: Duration) -> Result<(), Violation> {
         let target = &self.nodes[node];
         if target.died_at != Some(died) {
@@ -245,7 +242,7 @@ impl World {
             if let Some(witness) = witness {
                 let late = self.now - dead_since > limit;
                 let text =
-                    || format!("{me} is dead since {dead_since:?} and {} has not put it out", witness.me);
+                    || format!("{me} is dead since {dead_since:?} and {} has not removed it", witness.me);
                 require!(self.now, "R10", !late, "{}", text());
                 self.summary.timed_checks[1] += 1;
             }
@@ -259,7 +256,7 @@ impl World {
         self.schedule(after, Event::CheckWaitingNoticed { job, since });
     }
 
-    /// R12: who works has seen that somebody waits.
+    /// Checks R12: a node in a round has noticed that another node waits.
     pub(crate) fn check_waiting_noticed(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
         let waiting = self.jobs[job].checks.waiting_since.is_some_and(|from| from <= since);
         if !waiting || self.state(job).closed {
@@ -272,7 +269,7 @@ impl World {
                 self.now,
                 "R12",
                 !is_unaware,
-                "{} works on although somebody waits since {since:?}",
+                "{} has not noticed that a node waits since {since:?}",
                 node.me
             );
             self.summary.timed_checks[3] += 1;
@@ -280,13 +277,14 @@ impl World {
         Ok(())
     }
 
-    /// A membership is up to one poll old, and a node that left has 1.2 s to come back.
+    /// Schedules the check of R17. A membership is up to one poll interval old, and a node that left has 1.2 s to
+    /// rejoin.
     pub(crate) fn schedule_lost_check(&mut self, job: usize, since: Duration) {
         let after = self.with_tolerance(4 * POLL_INTERVAL, 12);
         self.schedule(after, Event::CheckLostNoticed { job, since });
     }
 
-    /// R17: a node that works starts over when nodes of its round are lost.
+    /// Checks R17: a node in a round rejoins when nodes of its round are lost.
     pub(crate) fn check_lost_noticed(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
         if self.jobs[job].checks.losing_since != Some(since) || self.state(job).closed {
             return Ok(());
@@ -306,8 +304,9 @@ impl World {
         Ok(())
     }
 
+    /// Iterates over the nodes that must be in a round in the end.
     fn live_nodes(&self, job: usize) -> impl Iterator<Item = &Node> {
-        // A torch node that was put out, or takes itself for dead, works on and never notices.
+        // A torch node that was removed, or that considers itself dead, continues and never notices it.
         let (state, checks) = (self.state(job), &self.jobs[job].checks);
         let limit = self.with_tolerance(checks.dead_after(), 0);
         let is_unaware = move |node: &Node| {
@@ -319,21 +318,22 @@ impl World {
         self.nodes.iter().filter(move |node| node.job == job && node.is_up() && !is_unaware(node))
     }
 
-    /// Whether rounds must be found: enough nodes are up.
+    /// Returns whether a round must be completed: enough nodes are up, and the rendezvous is open.
     fn has_enough_nodes(&self, job: usize) -> bool {
         self.live_nodes(job).count() as u64 >= self.config.min_nodes && !self.state(job).closed
     }
 
-    /// Whether one must last. With torch nodes to spare it can't be said: those on the wait list of a full round stay
-    /// there, and make it start over; nor for a minute after one of them was the last to spare, or has put somebody out who
-    /// is alive.
+    /// Returns whether a round must be stable.
+    ///
+    /// Rounds with torch nodes need not be stable while there are more than `max_nodes` nodes: torch nodes stay on the
+    /// wait list of a full round and make it re-form. Nor within 60 s after `disturbed_at`.
     fn must_be_stable(&self, job: usize) -> bool {
         let are_few = self.live_nodes(job).count() as u64 <= self.config.max_nodes;
         let is_calm = self.disturbed_at.is_none_or(|at| at + Duration::from_secs(60) < self.now);
         self.has_enough_nodes(job) && (self.config.torch_one_in == 0 || are_few && is_calm)
     }
 
-    /// R11: a minute after the faults there is or was a round of nodes that are alive.
+    /// Checks R11: within 60 s after the faults, a round of live nodes was completed.
     pub(crate) fn check_round_found(&mut self, job: usize) -> Result<(), Violation> {
         let minute = Duration::from_secs(60);
         if self.now < self.faults_end + minute {
@@ -345,12 +345,7 @@ impl World {
             state.participants.keys().all(|member| self.live_nodes(job).any(|node| node.me == *member));
         let is_recent = self.jobs[job].checks.last_round_at.is_some_and(|at| at + minute >= self.now);
         let found = is_recent || state.complete && alive;
-        require!(
-            self.now,
-            "R11",
-            found || !self.has_enough_nodes(job),
-            "no round within a minute: {state:?}"
-        );
+        require!(self.now, "R11", found || !self.has_enough_nodes(job), "no round within 60 s: {state:?}");
         self.summary.timed_checks[2] += 1;
         Ok(())
     }
@@ -359,7 +354,7 @@ impl World {
         (0..self.jobs.len()).all(|job| self.is_stable(job) || self.live_nodes(job).next().is_none())
     }
 
-    /// Whether everybody who can be is in one round.
+    /// Returns whether all live nodes, up to `max_nodes`, work in the current round, and no node waits.
     fn is_stable(&self, job: usize) -> bool {
         let state = self.state(job);
         let wanted = (self.live_nodes(job).count() as u64).min(self.config.max_nodes);
@@ -372,14 +367,14 @@ impl World {
             })
     }
 
-    /// R11: all who can be are in one round, and stayed in it.
+    /// Checks R11: at the end of the run, every job that must be stable is stable.
     pub(crate) fn check_end(&self) -> Result<(), Violation> {
         let mut unstable =
             (0..self.jobs.len()).filter(|job| self.must_be_stable(*job) && !self.is_stable(*job));
         if let Some(job) = unstable.next() {
             let stages: Vec<_> =
                 self.live_nodes(job).map(|node| (node.me.to_string(), node.context.stage)).collect();
-            let what = format!("not all are in one round: {stages:?}; {:?}", self.state(job));
+            let what = format!("not all nodes are in one round: {stages:?}; {:?}", self.state(job));
             return Err(self.violation("R11", what));
         }
         Ok(())

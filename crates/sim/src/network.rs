@@ -1,5 +1,4 @@
-//! The store: values under names, with compare-and-set, and lists of announcements. It knows what lies where and nothing
-//! of what it means.
+//! The simulated store: states with compare-and-set, and lists of announcements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use rallypoint_core::rendezvous::{Cell, NodeDesc, State, pickle};
 /// A key of the store.
 pub(crate) type Key = Arc<str>;
 
-/// What a node asks of the store.
+/// A request of a node to the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
     Read { key: Key },
@@ -21,7 +20,7 @@ pub(crate) enum Request {
     ReadAnnounced { key: Key },
 }
 
-/// What the store answers.
+/// A reply of the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Cell(Cell),
@@ -30,20 +29,21 @@ pub(crate) enum Reply {
     Announced(Arc<[NodeDesc]>),
 }
 
-/// A write that was won: under which key, what was there and what is now.
+/// A write that won: the key, the state before it, and the state after it.
 pub(crate) type Change = (Key, Option<Arc<State>>, Arc<State>);
 
-/// The store.
+/// The simulated store.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     cells: BTreeMap<Key, Cell>,
     announcements: BTreeMap<Key, Arc<[NodeDesc]>>,
-    /// Who was taken back: nobody comes again to the same list.
+    /// The nodes whose announcements were retracted. They can't be announced again under the same key.
     retracted: BTreeMap<Key, BTreeSet<NodeDesc>>,
     uses_codec: bool,
     has_announcements: bool,
-    /// Compare-and-sets so far, and those that lost.
+    /// The number of compare-and-sets.
     pub(crate) writes: u64,
+    /// The number of compare-and-sets that were lost.
     pub(crate) lost_writes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Store {
         Store { uses_codec, has_announcements, ..Store::default() }
     }
 
-    /// Loses everything, as a server does that is restarted.
+    /// Deletes everything, like a restart of the server.
     pub(crate) fn clear(&mut self) {
         self.cells.clear();
         self.announcements.clear();
@@ -67,7 +67,7 @@ impl Store {
         self.cells.get(key).cloned().unwrap_or(Cell { state: None, token: Bytes::new() })
     }
 
-    /// Carries out a request, and says what it has changed.
+    /// Carries out a request. Returns the reply, and the change if a write won.
     pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Change>) {
         match request {
             Request::Read { key } => (Reply::Cell(self.cell(&key)), None),
@@ -103,11 +103,13 @@ impl Store {
         }
     }
 
-    /// The real token is what was written, so the same state has the same token; and what can't be read back must never
-    /// have been written. Without the codec, a number stands for the bytes.
+    /// Returns the cell after a write. The token is the encoded state, so equal states have equal tokens. Without the
+    /// codec, a number takes the place of the bytes.
     fn next_cell(&self, before: &Cell, state: Arc<State>) -> Cell {
         let token = if self.uses_codec {
-            Bytes::from(pickle::encode(&state, &Limits::default()).expect("what we write reads the same"))
+            Bytes::from(
+                pickle::encode(&state, &Limits::default()).expect("every written state can be encoded"),
+            )
         } else if before.state.as_ref() == Some(&state) {
             before.token.clone()
         } else {

@@ -1,5 +1,5 @@
-//! A node of ours: executes the operations of a `Pursuit` one message at a time, as the shipped driver does, and hands what it
-//! sees of the other nodes to the `Supervisor`, as the shipped agent does.
+//! A node of ours. It executes the operations of a `Pursuit` with one request at a time, like the shipped driver, and
+//! passes the membership to a `Supervisor`, like the shipped agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports,
 use crate::network::{Key, Reply, Request};
 use crate::node::{Behavior, Command, Context, Report, Stage, Step};
 
-/// A behavior of ours.
+/// The behavior of a node of ours.
 #[derive(Debug)]
 pub(crate) struct Ours {
     member: Member,
     key: Key,
     supervisor: Supervisor,
     pursuit: Option<Pursuit>,
-    /// The signals to send if the write under way wins.
+    /// The signals to send if the pending write wins.
     signals: Vec<Signal>,
 }
 
-/// Its only worker, which ends as soon as it is told to.
+/// The only worker of the node, which exits as soon as it gets a signal.
 const WORKER: LocalRank = LocalRank(0);
 
 impl Ours {
@@ -52,13 +52,13 @@ impl Ours {
         keys::announcements(&self.member.settings.run_id, round).into()
     }
 
-    /// Hands an outcome to the pursuit under way, and executes what comes next.
+    /// Passes an outcome to the current pursuit, and executes the next operation.
     fn handle(&mut self, context: &mut Context, outcome: Outcome, random: u64, now: Duration) -> Step {
         let Some(pursuit) = &mut self.pursuit else { return idle() };
         let moment = Moment { mono: context.clocks.mono(now), wall: context.clocks.wall(now), random };
         let operation = pursuit.handle(&mut self.member, outcome, moment);
         while pursuit.poll_notice().is_some() {}
-        // A heartbeat that collides with other writes does not keep the agent from looking at the membership.
+        // The agent also observes the membership while the writes of a heartbeat are lost.
         if matches!(context.stage, Stage::Working { .. })
             && let Some(state) = pursuit.state().cloned()
             && let Some(next) = self.observe_membership(context, &self.member.current(Some(&state)), now)
@@ -90,7 +90,7 @@ impl Ours {
                 self.signals = signals;
                 Request::Write { key: self.key.clone(), token, state }
             }
-            // The simulated store comes back where it was.
+            // The simulated store always stays on the same host.
             Operation::Host => return self.handle(context, Outcome::Done, 0, now),
             Operation::Pause { timeout, wake } => {
                 context.wake_phase = wake;
@@ -114,10 +114,10 @@ impl Ours {
             (End::Reached { state, .. }, Stage::Working { .. }) => {
                 return self.observe_membership(context, &state, now).unwrap_or_else(idle);
             }
-            // A heartbeat that failed is tried again.
+            // A failed heartbeat is repeated.
             (_, Stage::Working { .. }) => return idle(),
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
-            // A node that leaves and can't say so in time is gone all the same; the others will notice.
+            // A node that can't write its withdrawal in time exits without it, and the other nodes find it dead.
             (End::Failed(reason), Stage::Joining) if reason.is_join_timeout() => {
                 let is_clean = context.clocks.mono(now).since(deadline) <= WITHDRAW_GRACE;
                 Some(Report::TimedOut { is_clean })
@@ -132,7 +132,8 @@ impl Ours {
         (Command::Nothing, report)
     }
 
-    /// Looks at the membership as the agent does while its worker runs; what it does about it, if anything.
+    /// Passes the membership to the supervisor, as the agent does while its worker runs. Returns the next step if there
+    /// is an order.
     fn observe_membership(
         &mut self,
         context: &mut Context,
@@ -144,7 +145,7 @@ impl Ours {
         self.carry_out_orders(context, now)
     }
 
-    /// Does what the supervisor orders; what it wants of the world then, if anything.
+    /// Carries out the orders of the supervisor. Returns the next step if an order determines it.
     fn carry_out_orders(&mut self, context: &mut Context, now: Duration) -> Option<Step> {
         while let Some(order) = self.supervisor.poll_order(context.clocks.mono(now)) {
             match order {
@@ -163,16 +164,16 @@ impl Ours {
         None
     }
 
-    /// R8: a lost compare-and-set changes nothing here but what was seen.
+    /// Checks R8: a lost write changes only the observations of the node.
     fn check_lost_write(&self, before: Member, cell: &Cell, mono: MonoTime) -> Option<Report> {
         let mut expected = before;
         expected.observe(cell.state.as_ref(), mono);
-        // What the winner wrote may be the round that it wants to be in.
+        // The node may have joined the round that the other node completed.
         expected.round.clone_from(&self.member.round);
         expected.joined.clone_from(&self.member.joined);
         expected.is_state_lost = self.member.is_state_lost;
         expected.outage = self.member.outage.clone();
-        // In that round it has no announcement any more. What it wants next it may announce.
+        // A node that has joined has no announcement any more. A node that has not may announce itself next.
         let has_joined = self.member.joined.is_some();
         expected.announcement = self.member.announcement.or(expected.announcement.filter(|_| !has_joined));
         (expected != self.member).then(|| Report::RuleBroken {
@@ -181,7 +182,8 @@ impl Ours {
         })
     }
 
-    /// The state that the agent has asked for, once a second. If there is something to write, the keep-alive thread does it.
+    /// Handles the state that the agent reads once a second. If something is to be written, the keep-alive pursuit
+    /// starts.
     fn monitor(&mut self, context: &mut Context, cell: Cell, random: u64, now: Duration) -> Step {
         let mono = context.clocks.mono(now);
         self.member.observe(cell.state.as_ref(), mono);
@@ -205,7 +207,7 @@ impl Behavior for Ours {
             self.supervisor.handle_event(Event::Exited(WORKER, Exit::Code(1)));
             self.supervisor.handle_event(Event::AllProcessesExited);
         }
-        self.carry_out_orders(context, now).expect("it joins")
+        self.carry_out_orders(context, now).expect("the supervisor orders a join")
     }
 
     fn leave(&mut self, context: &mut Context, now: Duration) -> Option<Step> {

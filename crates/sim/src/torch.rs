@@ -1,6 +1,7 @@
-//! A node that does as torch's do: it looks once a second, takes others for dead by its wall clock, forgets what it
-//! wanted when a compare-and-set is lost, and knows of no announcements and no wake-ups. Written from what torch's nodes
-//! were seen to do, to be in one round with ours; it is not how anything should be done.
+//! A node that behaves like torch's, to share rounds with nodes of ours.
+//!
+//! It polls once a second, finds nodes dead by its wall clock, drops its change when a compare-and-set is lost, and
+//! uses neither announcements nor signals. It was written from the observed behavior of torch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,11 @@ use rallypoint_core::rendezvous::{
 use crate::network::{Key, Reply, Request};
 use crate::node::{Behavior, Command, Context, Report, Stage, Step};
 
-/// Torch's cache of the state; its pauses are a little longer, as they are in truth.
+/// How long torch uses a cached state. Its pauses take a little longer, as in reality.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(1_001);
 
-/// A behavior like torch's.
+/// The behavior of a torch node.
 #[derive(Debug)]
 pub(crate) struct Torch {
     me: NodeDesc,
@@ -29,7 +30,7 @@ pub(crate) struct Torch {
     synced_at: Option<MonoTime>,
     operation: Operation,
     deadline: MonoTime,
-    /// When it last saw to its heartbeat.
+    /// When the last keep-alive operation finished.
     last_beat: MonoTime,
 }
 
@@ -39,7 +40,7 @@ enum Operation {
     Join,
     KeepAlive,
     Close,
-    /// `num_nodes_waiting`.
+    /// Torch's `num_nodes_waiting`.
     CountWaiting,
 }
 
@@ -145,7 +146,7 @@ impl Torch {
         }
     }
 
-    /// Row by row as torch has them.
+    /// Decides like torch's join operation, in the same order of conditions.
     fn decide_to_join(
         &self,
         mono: MonoTime,
@@ -205,7 +206,7 @@ impl Torch {
             Action::AddToParticipants => {
                 self.state.wait_list.remove(&me);
                 self.state.participants.insert(me.clone(), 0);
-                // What a later torch might keep there; ours must carry it along.
+                // An attribute that a later torch might add, which nodes of ours must preserve.
                 self.state.extra.insert("joined_last".into(), Extra::Int(me.pid));
                 let have = self.state.participants.len() as u64;
                 if have == self.settings.min_nodes {
@@ -297,7 +298,7 @@ impl Behavior for Torch {
 
     fn handle_reply(&mut self, context: &mut Context, reply: Reply, _random: u64, now: Duration) -> Step {
         let (Reply::Cell(cell) | Reply::Written { cell, .. }) = reply else {
-            unreachable!("it asks for nothing else")
+            unreachable!("a torch node only reads and writes")
         };
         let Cell { state, token } = cell;
         (self.state, self.token, self.dirty) =

@@ -1,5 +1,7 @@
-//! R8: what one of our nodes writes follows from what it replaces. Whatever differs must be the writer's own doing, the
-//! end of somebody dead, or a node let in that had asked for it: an update of somebody else's that is lost shows here.
+//! R8: every write of a node of ours follows from the state that it replaces.
+//!
+//! A write may change the writer's own entries, remove dead nodes, and admit or move nodes that have announced
+//! themselves. Any other difference means that an update of another node was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +10,13 @@ use rallypoint_core::rendezvous::{Extra, NodeDesc, State};
 
 use crate::check::{Checks, Violation, require};
 
-/// Which list a node is in, with its rank.
+/// Returns the rank of a node, if it is a participant, and whether it is on the wait list and on the redundancy list.
 fn position(state: &State, node: &NodeDesc) -> (Option<i64>, bool, bool) {
     let rank = state.participants.get(node).copied();
     (rank, state.wait_list.contains(node), state.redundancy_list.contains(node))
 }
 
-/// What others keep in the state.
+/// Returns the attributes that our nodes must preserve.
 fn foreign_attributes(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)> {
     state.extra.iter().filter(|(name, _)| !name.starts_with("rallypoint_"))
 }
@@ -34,7 +36,7 @@ impl Checks {
             at,
             "R12",
             has_no_waiters,
-            "{writer} completed a full round for which {:?} wait",
+            "{writer} completed a full round and left {:?} on the wait list",
             after.wait_list
         );
         let newest = before.last_heartbeats.values().max();
@@ -65,22 +67,22 @@ impl Checks {
                     at,
                     "R8",
                     has_announced && before.complete,
-                    "{writer} took {node} out of round {}, which did not ask",
+                    "{writer} moved {node} out of round {} without an announcement",
                     before.round
                 );
             } else if is_admitted {
-                // What it asked before the store was emptied is forgotten.
+                // The record of announcements is incomplete after the store was emptied.
                 let has_announced = self.is_state_lost
                     || self.announced.get(&after.round).is_some_and(|announced| announced.contains(node));
                 require!(
                     at,
                     "R8",
                     has_announced,
-                    "{writer} let {node} into round {}, which did not ask",
+                    "{writer} admitted {node} to round {} without an announcement",
                     after.round
                 );
             } else {
-                // Ranks are given out when the round is completed.
+                // Ranks are assigned when the round is completed.
                 let ranked = after.complete && !before.complete && old.0.is_some() && new.0.is_some();
                 let spare =
                     after.complete && full && old == (None, true, false) && new == (None, false, true);
@@ -111,7 +113,7 @@ impl Checks {
                 at,
                 "R8",
                 remaining < min,
-                "{writer} moved the end of the last call, with {remaining} nodes of {min}"
+                "{writer} moved the end of the last call while {remaining} of at least {min} nodes remained"
             );
         }
         let is_round_empty = after.round == before.round || remaining == 0;
@@ -128,7 +130,7 @@ impl Checks {
             at,
             "R8",
             foreign_attributes(before).eq(foreign_attributes(after)),
-            "{writer} changed what is not ours"
+            "{writer} changed an attribute that is not ours"
         );
         Ok(())
     }

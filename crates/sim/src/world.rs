@@ -1,4 +1,4 @@
-//! The run of a seed: events in the order of virtual time, faults for a while, then peace, in which all must end well.
+//! The run of a seed: events in the order of virtual time. After the faults end, the nodes must recover.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -20,33 +20,33 @@ pub(crate) enum Event {
     Request { node: usize, number: u64, sent: Duration, request: Request },
     /// A reply reaches a node.
     Reply { node: usize, number: u64, reply: Reply },
-    /// A node gives up waiting for a reply.
+    /// A request of a node times out.
     NoReply { node: usize, number: u64 },
     /// A pause is over.
     Timer { node: usize, number: u64, is_woken: bool },
-    /// Word of the end of a phase reaches those who wait for it.
+    /// The signal that a phase is over reaches the nodes that wait for it.
     PhaseOver { job: usize, phase: Phase },
-    /// Something happens to a node.
+    /// A random fault happens.
     Fault,
-    /// The store comes back, and has lost everything.
+    /// An outage ends, and the store has lost everything.
     StoreEmptied,
-    /// A node that was paused goes on.
+    /// The pause of a node ends.
     Resume { node: usize },
     /// A node starts.
     Start { node: usize },
-    /// A node that died must have been put out.
+    /// R10: a dead node must have been removed by now.
     CheckDeadRemoved { node: usize, died: Duration },
-    /// Who works must have seen that somebody waits since then.
+    /// R12: nodes in a round must have noticed by now that a node waits.
     CheckWaitingNoticed { job: usize, since: Duration },
-    /// A node that works must have seen that nodes of its round are lost since then.
+    /// R17: nodes in a round must have noticed by now that a node is lost.
     CheckLostNoticed { job: usize, since: Duration },
-    /// A node that wanted to join must have done so or given up.
+    /// R13: a join must have ended by now.
     CheckJoinEnded { node: usize, since: Duration },
-    /// A round must have been found.
+    /// R11: a round must have been completed by now.
     CheckRoundFound { job: usize },
 }
 
-/// An event and its time. The heap gives out the greatest first, so the earliest is the greatest.
+/// An event and its time. The order is reversed, because the heap returns the greatest element first.
 #[derive(Debug)]
 struct Scheduled {
     at: Duration,
@@ -92,33 +92,37 @@ pub(crate) struct World {
     last_number: u64,
     pub(crate) summary: Summary,
     pub(crate) next_pid: i64,
-    /// When the last of the faults is over, pauses included.
+    /// When all faults are over, including pauses and outages.
     pub(crate) faults_end: Duration,
-    /// When the store could not be reached.
+    /// The outages of the store.
     pub(crate) outages: Vec<Range<Duration>>,
-    /// Whether all may have become well with what happened last.
+    /// Whether the last event may have made all jobs stable.
     has_changed: bool,
-    /// When torch's nodes have last put somebody out who is alive, or anybody has given up.
+    /// When a torch node last removed a live node, or a join last timed out.
     pub(crate) disturbed_at: Option<Duration>,
 }
 
-/// A driver's patience with one request.
+/// The timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the nodes have, after the faults, to find together: the dead must be noticed, a last call waited out, and
-/// those left outside let in by another round with another last call.
+/// How long after the faults the nodes may take to form a stable round. They have to find dead nodes, wait for a last
+/// call, and admit the remaining nodes to another round with another last call.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The state of a rendezvous that nobody has come to.
+/// The state of a rendezvous without any write.
 static EMPTY_STATE: LazyLock<State> = LazyLock::new(State::default);
 
 /// Runs a seed.
+///
+/// # Errors
+///
+/// Fails with the first [`Violation`] of a rule.
 pub fn run(config: &Config) -> Result<Summary, Violation> {
     World::new(config).run()
 }
 
 impl World {
     fn new(config: &Config) -> World {
-        // The second id looks like a key of the first.
+        // The second run id looks like a key of the first run.
         let jobs = ["sim", "sim/announced/0"].into_iter().take(config.jobs).map(|run_id| {
             let mut settings = Settings::new(run_id, config.min_nodes, config.max_nodes);
             settings.last_call_timeout = Duration::from_secs(10);
@@ -193,7 +197,7 @@ impl World {
         self.events.push(Scheduled { at: self.now + after, number: self.last_number, event });
     }
 
-    /// The shared state of a rendezvous.
+    /// Returns the shared state of a rendezvous.
     pub(crate) fn state(&self, job: usize) -> &State {
         self.store.state(&self.jobs[job].key).map_or(&EMPTY_STATE, |state| state)
     }
@@ -209,7 +213,7 @@ impl World {
         if target.awaited_number != number || !target.is_up() {
             return Ok(());
         }
-        // What reaches a node that is paused, it sees when it goes on.
+        // A paused node handles the event when it resumes.
         if let Some(until) = target.paused_until.filter(|until| *until > self.now) {
             self.schedule(until - self.now, event);
             return Ok(());
@@ -226,7 +230,7 @@ impl World {
             Event::Timer { is_woken, .. } => {
                 target.behavior.handle_timer(&mut target.context, is_woken, self.now)
             }
-            other => unreachable!("{other:?} is for no node"),
+            other => unreachable!("{other:?} is not for one node"),
         };
         self.execute(node, next)
     }
@@ -326,12 +330,12 @@ impl World {
         Ok(())
     }
 
-    /// Does what a node wants, and takes note of what it reports.
+    /// Executes the command of a node, and handles its report.
     pub(crate) fn execute(&mut self, node: usize, (command, report): Step) -> Result<(), Violation> {
         self.last_number += 1;
         let (number, sent) = (self.last_number, self.now);
         if self.nodes[node].record(&command, number, sent) {
-            // By the slowest clock.
+            // The slowest clock needs 1 % more.
             let limit = (self.config.join_timeout + WITHDRAW_GRACE + Duration::from_secs(1)).mul_f64(1.011);
             self.schedule(limit, Event::CheckJoinEnded { node, since: sent });
         }
@@ -367,7 +371,7 @@ impl World {
                     self.schedule_waiting_check(job, self.now);
                 }
                 let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
-                // What it had read before a pause it judges by the time after it.
+                // A node that was paused compares heartbeats that it read before the pause with the time after it.
                 let was_awake = resumed_at.is_none_or(|at| at + Duration::from_secs(5) < self.now);
                 self.jobs[job].checks.check_joined(&me, is_torch, was_awake, &state, &now, self.now)
             }
@@ -377,7 +381,7 @@ impl World {
             }
             Some(Report::TimedOut { is_clean }) => {
                 self.summary.timeouts += 1;
-                // One to spare less: with torch's nodes a full round may have started over again and again until now.
+                // There may be one spare less now. Until now, waiting torch nodes may have made a full round re-form.
                 self.disturbed_at = Some(self.now);
                 self.check_timed_out(node, is_clean)
             }
