@@ -240,7 +240,7 @@ pub fn state(data: &[u8]) {
         if let Ok(state) = pickle::decode(data, &limits) {
             pickle::encode(&state, &Limits::default()).expect("a decoded state can be encoded");
             assert!(
-                state.members().len() <= 4 * limits.state_nodes,
+                state.all_nodes().len() <= 4 * limits.state_nodes,
                 "at most the maximum number of nodes in each list"
             );
         }

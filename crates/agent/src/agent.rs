@@ -189,8 +189,8 @@ impl Agent {
         loop {
             while let Some(order) = self.supervisor.poll_order(self.now()) {
                 tracing::debug!("{order:?}");
-                if let Order::End { verdict, parting } = order {
-                    return self.end(verdict, parting);
+                if let Order::End { verdict, on_end } = order {
+                    return self.end(verdict, on_end);
                 }
                 self.carry_out(order);
             }
@@ -227,15 +227,15 @@ impl Agent {
             }
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.processes.send(target, signal),
-            Order::Announce { worker, is_final } => self.announce(worker, is_final),
-            Order::ReportPause(pause) => tracing::warn!(
+            Order::PublishFailure { worker, is_final } => self.announce(worker, is_final),
+            Order::ReportRestartDelay(pause) => tracing::warn!(
                 "the workers ran for less than {} s again; the next start is delayed by {:.1} s",
                 Policy::SHORT_RUN_INTERVAL.as_secs(),
                 pause.as_secs_f64()
             ),
             Order::ReportLost => self.report_lost(),
             Order::ReportWaiting(nodes) => self.report_waiting(nodes),
-            Order::ReportFailed => self.report_failed(),
+            Order::PublishNodeFailed => self.report_failed(),
             Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
@@ -275,11 +275,11 @@ impl Agent {
             if self.starts > 0 && !self.config.runs_once {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
-            self.supervisor.handle_event(Event::Signalled(Signal(signal)));
+            self.supervisor.handle_event(Event::Signaled(Signal(signal)));
         }
         if self.give_up.is_some_and(|at| at <= Instant::now()) {
             self.give_up = None;
-            self.supervisor.handle_event(Event::NotFormed { is_spare: false });
+            self.supervisor.handle_event(Event::JoinFailed { is_spare: false });
         }
         if drain(&self.child_ended) > 0 || self.starts > 0 {
             self.reap();
@@ -299,7 +299,7 @@ impl Agent {
             self.supervisor.handle_event(event);
         }
         if nothing_is_left {
-            self.supervisor.handle_event(Event::Alone);
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
     }
 
@@ -312,7 +312,7 @@ impl Agent {
                 if self.give_up.is_none() {
                     self.formed(formation);
                 }
-                Event::Formed { restarts, nodes, are_all_ours }
+                Event::Joined { restarts, nodes, are_all_ours }
             }
             Message::Joined(Err(error)) => {
                 let error = self.error.insert(error);
@@ -321,7 +321,7 @@ impl Agent {
                 }
                 self.events.took("RENDEZVOUS", self.joins_since.elapsed());
                 let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
-                Event::NotFormed { is_spare }
+                Event::JoinFailed { is_spare }
             }
             // These belong to a start that is over.
             Message::Observed(start, _)

@@ -61,7 +61,7 @@ impl Outcome {
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Succeeded | Verdict::Spare => 0,
-            Verdict::Signalled(signal) if self.starts == 0 => 128u8.saturating_add(signal.0 as u8),
+            Verdict::Signaled(signal) if self.starts == 0 => 128u8.saturating_add(signal.0 as u8),
             _ => 1,
         }
     }

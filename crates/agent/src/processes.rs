@@ -144,7 +144,7 @@ impl Processes {
                     }
                 }
             }
-            Target::Strays => {
+            Target::Orphans => {
                 let workers: HashSet<Pid> =
                     self.running.iter().map(|worker| Pid::from_child(&worker.child)).collect();
                 for process in guard::descendants(getpid()) {

@@ -206,7 +206,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         }
         Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
         Verdict::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
-        Verdict::Signalled(signal) => {
+        Verdict::Signaled(signal) => {
             ("signalled", format!("the agent got {}", signal_name(signal.0).unwrap_or("a signal")))
         }
         Verdict::RoundOver => ("round_over", "the other nodes left the round".into()),
@@ -223,7 +223,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         value
     };
     let signal = match outcome.verdict {
-        Verdict::Signalled(signal) => json!({"number": signal.0, "name": signal_name(signal.0)}),
+        Verdict::Signaled(signal) => json!({"number": signal.0, "name": signal_name(signal.0)}),
         _ => Value::Null,
     };
     json!({

@@ -50,7 +50,7 @@ mod tests {
             round: 0,
             participants: nodes.clone(),
         };
-        let cause = LossCause::Silent(Duration::from_secs(15));
+        let cause = LossCause::NoHeartbeat(Duration::from_secs(15));
         let lost = Lost { nodes: nodes[1..].to_vec(), cause };
         let seen = Membership { lost: Some(lost), ..Membership::default() };
         assert_eq!(read_reports(&round, &seen).unwrap(), Reports::default());

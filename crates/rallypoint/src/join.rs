@@ -67,7 +67,7 @@ fn exit_code(outcome: &Outcome, stays: bool) -> u8 {
     }
     match outcome.verdict {
         Verdict::RoundOver if of_command != 0 => ROUND_OVER,
-        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
+        Verdict::Signaled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
         Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0

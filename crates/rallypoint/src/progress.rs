@@ -98,8 +98,8 @@ fn what(waiting: &Waiting<'_>) -> String {
 
 fn reason(waiting: &Waiting<'_>) -> String {
     match waiting.reason {
-        Reason::LastCall { have, most, .. } => {
-            format!("{have} of at most {most} nodes are here, last call for more")
+        Reason::LastCall { have, max_nodes, .. } => {
+            format!("{have} of at most {max_nodes} nodes are here, last call for more")
         }
         reason => reason.to_string(),
     }

@@ -118,7 +118,7 @@ impl C10dBackend {
     /// The keys beside the state of one round.
     fn keys_beside(&self, round: u64) -> Vec<String> {
         let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
-        let others = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
+        let others = [keys::announcements(&self.run_id, round), keys::next_round_wanted(&self.run_id, round)];
         phases.into_iter().chain(others).collect()
     }
 
@@ -155,8 +155,8 @@ impl C10dBackend {
 
     fn key_of(&self, signal: Signal) -> String {
         match signal {
-            Signal::Over(phase) => keys::phase_over(&self.run_id, phase),
-            Signal::Wanted { round } => keys::wanted(&self.run_id, round),
+            Signal::PhaseOver(phase) => keys::phase_over(&self.run_id, phase),
+            Signal::NextRoundWanted { round } => keys::next_round_wanted(&self.run_id, round),
         }
     }
 }
@@ -218,12 +218,12 @@ impl RendezvousBackend for C10dBackend {
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         let line = announcements::line(true, node);
         self.store
-            .append(&keys::announced(&self.run_id, round), line.as_bytes())
+            .append(&keys::announcements(&self.run_id, round), line.as_bytes())
             .map_err(|source| self.failed(source))
     }
 
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
-        let key = keys::announced(&self.run_id, round);
+        let key = keys::announcements(&self.run_id, round);
         match self.store.check(&[&key]).and_then(|there| there.then(|| self.store.get(&key)).transpose()) {
             Ok(Some(lines)) => Ok(announcements::read(&lines, &self.limits)),
             Ok(None) => Ok(Vec::new()),
@@ -234,7 +234,7 @@ impl RendezvousBackend for C10dBackend {
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
         let lines: String = nodes.iter().map(|node| announcements::line(false, node)).collect();
         self.store
-            .append(&keys::announced(&self.run_id, round), lines.as_bytes())
+            .append(&keys::announcements(&self.run_id, round), lines.as_bytes())
             .map_err(|source| self.failed(source))
     }
 

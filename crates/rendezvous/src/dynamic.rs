@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Reason, Settings, Signal, State, Terms,
+    End, Goal, JoinedRound, Launch, Member, Membership, NodeDesc, Reason, Settings, Signal, State, Terms,
     WallTime, keys,
 };
 use rallypoint_store::{PrefixStore, Store};
@@ -48,7 +48,7 @@ pub struct DynamicRendezvousHandler {
 #[derive(Default)]
 struct Seen {
     /// The state that was read last, when, and the round that this node had joined by then.
-    last: Option<(Instant, Arc<State>, Option<Arc<Joined>>)>,
+    last: Option<(Instant, Arc<State>, Option<Arc<JoinedRound>>)>,
     /// The round in which a signal has said that a node wants to be in the next one.
     heard: Option<u64>,
 }
@@ -175,15 +175,15 @@ impl DynamicRendezvousHandler {
         Err(match self.driver.pursue(Goal::Join)? {
             End::Reached { state, .. } => return Ok(state),
             End::Failed(reason @ Reason::Closed { .. }) => RendezvousError::Closed { run_id, reason },
-            End::Failed(reason @ (Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })) => {
+            End::Failed(reason @ (Reason::TermsConflict { .. } | Reason::TooFewNodes { .. })) => {
                 RendezvousError::Refused { run_id, reason }
             }
             End::Failed(Reason::SpareNotNeeded) => RendezvousError::GracefulExit { run_id },
             End::Failed(reason) => {
                 // As it was before this node withdrew.
                 let missing = match &reason {
-                    Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
-                        self.driver.expected.missing(here.iter())
+                    Reason::JoinTimeout { participants, .. } | Reason::NoNextRound { participants, .. } => {
+                        self.driver.expected.missing(participants.iter())
                     }
                     _ => MissingHosts::default(),
                 };
@@ -258,7 +258,7 @@ impl DynamicRendezvousHandler {
                 "The node '{}' of the rendezvous '{}' was started differently from node {}: {difference}.",
                 self.node(),
                 self.run_id(),
-                theirs.by
+                theirs.node
             );
         }
     }
@@ -280,7 +280,7 @@ impl DynamicRendezvousHandler {
     }
 
     /// The state, at most a second old, and the round that this node had joined before the state was read.
-    fn look(&self) -> Result<(Arc<State>, Option<Arc<Joined>>)> {
+    fn look(&self) -> Result<(Arc<State>, Option<Arc<JoinedRound>>)> {
         let joined = self.driver.joined();
         if let Some((at, state, then)) = &self.seen().last
             && at.elapsed() < CACHE
@@ -387,7 +387,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         let heard = self.seen().heard;
         match round {
             Some(round) if heard != Some(round) => {
-                if self.driver.wait(Signal::Wanted { round }, most) {
+                if self.driver.wait(Signal::NextRoundWanted { round }, most) {
                     let mut seen = self.seen();
                     (seen.heard, seen.last) = (Some(round), None);
                 }

@@ -241,7 +241,7 @@ fn remedy(reason: &Reason) -> &'static str {
             "; it takes in others when one of its nodes starts over or ends: start one of them again, or allow more time \
              with --rdzv-conf join_timeout=SECONDS"
         }
-        Reason::TooLong => {
+        Reason::OperationTimeout => {
             " to leave the last round; is the store slow? more time is allowed with --rdzv-conf join_timeout=SECONDS"
         }
         Reason::JoinTimeout { .. } => {
@@ -262,7 +262,7 @@ mod tests {
     fn only_what_the_store_or_an_idempotent_call_failed_at_may_be_repeated() {
         let run_id = || String::from("job");
         let store = |failure| Context::new(StoreKind::Tcp, "node0:29400").failed(failure);
-        let reason = || Reason::TooLong;
+        let reason = || Reason::OperationTimeout;
         let waited = Duration::from_secs(1);
         for (error, retry) in [
             (

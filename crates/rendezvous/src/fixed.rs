@@ -105,7 +105,7 @@ impl StaticRendezvousHandler {
         }
         if timeout <= 0 {
             wrong.push(format!("timeout ({timeout}) must be positive."));
-        } else if Duration::from_secs(timeout as u64) > Settings::LONGEST {
+        } else if Duration::from_secs(timeout as u64) > Settings::MAX_TIMEOUT {
             wrong.push(format!("timeout ({timeout}s) is longer than a century."));
         }
         let text = parameters.endpoint.trim();

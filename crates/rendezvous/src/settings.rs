@@ -115,7 +115,7 @@ pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration
     let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     match time {
         None => Err(RendezvousError::parameter("The read timeout must be a positive integer.")),
-        Some(time) if time > Settings::LONGEST => Err(RendezvousError::parameter(format!(
+        Some(time) if time > Settings::MAX_TIMEOUT => Err(RendezvousError::parameter(format!(
             "The read timeout ({seconds}s) is longer than a century."
         ))),
         Some(time) => Ok(time),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::supervise::{Parting, Signal, Verdict};
+use rallypoint_core::supervise::{OnEnd, Signal, Verdict};
 use rallypoint_rendezvous::RendezvousHandler;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ const SHOW_TIMEOUT: Duration = Duration::from_secs(300);
 const SIGNALLED_SHOW_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    pub(super) fn end(mut self, verdict: Verdict, parting: Parting) -> Outcome {
+    pub(super) fn end(mut self, verdict: Verdict, on_end: OnEnd) -> Outcome {
         self.observer.ended();
         self.stop_finishing();
         self.calls.drain(..).for_each(|call| drop(call.join()));
@@ -36,7 +36,7 @@ impl Agent {
             (Verdict::FailedElsewhere, None) => self.suspects(),
             _ => Vec::new(),
         };
-        self.part(verdict, parting);
+        self.part(verdict, on_end);
         self.show_the_rest();
         let first_failure = match verdict {
             Verdict::FailedElsewhere => elsewhere,
@@ -107,7 +107,7 @@ impl Agent {
     }
 
     /// Closes or leaves the rendezvous, in the time there is.
-    fn part(&mut self, verdict: Verdict, parting: Parting) {
+    fn part(&mut self, verdict: Verdict, on_end: OnEnd) {
         let Some(handler) = self.handler().cloned() else { return };
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
         let board = self.watching.as_ref().map(|watching| Arc::clone(&watching.board));
@@ -119,21 +119,21 @@ impl Agent {
         let closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
-            match parting {
-                Parting::Close if !unseen && !closed => match handler.set_closed() {
+            match on_end {
+                OnEnd::Close if !unseen && !closed => match handler.set_closed() {
                     Ok(()) if handler.hosts_store() && has_nodes_standing_by(&*handler) => {
                         std::thread::sleep(LINGER_GRACE);
                     }
                     Ok(()) => {}
                     Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
                 },
-                Parting::Leave if !unseen => {
+                OnEnd::Leave if !unseen => {
                     if let Err(error) = handler.leave() {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }
                 }
                 // The nodes that wait look once a second whether the job has ended.
-                Parting::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
+                OnEnd::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
                     std::thread::sleep(LINGER_GRACE);
                 }
                 _ => {}
@@ -155,7 +155,7 @@ impl Agent {
             Verdict::Succeeded => "SUCCEEDED",
             Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => "FAILED",
             Verdict::Spare | Verdict::RoundOver => return self.events.of_agent("SUCCEEDED", None),
-            Verdict::Signalled(Signal(signal)) => {
+            Verdict::Signaled(Signal(signal)) => {
                 let pid = std::process::id();
                 let error = format!("SignalException: Process {pid} got signal: {signal}");
                 return self.events.of_agent("FAILED", Some(&error));

@@ -65,8 +65,8 @@ impl Node {
                         Err(_) => Outcome::Failed(Fault::Outage),
                     }
                 }
-                Operation::Pause { most, .. } => {
-                    self.net.advance_clock(most);
+                Operation::Pause { timeout, .. } => {
+                    self.net.advance_clock(timeout);
                     Outcome::Paused { is_woken: false }
                 }
                 _ => Outcome::Done,
@@ -93,7 +93,7 @@ fn at_most_1_of_1000_heartbeats_is_late_over_a_link_with_delay_and_loss() {
                 late += u32::from(now - last > KEEP_ALIVE_LIMIT);
                 last = now;
             }
-            node.net.advance_clock(node.member.until_duty(node.mono()).max(Duration::from_millis(100)));
+            node.net.advance_clock(node.member.until_keep_alive(node.mono()).max(Duration::from_millis(100)));
         }
     }
     // With earlier versions more heartbeats were late: 5 of 1,000 when a read and the write after it shared one

@@ -224,7 +224,7 @@ fn a_node_that_was_dropped_does_not_count_itself_among_those_who_wait() {
     kill_process(agent, Signal::CONT).unwrap();
     stopped.says("/2 ", 2);
     assert!(stopped.err().contains("the other nodes have dropped this one"), "{}", stopped.err());
-    assert!(!stopped.err().contains("1 node waits to be let in"), "{}", stopped.err());
+    assert!(!stopped.err().contains("1 node waits to join"), "{}", stopped.err());
     kill_at_once(&[agent]);
 }
 

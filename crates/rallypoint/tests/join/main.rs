@@ -254,7 +254,7 @@ fn who_waits_in_vain_beside_a_round_under_way_is_told_so() {
     let late = Node::start(&server, "1:2", &["--rdzv-conf", "join_timeout=2"]);
     let (code, log) = late.ended();
     let told = format!(
-        "round 0 is under way with 1 node, and no node started over within 2 s (join_timeout): 127.0.0.1 (pid {})",
+        "round 0 is under way with 1 node and did not re-form within 2 s (join_timeout): 127.0.0.1 (pid {})",
         working.child.id()
     );
     assert_eq!(code, 4, "{log}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
+    Cell, End, Fault, Goal, JoinedRound, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
     Outcome, Phase, Pursuit, Reason, Settings, Signal, State, StateError, WallTime, keys, pickle,
 };
 use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
@@ -100,23 +100,23 @@ impl Driver {
     }
 
     /// How long until this node has something to write while it is in a round.
-    pub(super) fn until_duty(&self) -> Duration {
-        self.member().until_duty(self.now())
+    pub(super) fn until_keep_alive(&self) -> Duration {
+        self.member().until_keep_alive(self.now())
     }
 
     /// The round that this node has joined and not left since.
-    pub(super) fn joined(&self) -> Option<Arc<Joined>> {
+    pub(super) fn joined(&self) -> Option<Arc<JoinedRound>> {
         self.member().joined.clone()
     }
 
     /// The membership that `state` shows. `joined` is the round that this node had joined before `state` was read.
-    pub(super) fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+    pub(super) fn membership(&self, joined: Option<&JoinedRound>, state: &State) -> Membership {
         self.member().membership(joined, state)
     }
 
     /// Who was expected by name and is not in the state that was read last.
     pub(super) fn missing(&self) -> MissingHosts {
-        self.expected.missing(self.latest().iter().flat_map(|state| state.members()))
+        self.expected.missing(self.latest().iter().flat_map(|state| state.all_nodes()))
     }
 
     /// The state that was read or written last, by whichever thread.
@@ -154,11 +154,11 @@ impl Driver {
 
     /// Removes the keys of old rounds, for at most `UPKEEP_TIMEOUT`. The next call removes the rest.
     pub(super) fn remove_stale_keys(&self) {
-        let stale = self.member().stale;
+        let stale = self.member().stale_round;
         if let Some(round) = stale
             && self.backend.forget(round, UPKEEP_TIMEOUT)
         {
-            self.member().stale.take_if(|stale| *stale == round);
+            self.member().stale_round.take_if(|stale| *stale == round);
         }
     }
 
@@ -189,7 +189,7 @@ impl Driver {
     /// Records that the store has answered a call begun at `began`.
     pub(super) fn answered(&self, began: MonoTime) {
         self.measure(began);
-        let notice = self.member().outage.handle_answer(self.now());
+        let notice = self.member().outage.handle_success(self.now());
         notice.iter().for_each(|notice| self.log(notice, None));
     }
 
@@ -284,9 +284,9 @@ impl Driver {
                 }
                 Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
                 Operation::End(end) => return Ok(end),
-                Operation::Pause { most, wake } => {
+                Operation::Pause { timeout, wake } => {
                     self.report(&pursuit, started);
-                    Outcome::Paused { is_woken: self.pause(goal, most, wake) }
+                    Outcome::Paused { is_woken: self.pause(goal, timeout, wake) }
                 }
                 Operation::Host => {
                     self.take_over();
@@ -319,12 +319,12 @@ impl Driver {
     }
 
     /// Pauses, and returns whether a signal ended the pause.
-    fn pause(&self, goal: Goal, most: Duration, wake: Option<Phase>) -> bool {
+    fn pause(&self, goal: Goal, timeout: Duration, wake: Option<Phase>) -> bool {
         match wake {
-            Some(phase) => return self.wait(Signal::Over(phase), most),
-            None if goal.waits() => self.sleep(most),
+            Some(phase) => return self.wait(Signal::PhaseOver(phase), timeout),
+            None if goal.waits() => self.sleep(timeout),
             // A node that was interrupted and now leaves must still pause.
-            None => drop(sleep(most, self.cancellation.as_ref())),
+            None => drop(sleep(timeout, self.cancellation.as_ref())),
         }
         false
     }

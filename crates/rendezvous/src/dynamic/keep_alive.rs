@@ -29,7 +29,7 @@ impl KeepAlive {
         let (running, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new().name("rdzv-keep-alive".into()).spawn(move || {
-            let pause = || driver.until_duty().max(MIN_INTERVAL);
+            let pause = || driver.until_keep_alive().max(MIN_INTERVAL);
             while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
                 beat(&driver);
                 driver.publish_again();

@@ -337,12 +337,15 @@ fn a_node_that_left_is_gone_and_one_that_starts_over_has_returned() {
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("it is seen to wait", || seen().returned == [nodes[1].node().clone()]);
+    eventually("it is seen to wait", || seen().rejoining == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
     eventually("it is seen to be gone", || seen().lost.is_some());
     let seen = seen();
     assert_eq!(seen.lost.unwrap().nodes, [nodes[2].node().clone()]);
-    assert_eq!((seen.waiting, seen.returned), (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()]));
+    assert_eq!(
+        (seen.waiting, seen.rejoining),
+        (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()])
+    );
     let rounds = [nodes[0].next_rendezvous().unwrap(), again.join().unwrap().unwrap()];
     assert_agree(&rounds);
 }
