@@ -177,7 +177,7 @@ pub struct WatchConfig {
     /// Where that pipe is (`TORCHELASTIC_TIMER_FILE`).
     pub timer_file: Option<PathBuf>,
     /// A worker that can't be interrupted for so long is given up (`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`).
-    pub uninterruptible: Option<Duration>,
+    pub uninterruptible_timeout: Option<Duration>,
     /// Where the agent tells whether it lives, over HTTP (`--health-check`, `TORCHELASTIC_HEALTH_CHECK_PORT`).
     pub health_check: Option<std::net::SocketAddr>,
 }

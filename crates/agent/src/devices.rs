@@ -39,7 +39,7 @@ impl Machine<'_> {
             "gpu" => match self.visible_gpus().len() {
                 0 => Err(AgentError::Config(format!(
                     "--nproc-per-node gpu: Cuda is not available. {}; name a number, or cpu",
-                    self.why_none()
+                    self.explain_no_gpus()
                 ))),
                 count => Ok(count as u32),
             },
@@ -56,7 +56,7 @@ impl Machine<'_> {
         }
     }
 
-    fn why_none(&self) -> String {
+    fn explain_no_gpus(&self) -> String {
         match self.gpus().len() {
             0 => "No device of the nvidia or amdgpu driver was found".into(),
             all => {
@@ -73,10 +73,10 @@ impl Machine<'_> {
         let variable = |name: &str| (self.environment)(name).map(|text| text.to_string_lossy().into_owned());
         let nvidia = self.nvidia();
         if !nvidia.is_empty() {
-            return visible(nvidia, variable("CUDA_VISIBLE_DEVICES"));
+            return filter_visible(nvidia, variable("CUDA_VISIBLE_DEVICES"));
         }
-        let amd = visible(self.amd(), variable("ROCR_VISIBLE_DEVICES"));
-        visible(amd, variable("HIP_VISIBLE_DEVICES").or_else(|| variable("CUDA_VISIBLE_DEVICES")))
+        let amd = filter_visible(self.amd(), variable("ROCR_VISIBLE_DEVICES"));
+        filter_visible(amd, variable("HIP_VISIBLE_DEVICES").or_else(|| variable("CUDA_VISIBLE_DEVICES")))
     }
 
     fn gpus(&self) -> Vec<Gpu> {
@@ -122,9 +122,9 @@ impl Machine<'_> {
                 let line = properties.lines().find(|line| line.split(' ').next() == Some(name))?;
                 line.split(' ').nth(1)?.trim().parse::<u64>().ok()
             };
-            let address = field("location_id").map(|place| {
-                let (domain, bus) = (field("domain").unwrap_or(0), place >> 8 & 0xff);
-                format!("{domain:04x}:{bus:02x}:{:02x}.{}", place >> 3 & 0x1f, place & 7)
+            let address = field("location_id").map(|location| {
+                let (domain, bus) = (field("domain").unwrap_or(0), location >> 8 & 0xff);
+                format!("{domain:04x}:{bus:02x}:{:02x}.{}", location >> 3 & 0x1f, location & 7)
             });
             let uuid = field("unique_id").map(|id| format!("GPU-{id:016x}"));
             Some(Gpu { address, uuid })
@@ -143,37 +143,37 @@ pub(crate) fn processors() -> Result<BTreeSet<u32>> {
 
 /// Those that a list leaves, by CUDA's rules: it ends with the first word that is none, and a word that comes twice leaves
 /// nothing.
-fn visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
+fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     let Some(list) = list else { return gpus };
     let mut chosen: Vec<usize> = Vec::new();
-    let mut left = Vec::new();
-    for word in list.split(',').map(str::trim) {
-        if word.starts_with("MIG-") {
+    let mut selected = Vec::new();
+    for item in list.split(',').map(str::trim) {
+        if item.starts_with("MIG-") {
             // A part of a device; which one it is part of is not in any file.
-            left.push(Gpu { address: None, uuid: Some(word.into()) });
+            selected.push(Gpu { address: None, uuid: Some(item.into()) });
             continue;
         }
-        let index = match word.starts_with("GPU-") {
+        let index = match item.starts_with("GPU-") {
             true => {
-                gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(word)))
+                gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(item)))
             }
-            false => leading_number(word).filter(|index| *index < gpus.len()),
+            false => leading_number(item).filter(|index| *index < gpus.len()),
         };
         match index {
             Some(index) if chosen.contains(&index) => return Vec::new(),
             Some(index) => {
                 chosen.push(index);
-                left.push(gpus[index].clone());
+                selected.push(gpus[index].clone());
             }
             None => break,
         }
     }
-    left
+    selected
 }
 
 /// The number a word begins with; `2nd` is 2.
-fn leading_number(word: &str) -> Option<usize> {
-    let digits = word.strip_prefix('+').unwrap_or(word);
+fn leading_number(item: &str) -> Option<usize> {
+    let digits = item.strip_prefix('+').unwrap_or(item);
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_device_without_its_file_is_not_there() {
+    fn a_device_without_its_device_file_is_not_counted() {
         let root = tempfile::tempdir().unwrap();
         nvidia(root.path(), 2);
         fs::remove_file(root.path().join("dev/nvidia0")).unwrap();
@@ -248,7 +248,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn amds_are_found_too() {
+    fn amd_devices_are_found() {
         let root = tempfile::tempdir().unwrap();
         let node = |n: u32, id: &str| {
             let folder = format!("sys/class/kfd/kfd/topology/nodes/{n}");
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_machine_without_devices_says_so() {
+    fn a_machine_without_devices_is_an_error_for_gpu_and_counts_processors_for_auto() {
         let root = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
         let machine = Machine { root: root.path().into(), environment: &none };

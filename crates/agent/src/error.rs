@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_and_the_rendezvous_say_whether_to_try_again_and_no_other_failure_allows_it() {
+    fn only_store_and_rendezvous_errors_may_be_retried() {
         let store = || Context::new(StoreKind::Tcp, "node0:29400").failed(Failure::NoAnswer);
         let connection = RendezvousError::Connection { run_id: "job".into(), source: store() };
         let interrupted = RendezvousError::Interrupted { run_id: "job".into() };

@@ -12,12 +12,12 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
 /// The prefix of `argv[0]` of such a process. The agent's id and the name of its socket follow.
-const NAME: &str = "rallypoint-worker:";
+const WORKER_PREFIX: &str = "rallypoint-worker:";
 /// The same for a process that stays in the agent's session.
-const NAME_IN_SESSION: &str = "rallypoint-command:";
+const WORKER_IN_SESSION_PREFIX: &str = "rallypoint-command:";
 
 /// The exit code of a process that did not become a worker.
-pub(crate) const NOT_A_WORKER: i32 = 127;
+pub(crate) const EXEC_FAILED_CODE: i32 = 127;
 
 /// Takes up the part that this process was started for, and returns the command line that the user typed.
 ///
@@ -30,9 +30,9 @@ pub(crate) const NOT_A_WORKER: i32 = 127;
 pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     let line: Vec<OsString> = std::env::args_os().collect();
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
-    let own_session = read_name(NAME, name);
+    let own_session = parse_name(WORKER_PREFIX, name);
     let has_own_session = own_session.is_some();
-    let Some((agent, errors)) = own_session.or_else(|| read_name(NAME_IN_SESSION, name)) else {
+    let Some((agent, errors)) = own_session.or_else(|| parse_name(WORKER_IN_SESSION_PREFIX, name)) else {
         return crate::guard::enter(line);
     };
     if let [_, program, args @ ..] = &line[..] {
@@ -40,10 +40,10 @@ pub fn enter() -> Result<Vec<OsString>, ExitCode> {
         // The agent may be gone.
         let _ = ExecErrors::report(&errors, &error);
     }
-    Err(ExitCode::from(NOT_A_WORKER as u8))
+    Err(ExitCode::from(EXEC_FAILED_CODE as u8))
 }
 
-fn read_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
+fn parse_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
     let (agent, errors) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
     Some((agent.parse().ok().and_then(Pid::from_raw)?, errors.to_owned()))
 }
@@ -85,7 +85,7 @@ impl ExecErrors {
     /// A command that becomes this one.
     pub(crate) fn command(&self, program: &OsStr, has_own_session: bool) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        let name = if has_own_session { NAME } else { NAME_IN_SESSION };
+        let name = if has_own_session { WORKER_PREFIX } else { WORKER_IN_SESSION_PREFIX };
         command.arg0(format!("{name}{}:{}", getpid().as_raw_nonzero(), self.name)).arg(program);
         command
     }
@@ -124,15 +124,15 @@ mod tests {
         ExecErrors::report(&errors.name, &error).unwrap();
         assert!(errors.take(1).is_none(), "and only once");
         ExecErrors::report(&errors.name, &error).unwrap();
-        let heard = errors.take(std::process::id()).unwrap();
-        assert_eq!(heard.kind(), io::ErrorKind::NotFound);
+        let taken = errors.take(std::process::id()).unwrap();
+        assert_eq!(taken.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn only_its_own_names_are_read() {
-        assert_eq!(read_name(NAME, OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
+    fn only_names_of_worker_processes_are_parsed() {
+        assert_eq!(parse_name(WORKER_PREFIX, OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
         for name in ["rallypoint", "rallypoint-worker:", "rallypoint-worker:x:y", "rallypoint-worker:0:y"] {
-            assert!(read_name(NAME, OsStr::new(name)).is_none(), "{name}");
+            assert!(parse_name(WORKER_PREFIX, OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Formation {
 }
 
 /// How many nodes are named.
-const NAMED: usize = 8;
+const MAX_NAMED_NODES: usize = 8;
 
 impl Formation {
     /// Returns the rank in the world of one of this node's workers.
@@ -44,20 +44,20 @@ impl Formation {
             (first, count) => format!("ranks {first} to {}", first + count - 1),
         };
         let run_id = &config.rendezvous.run_id;
-        let place = &round.bootstrap_store_info;
+        let master = &round.bootstrap_store_info;
         let mut line = format!(
             "{run_id}: {workers} on {nodes}, this is node {} with {ranks}; master {}:{}",
-            round.rank, place.master_addr, place.master_port
+            round.rank, master.master_addr, master.master_port
         );
         if let Some(interpreter) = config.command.mode.interpreter() {
             line.push_str(&format!("; interpreter {}", interpreter.to_string_lossy()));
         }
         if round.participants.len() > 1 {
-            let named = round.participants.iter().take(NAMED);
+            let named = round.participants.iter().take(MAX_NAMED_NODES);
             let named: Vec<_> = named.map(|node| node.addr.escape_debug().to_string()).collect();
             line.push_str(&format!("; nodes {}", named.join(", ")));
         }
-        if let Some(more @ 1..) = round.participants.len().checked_sub(NAMED) {
+        if let Some(more @ 1..) = round.participants.len().checked_sub(MAX_NAMED_NODES) {
             line.push_str(&format!(" and {more} more"));
         }
         if self.restarts > 0 {

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_name_is_the_one_with_a_dot_of_the_first_line_with_the_address() {
+    fn the_full_name_is_the_dotted_name_in_the_first_line_with_the_address() {
         let hosts = "127.0.0.1 localhost # vm\n127.0.0.1 vm.example vm\n10.0.0.1 a node7.cluster\n";
         for (name, full) in [
             ("vm", "localhost"),

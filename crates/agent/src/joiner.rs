@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, Departure, DynamicRendezvousHandler, Launch, NodeDesc, PatientWait, RendezvousError,
+    AssignedRanks, Departure, DynamicRendezvousHandler, KeyWait, Launch, NodeDesc, RendezvousError,
     RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
-    rendezvous_handler_registry, role_infos, say_that_it_ended,
+    rendezvous_handler_registry, report_ended, role_infos,
 };
 use rallypoint_store::Store;
 
@@ -27,12 +27,12 @@ pub(crate) struct Joiner {
     config: Arc<LaunchConfig>,
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
-    gives_up: AtomicBool,
+    is_giving_up: AtomicBool,
 }
 
 impl Joiner {
     pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joiner {
-        Joiner { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
+        Joiner { config, observer, handler: OnceLock::new(), is_giving_up: AtomicBool::new(false) }
     }
 
     /// Returns the handler, once it has been created.
@@ -42,7 +42,7 @@ impl Joiner {
 
     /// Makes the thread that joins give up. Returns whether there is a handler, so that the node may have to leave.
     pub(crate) fn give_up(&self) -> bool {
-        self.gives_up.store(true, Ordering::SeqCst);
+        self.is_giving_up.store(true, Ordering::SeqCst);
         let handler = self.handler.get();
         if let Some(handler) = handler {
             handler.interrupt();
@@ -59,8 +59,8 @@ impl Joiner {
         let handler = match self.handler.get() {
             Some(handler) => handler,
             None => {
-                let made = self.make()?;
-                self.handler.get_or_init(|| made)
+                let created = self.create_handler()?;
+                self.handler.get_or_init(|| created)
             }
         };
         let leave = || {
@@ -69,7 +69,7 @@ impl Joiner {
             }
         };
         loop {
-            if self.gives_up.load(Ordering::SeqCst) {
+            if self.is_giving_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
             let start = Instant::now();
@@ -79,7 +79,7 @@ impl Joiner {
                 }
             })?;
             if let Some(formation) =
-                self.form(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
+                self.assign_ranks_in(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
             {
                 return Ok(formation);
             }
@@ -87,7 +87,7 @@ impl Joiner {
         }
     }
 
-    fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
+    fn create_handler(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
         Ok(match parameters.backend.as_str() {
             "c10d" => {
@@ -112,12 +112,12 @@ impl Joiner {
 
     /// Gets the ranks of this node's workers in the round. Returns `None` if the round is over before all nodes have published
     /// their workers.
-    fn form(
+    fn assign_ranks_in(
         &self,
         handler: &dyn RendezvousHandler,
         round: RendezvousInfo,
         restarts: u32,
-        met: Duration,
+        rendezvous_time: Duration,
     ) -> Result<Option<Formation>> {
         let mut start = Instant::now();
         self.observer.joined(&round).map_err(AgentError::system("write to standard output"))?;
@@ -128,20 +128,26 @@ impl Joiner {
             let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
             // Which nodes are ours is not asked, either.
             let torch_nodes = (0..nodes).filter(|other| *other != rank).collect();
-            return Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }));
+            return Ok(Some(Formation {
+                round,
+                ranks,
+                restarts,
+                torch_nodes,
+                took: (rendezvous_time, start.elapsed()),
+            }));
         }
-        let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
+        let own = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
         announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
         // Published first, so that no node waits for this one while it waits.
-        store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
+        store.set(&format!("torchelastic/role_info/{rank}"), own.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
             0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
             rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
-        let mut wait = PatientWait::new(store, &awaited, CHECK_INTERVAL);
+        let mut wait = KeyWait::new(store, &awaited, CHECK_INTERVAL);
         let generation = store.generation();
         loop {
             match wait.poll(Duration::MAX) {
@@ -151,7 +157,7 @@ impl Joiner {
                 Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
             }
-            if self.gives_up.load(Ordering::SeqCst) {
+            if self.is_giving_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
             // A restarted store has lost what the nodes published.
@@ -162,9 +168,9 @@ impl Joiner {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }
-        let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
+        let ranks = assign_ranks(store, &own, nodes).map_err(failed)?;
         let (restarts, torch_nodes) = announcements::read_restarts(store, nodes).map_err(failed)?;
-        Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }))
+        Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (rendezvous_time, start.elapsed()) }))
     }
 
     fn interrupted(&self) -> AgentError {
@@ -177,11 +183,11 @@ impl Joiner {
 pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_store::Result<Vec<NodeDesc>> {
     let (store, rank) = (&*round.store, round.rank);
     // This node counts as finished before the others know all ranks, so the last node to finish is one with workers.
-    say_that_it_ended(store, rank)?;
+    report_ended(store, rank)?;
     count_as_idle(store)?;
     announcements::publish_restarts(store, rank, 0)?;
-    let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
-    assign_ranks(store, &mine, round.world_size)?;
+    let own = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
+    assign_ranks(store, &own, round.world_size)?;
     let nodes = round.participants.iter().zip(role_infos(store, round.world_size)?);
     Ok(nodes.filter(|(_, info)| info.local_world_size > 0).map(|(node, _)| node.clone()).collect())
 }

@@ -41,7 +41,7 @@ pub use config::{
 pub use devices::count_devices;
 pub use disk::is_disk_full;
 pub use error::{AgentError, Result};
-pub use error_file::{tell_error, tell_failure};
+pub use error_file::{write_error_file, write_failure_file};
 pub use exec::enter;
 pub use guard::{is_agent, reaches_agent, start_agent};
 pub use outcome::Outcome;

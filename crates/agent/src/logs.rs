@@ -7,7 +7,7 @@
 mod folder;
 mod last_lines;
 mod lines;
-mod passage;
+mod stderr_pipe;
 mod tail;
 
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::template::substitute;
 pub(crate) use folder::{Folder, random_letters, remove_unused};
 use last_lines::LastLines;
 use lines::Lines;
-use tail::{Console, Followed, Show, Tail};
+use tail::{Console, Show, Source, Tail};
 
 /// How often the disk of the log files is checked. Workers write them, so the agent sees no error when the disk is full.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -88,17 +88,17 @@ impl Logs {
     ///
     /// Fails if the folder can't be created for another reason.
     pub(crate) fn create(config: &LaunchConfig) -> Result<Logs> {
-        Logs::showing(config, tail::show)
+        Logs::with_show(config, tail::show)
     }
 
-    fn showing(config: &LaunchConfig, show: Show) -> Result<Logs> {
+    fn with_show(config: &LaunchConfig, show: Show) -> Result<Logs> {
         let error = FirstError::default();
         let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
                 error.report(format!("{}; {PASSED_THROUGH}", AgentError::File { doing, path, source }));
                 Folder::default()
             }
-            made => made?,
+            created => created?,
         };
         Ok(Logs {
             config: config.logs.clone(),
@@ -163,7 +163,7 @@ impl Logs {
 
     /// Prepares a start: folders and files for all workers. If no files can be created, all output is passed on.
     pub(crate) fn start(&mut self, formation: &Formation) {
-        self.start = self.files(formation).unwrap_or_else(|error| {
+        self.start = self.create_files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
             Start::default()
         });
@@ -172,13 +172,13 @@ impl Logs {
     }
 
     /// Creates the folder of a start, and its files for filtered lines.
-    fn files(&self, formation: &Formation) -> Result<Start> {
+    fn create_files(&self, formation: &Formation) -> Result<Start> {
         // On a full disk the files could be created, but nothing could be written to them.
         if let Some(dir) = self.full_dir() {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
-        let dir = self.folder.attempt(formation.restarts, self.workers)?;
+        let dir = self.folder.create_attempt(formation.restarts, self.workers)?;
         let filtered = |wanted: &[String], name: &str| -> Result<Option<Arc<Filter>>> {
             let Some(dir) = dir.as_ref().filter(|_| !wanted.is_empty()) else { return Ok(None) };
             let path = dir.join(name);
@@ -216,18 +216,18 @@ impl Logs {
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
         let shown = shown || self.config.dir == LogDir::Nowhere;
-        let (stored_out, stored_err) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
-        let stdout = match self.file(dir.as_deref(), "stdout.log", stored_out) {
+        let (stores_stdout, stores_stderr) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
+        let stdout = match self.create_file(dir.as_deref(), "stdout.log", stores_stdout) {
             Some((file, path)) => {
                 if tee.stdout && shown {
                     self.follow(&path, local_rank, Console::Out)?;
                 }
                 Some(file.into())
             }
-            None if shown || stored_out => None,
-            None => Some(nowhere()?),
+            None if shown || stores_stdout => None,
+            None => Some(dev_null()?),
         };
-        let (stderr, lines, is_shown) = match self.file(dir.as_deref(), "stderr.log", stored_err) {
+        let (stderr, lines, is_shown) = match self.create_file(dir.as_deref(), "stderr.log", stores_stderr) {
             Some((file, path)) => {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
@@ -236,12 +236,12 @@ impl Logs {
             }
             None if !self.config.keeps_last_lines => (None, LastLines::default(), true),
             None => {
-                let (theirs, ours) =
-                    passage::open().map_err(AgentError::system("make a pipe for standard error"))?;
+                let (worker_end, agent_end) =
+                    stderr_pipe::open().map_err(AgentError::system("make a pipe for standard error"))?;
                 let last = LastLines::default();
-                let is_shown = shown || stored_err;
-                self.stderr.follow(Followed::Passage { file: ours.into(), last: last.clone(), is_shown });
-                (Some(theirs), last, is_shown)
+                let is_shown = shown || stores_stderr;
+                self.stderr.follow(Source::Pipe { file: agent_end.into(), last: last.clone(), is_shown });
+                (Some(worker_end), last, is_shown)
             }
         };
         self.start.stderr_ends.push((lines, is_shown));
@@ -250,7 +250,7 @@ impl Logs {
     }
 
     /// Creates a file for a stream of a worker, if one is wanted and can be created.
-    fn file(&self, dir: Option<&Path>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
+    fn create_file(&self, dir: Option<&Path>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
         let path = dir.filter(|_| is_wanted)?.join(name);
         match create(&path) {
             Ok(file) => Some((file, path)),
@@ -268,7 +268,7 @@ impl Logs {
             Console::Out => (&self.stdout, &self.start.stdout_filter),
             Console::Err => (&self.stderr, &self.start.stderr_filter),
         };
-        tail.follow(Followed::File { file, prefix, lines: Lines::default(), filter: filter.clone() });
+        tail.follow(Source::File { file, prefix, lines: Lines::default(), filter: filter.clone() });
         Ok(())
     }
 
@@ -282,13 +282,13 @@ impl Logs {
     /// The workers of this start have ended: passes on all that they wrote, for as long as that takes, but waits no longer than
     /// `patience` for a reader that reads nothing, or until `is_enough`. What is left then is passed on along with the output of the
     /// next start. Returns whether all tee'd lines were shown.
-    pub(crate) fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
+    pub(crate) fn finish(&self, stall_timeout: Duration, mut should_stop: impl FnMut() -> bool) -> bool {
         let tails = [&self.stdout, &self.stderr];
         let flushes = tails.map(|tail| tail.flush(true));
         let waits = tails.into_iter().zip(&flushes);
         waits
-            .map(|(tail, flushed)| tail.wait(flushed, patience, &mut is_enough))
-            .fold(true, |all, shown| all & shown)
+            .map(|(tail, flushed)| tail.wait(flushed, stall_timeout, &mut should_stop))
+            .fold(true, |all_shown, shown| all_shown & shown)
     }
 }
 
@@ -296,7 +296,7 @@ fn create(path: &Path) -> Result<File> {
     File::options().create(true).append(true).open(path).map_err(AgentError::file("create", path))
 }
 
-fn nowhere() -> Result<OwnedFd> {
+fn dev_null() -> Result<OwnedFd> {
     let path = Path::new("/dev/null");
     let file = File::options().write(true).open(path);
     file.map(OwnedFd::from).map_err(AgentError::file("open", path))

@@ -12,7 +12,7 @@ use rustix::process::{
     waitpid,
 };
 
-use crate::exec::{ExecErrors, NOT_A_WORKER};
+use crate::exec::{EXEC_FAILED_CODE, ExecErrors};
 use crate::guard;
 use crate::signal_name::signal_name;
 use crate::worker::WorkerPlan;
@@ -111,8 +111,8 @@ impl Processes {
             (None, Some(signal)) => Exit::Signal(Signal(signal)),
             (None, None) => Exit::Code(1),
         };
-        let unborn = match exit {
-            Exit::Code(NOT_A_WORKER) => self.errors.take(pid),
+        let exec_error = match exit {
+            Exit::Code(EXEC_FAILED_CODE) => self.errors.take(pid),
             _ => None,
         };
         Some(Ended {
@@ -120,7 +120,7 @@ impl Processes {
             pid,
             ran: worker.since.elapsed(),
             stopped: worker.stopped,
-            exit: unborn.map_or(Ok(exit), Err),
+            exit: exec_error.map_or(Ok(exit), Err),
         })
     }
 
@@ -137,7 +137,7 @@ impl Processes {
                 if let Some(worker) = worker {
                     let pid = Pid::from_child(&worker.child);
                     worker.stopped = true;
-                    tell(pid, number);
+                    log_signal(pid, number);
                     // It may not have come so far as to have a group.
                     if kill_process_group(pid, signal).is_err() {
                         let _ = kill_process(pid, signal);
@@ -168,7 +168,7 @@ fn shares_terminal() -> bool {
 }
 
 /// In torch's words, which people look for.
-fn tell(pid: Pid, number: i32) {
+fn log_signal(pid: Pid, number: i32) {
     let (pid, name) = (pid.as_raw_nonzero(), signal_name(number).unwrap_or("<N/A>"));
     match number {
         9 => tracing::warn!("Unable to shutdown process {pid} in time, forcefully exiting via {name}"),

@@ -90,12 +90,12 @@ pub struct Failure {
 
 impl Failure {
     /// Whether both are of one worker's end.
-    fn is(&self, other: &Failure) -> bool {
+    fn is_same(&self, other: &Failure) -> bool {
         (self.rank, self.pid, &self.host) == (other.rank, other.pid, &other.host)
     }
 
     /// The lines that torch prints of it.
-    fn as_torch(&self, index: usize) -> String {
+    fn torch_fields(&self, index: usize) -> String {
         let signal = match self.exit {
             Exit::Signal(signal) => signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default(),
             Exit::Code(_) => String::new(),
@@ -136,7 +136,7 @@ impl Failure {
     }
 
     /// What torch leaves out.
-    fn beyond_torch(&self, max_restarts: u32) -> String {
+    fn extra_fields(&self, max_restarts: u32) -> String {
         let mut text = format!(
             "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
             self.group_rank, self.role, self.ran, self.restart,
@@ -144,20 +144,22 @@ impl Failure {
         // The report does not repeat what the console or the traceback shows.
         if !self.last_lines.is_empty() && !self.shown && self.last_line_on_stderr().is_none() {
             text.push_str("\n  stderr    : (its last lines)");
-            self.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
+            self.last_lines
+                .iter()
+                .for_each(|line| text.push_str(&format!("\n    {}", escape_controls(line))));
         }
         text
     }
 }
 
 /// A line of a program's output is shown and not obeyed: it stands among lines of our own.
-fn printable(line: &str) -> String {
-    let shown = |c: char| match c {
+fn escape_controls(line: &str) -> String {
+    let escape = |c: char| match c {
         '\t' => "\t".to_owned(),
         c if c.is_control() => c.escape_default().to_string(),
         c => c.to_string(),
     };
-    line.chars().map(shown).collect()
+    line.chars().map(escape).collect()
 }
 
 /// `2026-11-15_17:48:42`, in this machine's zone.
@@ -173,7 +175,7 @@ pub fn failure_report(
     first: Option<&Failure>,
     max_restarts: u32,
 ) -> String {
-    let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is(first)));
+    let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is_same(first)));
     let all: Vec<&Failure> = elsewhere.into_iter().chain(failures).collect();
     let earliest = all.iter().min_by_key(|failure| failure.timestamp).copied();
     let Some(root) = first.or(earliest) else { return String::new() };
@@ -181,10 +183,10 @@ pub fn failure_report(
     let mut width = title.chars().count();
     let (mut others, mut cause) = (Vec::new(), String::new());
     for (index, failure) in all.into_iter().enumerate() {
-        let text = failure.as_torch(index);
+        let text = failure.torch_fields(index);
         width = text.lines().map(|line| line.chars().count()).fold(width, usize::max);
-        let text = text + &failure.beyond_torch(max_restarts);
-        if failure.is(root) { cause = text } else { others.push(text) }
+        let text = text + &failure.extra_fields(max_restarts);
+        if failure.is_same(root) { cause = text } else { others.push(text) }
     }
     if others.is_empty() {
         others.push("  <NO_OTHER_FAILURES>".into());

@@ -13,8 +13,8 @@ use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
 /// The longest and shortest interval between two looks at the membership. A handler reads it at most once per second.
-const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(1);
-const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What was observed.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub(crate) enum Observation {
 pub(crate) struct RoundWatch {
     wanted: Arc<AtomicBool>,
     /// Whether the membership is still polled.
-    looking: Arc<AtomicBool>,
+    is_polling: Arc<AtomicBool>,
     /// The store of the announcements about this start of the workers.
-    pub(crate) board: Arc<dyn Store>,
+    pub(crate) announcements_store: Arc<dyn Store>,
 }
 
 impl RoundWatch {
@@ -45,56 +45,57 @@ impl RoundWatch {
         round: &RendezvousInfo,
         epoch: u64,
         interval: Duration,
-        hand_on: impl Fn(Observation) + Clone + Send + 'static,
+        deliver: impl Fn(Observation) + Clone + Send + 'static,
     ) -> RoundWatch {
         let wanted = Arc::new(AtomicBool::new(true));
-        let board: Arc<dyn Store> = match epoch {
+        let announcements_store: Arc<dyn Store> = match epoch {
             0 => round.store.clone(),
             epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), round.store.clone())),
         };
-        let (tell, is_wanted, announcements) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
+        let (deliver_announcement, is_wanted, announcements) =
+            (deliver.clone(), Arc::clone(&wanted), Arc::clone(&announcements_store));
         spawn("announcements", move || {
             listen(
                 &*announcements,
                 || is_wanted.load(Ordering::SeqCst),
-                |announcement| tell(Observation::Announced(announcement)),
+                |announcement| deliver_announcement(Observation::Announced(announcement)),
             );
         });
-        let looking = Arc::new(AtomicBool::new(true));
-        let (is_wanted, handler, round) = (Arc::clone(&looking), Arc::clone(handler), round.clone());
-        let interval = interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL);
+        let is_polling = Arc::new(AtomicBool::new(true));
+        let (is_wanted, handler, round) = (Arc::clone(&is_polling), Arc::clone(handler), round.clone());
+        let interval = interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
         spawn("membership", move || {
-            let mut was_calm = true;
+            let mut was_unchanged = true;
             while is_wanted.load(Ordering::SeqCst) {
                 handler.wait_for_change(interval);
                 if !is_wanted.load(Ordering::SeqCst) {
                     return;
                 }
-                let seen = match handler.membership() {
-                    Ok(seen) => seen,
-                    Err(error) => return hand_on(Observation::StoreLost(error)),
+                let membership = match handler.membership() {
+                    Ok(membership) => membership,
+                    Err(error) => return deliver(Observation::StoreLost(error)),
                 };
-                let is_calm = seen.is_intact() && !seen.is_closed;
+                let is_unchanged = membership.is_intact() && !membership.is_closed;
                 // What follows from it is decided by the supervisor, which also has to know when all is well again.
-                if !is_calm || !was_calm {
-                    let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
-                    hand_on(Observation::Membership(seen.into(), reports));
+                if !is_unchanged || !was_unchanged {
+                    let reports = if is_unchanged { None } else { read_reports(&round, &membership).ok() };
+                    deliver(Observation::Membership(membership.into(), reports));
                 }
-                was_calm = is_calm;
+                was_unchanged = is_unchanged;
             }
         });
-        RoundWatch { wanted, looking, board }
+        RoundWatch { wanted, is_polling, announcements_store }
     }
 
     /// Stops polling the membership, because this node leaves the round. Announcements are still handed on.
-    pub(crate) fn stop_looking(&self) {
-        self.looking.store(false, Ordering::SeqCst);
+    pub(crate) fn stop_polling(&self) {
+        self.is_polling.store(false, Ordering::SeqCst);
     }
 }
 
 impl Drop for RoundWatch {
     fn drop(&mut self) {
-        self.stop_looking();
+        self.stop_polling();
         self.wanted.store(false, Ordering::SeqCst);
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::config::{CommandMode, LaunchConfig};
-use crate::environment::{devices, environment};
+use crate::environment::{device_variables, environment};
 use crate::error::Result;
 use crate::formation::Formation;
 use crate::logs::Logs;
@@ -41,13 +41,14 @@ pub(crate) fn plan(
     logs: &mut Logs,
     timer_file: Option<&Path>,
 ) -> Result<Vec<WorkerPlan>> {
-    let own = |name: &str| std::env::var_os(name);
+    let agent_variable = |name: &str| std::env::var_os(name);
     (0..config.nproc_per_node)
         .map(|local_rank| {
             let (program, args) = command_line(config, local_rank)?;
             let logs = logs.worker(local_rank)?;
             let error_file = logs.error_file.as_deref();
-            let environment = environment(config, formation, local_rank, error_file, timer_file, &own)?;
+            let environment =
+                environment(config, formation, local_rank, error_file, timer_file, &agent_variable)?;
             let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);
             Ok(WorkerPlan { local_rank, program, args, environment, stdout, stderr, error_file })
         })
@@ -86,10 +87,10 @@ pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(Os
 /// Finds out before anything is started whether all workers can be: with their devices, their processors, their arguments.
 /// What each of them is to run, by local rank.
 pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
-    let own = |name: &str| std::env::var_os(name);
+    let agent_variable = |name: &str| std::env::var_os(name);
     let check = |local_rank: u32| {
         command_line(config, local_rank)?;
-        devices(config, local_rank, &own)?;
+        device_variables(config, local_rank, &agent_variable)?;
         Ok(substitute_os(&config.command.target, &[("local_rank", &local_rank.to_string())]))
     };
     (0..config.nproc_per_node).map(check).collect()
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_made_as_torchrun_makes_them() {
+    fn command_lines_equal_torchruns() {
         let python = || OsString::from("py");
         let script = CommandMode::Script { interpreter: python() };
         assert_eq!(line(script, "s.py", &["-x", "$$"], 0), ["py", "-u", "s.py", "-x", "$"]);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_rank_is_put_into_arguments_but_not_into_the_programs_name() {
+    fn the_local_rank_is_substituted_in_arguments_but_not_in_the_programs_name() {
         let made = line(CommandMode::Program, "x${local_rank}", &["${local_rank}", "--r=$local_rank"], 1);
         assert_eq!(made, ["x${local_rank}", "1", "--r=1"]);
         let script = CommandMode::Script { interpreter: "py".into() };
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_path_worker_is_pythons_with_the_script_first_and_its_own_code_untouched() {
+    fn a_run_path_worker_runs_our_python_code_with_the_script_as_its_first_argument() {
         let made = line(CommandMode::RunPath { interpreter: "py".into() }, "/s.py", &["$local_rank"], 1);
         assert_eq!(made[..2], ["py", "-c"]);
         assert_eq!(made[2], RUN_PATH);

@@ -35,8 +35,8 @@ pub trait RendezvousBackend: Send + Sync {
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written>;
 
     /// This same backend, but giving up after so long what it would try for longer; `None` if it can't.
-    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
-        let _ = most;
+    fn within(&self, timeout: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let _ = timeout;
         None
     }
 
@@ -64,15 +64,15 @@ pub trait RendezvousBackend: Send + Sync {
     }
 
     /// Waits for this, at most for so long. Whether it came.
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
         let _ = signal;
-        std::thread::sleep(most);
+        std::thread::sleep(timeout);
         false
     }
 
     /// Removes the keys of all rounds up to this one, which no node can be in any more, for at most `timeout`. Returns
     /// whether all of them are removed.
-    fn forget(&self, round: u64, timeout: Duration) -> bool {
+    fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {
         let _ = (round, timeout);
         true
     }

@@ -71,6 +71,6 @@ impl Departure {
         let node = NodeDesc::new(self.addr.as_str(), self.pid, self.local_id);
         let backend = Arc::new(C10dBackend::new(Arc::clone(&store), run_id)?);
         let member = Member::new(node, settings(&parameters)?);
-        DynamicRendezvousHandler::of_member(backend, store, member).leave_from_outside()
+        DynamicRendezvousHandler::for_member(backend, store, member).leave_from_another_process()
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_as_torch_reads_them() {
+    fn endpoints_are_parsed_as_torch_parses_them() {
         for (text, host, port) in [
             ("", "localhost", 123),
             ("  ", "localhost", 123),
@@ -108,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_stands_for_all_is_none_to_meet_at() {
+    fn an_unspecified_address_is_refused_as_an_endpoint() {
         for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "[::ffff:0.0.0.0]:1"] {
             let endpoint = parse_rendezvous_endpoint(text, 1).unwrap();
-            let wrong = check_reachable(&endpoint).expect("it is refused");
-            assert!(wrong.contains("stands for all addresses of a machine"), "{wrong}");
+            let problem = check_reachable(&endpoint).expect("the endpoint is refused");
+            assert!(problem.contains("stands for all addresses of a machine"), "{problem}");
         }
         for text in ["127.0.0.1:1", "[::1]:1", "localhost", "node0:29400"] {
             assert_eq!(check_reachable(&parse_rendezvous_endpoint(text, 1).unwrap()), None, "{text}");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_says_which_part_is_wrong() {
+    fn the_error_for_a_malformed_endpoint_names_the_part() {
         for text in ["h:", "h:65536", "h:99999", "h:-1", "h: 1", "h:1x"] {
             let error = parse_rendezvous_endpoint(text, 1).unwrap_err().to_string();
             assert!(error.contains("The port number of the rendezvous endpoint"), "{text:?}: {error}");

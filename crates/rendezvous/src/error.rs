@@ -8,7 +8,7 @@ use rallypoint_store::{Retry, StoreError};
 use crate::hosts::MissingHosts;
 
 /// So many hosts that are missing are named in an error.
-const MOST_NAMED: usize = 256;
+const MAX_NAMED_HOSTS: usize = 256;
 
 /// The result of a rendezvous operation.
 pub type Result<T, E = RendezvousError> = std::result::Result<T, E>;
@@ -29,7 +29,7 @@ pub enum RendezvousError {
         reason: Reason,
     },
     /// The time was up; torch's `RendezvousTimeoutError`.
-    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", .missing.describe(MOST_NAMED), remedy(.reason))]
+    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", .missing.describe(MAX_NAMED_HOSTS), advice(.reason))]
     Timeout {
         /// Which one.
         run_id: String,
@@ -72,7 +72,7 @@ pub enum RendezvousError {
         reason: Reason,
     },
     /// The value in the store is not a state, or not one that this node can share; torch's `RendezvousStateError`.
-    #[error("the state of the rendezvous {run_id:?} {}", unusable(.source))]
+    #[error("the state of the rendezvous {run_id:?} {}", describe_state_error(.source))]
     State {
         /// Which one.
         run_id: String,
@@ -109,12 +109,12 @@ pub enum RendezvousError {
         waited: Duration,
     },
     /// Something other than joining took too long.
-    #[error("{what} of the rendezvous {run_id:?} took longer than {} s ({setting})", .limit.as_secs_f64())]
-    TooLong {
+    #[error("{operation} of the rendezvous {run_id:?} took longer than {} s ({setting})", .limit.as_secs_f64())]
+    OperationTimeout {
         /// Which one.
         run_id: String,
         /// What it was.
-        what: &'static str,
+        operation: &'static str,
         /// How long it may take.
         limit: Duration,
         /// The setting that says so.
@@ -174,7 +174,7 @@ impl RendezvousError {
             RendezvousError::Connection { source, .. } => source.retry(),
             RendezvousError::Outage { source, .. } => source.retry(),
             // Closing and leaving are idempotent.
-            RendezvousError::TooLong { .. } => Retry::WhenReachable,
+            RendezvousError::OperationTimeout { .. } => Retry::WhenReachable,
             RendezvousError::Closed { .. }
             | RendezvousError::Timeout { .. }
             | RendezvousError::Refused { .. }
@@ -225,7 +225,7 @@ fn missing_ranks(ranks: &[u64]) -> String {
     }
 }
 
-fn unusable(source: &StateError) -> String {
+fn describe_state_error(source: &StateError) -> String {
     match source {
         StateError::OldAgent => format!(
             "was {source}; it was left as it is\nhint: agents from before and after torch 2.6 can't share a rendezvous; run \
@@ -235,7 +235,7 @@ fn unusable(source: &StateError) -> String {
     }
 }
 
-fn remedy(reason: &Reason) -> &'static str {
+fn advice(reason: &Reason) -> &'static str {
     match reason {
         Reason::NoNextRound { .. } => {
             "; it takes in others when one of its nodes starts over or ends: start one of them again, or allow more time \
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_store_or_an_idempotent_call_failed_at_may_be_repeated() {
+    fn only_store_failures_and_idempotent_calls_may_be_retried() {
         let run_id = || String::from("job");
         let store = |failure| Context::new(StoreKind::Tcp, "node0:29400").failed(failure);
         let reason = || Reason::TooLong;
@@ -292,9 +292,9 @@ mod tests {
                 Retry::WhenReachable,
             ),
             (
-                RendezvousError::TooLong {
+                RendezvousError::OperationTimeout {
                     run_id: run_id(),
-                    what: "closing",
+                    operation: "closing",
                     limit: waited,
                     setting: "close_timeout",
                 },

@@ -8,7 +8,7 @@ use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Failure, Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::patience::PatientWait;
+use crate::key_wait::KeyWait;
 
 /// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
 const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
@@ -20,18 +20,18 @@ const IDLE: &str = "rallypoint.end/idle";
 const FAILED: &str = "rallypoint.end/failed";
 /// How many of ours are counted there. Each also says so under its rank, for those who ask after one that is gone: torch's
 /// agents are only counted.
-const OURS: &str = "rallypoint.end/came";
+const REPORTED: &str = "rallypoint.end/came";
 /// How many of ours have heard that all have come, and that all have heard.
-const HEARD: &str = "rallypoint.end/heard";
-const ALL_HEARD: &str = "rallypoint.end/all_heard";
+const ACKNOWLEDGED: &str = "rallypoint.end/heard";
+const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
 
 /// How long the store's host stays for nodes that have not read that all have finished; torch's agents don't report that they
 /// have. Also the timeout of calls that a node makes after it has read it: the store's host may be gone by then.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_GRACE: Duration = Duration::from_secs(1);
 /// How long a node stays if all nodes of the round are ours, because ours say that they have heard.
-const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
+const OURS_LINGER_GRACE: Duration = Duration::from_secs(10);
 /// How often a node that waits asks whether it still should.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How a round ended, as far as a node has heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum RoundEnd {
     /// Not all have ended, and this node waits no longer.
     Incomplete,
     /// The store went before this node heard. It goes with its host, who goes when all have finished.
-    Unheard,
+    StoreLost,
 }
 
 /// The exit barrier of a round.
@@ -75,7 +75,7 @@ impl ExitBarrier {
     }
 
     /// How many nodes have ended so far, or never had anything to do.
-    pub fn ended(&self) -> Result<i64> {
+    pub fn count_ended(&self) -> Result<i64> {
         self.store.add(FINISHED, 0)
     }
 
@@ -83,13 +83,13 @@ impl ExitBarrier {
     pub fn fail(&self) -> Result<()> {
         self.store.set(FAILED, b"1")?;
         match self.count()? {
-            true => self.open(),
+            true => self.release(),
             false => Ok(()),
         }
     }
 
     /// This node has not ended after all. Where rounds don't change it would count twice.
-    pub fn take_back(&self) -> Result<()> {
+    pub fn retract(&self) -> Result<()> {
         self.store.add(FINISHED, -1).map(drop)
     }
 
@@ -99,16 +99,16 @@ impl ExitBarrier {
     pub fn finish(
         &self,
         handler: &dyn RendezvousHandler,
-        most: Duration,
-        stays: bool,
+        timeout: Duration,
+        lingers: bool,
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> RoundEnd {
         let start = Instant::now();
         let mut reported_to = None;
         let end = loop {
-            match self.come(handler, &mut reported_to) {
+            match self.report_and_count(handler, &mut reported_to) {
                 Ok(true) => break Ok(None),
-                Ok(false) => break self.wait(most.saturating_sub(start.elapsed()), &mut give_up),
+                Ok(false) => break self.wait(timeout.saturating_sub(start.elapsed()), &mut give_up),
                 Err(error) if is_unsent(&error) && start.elapsed() < self.outage_timeout => {}
                 Err(error) => break Err(error),
             }
@@ -119,26 +119,30 @@ impl ExitBarrier {
         };
         match end {
             Ok(None) => {
-                let quick = self.with_timeout(LINGER);
-                let failed = quick.store.check(&[FAILED]).unwrap_or(false);
+                let store_at_end = self.with_timeout(LINGER_GRACE);
+                let failed = store_at_end.store.check(&[FAILED]).unwrap_or(false);
                 // It has heard itself; the rest is courtesy.
-                let _ = quick.say_goodbye(stays);
+                let _ = store_at_end.acknowledge(lingers);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
-            Ok(Some(why)) => {
-                tracing::warn!("not all nodes have finished: {why}");
+            Ok(Some(reason)) => {
+                tracing::warn!("not all nodes have finished: {reason}");
                 RoundEnd::Incomplete
             }
             Err(error) => {
                 tracing::info!("did not hear whether all nodes have finished: {error}");
-                RoundEnd::Unheard
+                RoundEnd::StoreLost
             }
         }
     }
 
     /// Reports and counts that this node has ended. Returns whether it is the last node. `reported_to` is the generation of
     /// the store that has the report.
-    fn come(&self, handler: &dyn RendezvousHandler, reported_to: &mut Option<u64>) -> Result<bool> {
+    fn report_and_count(
+        &self,
+        handler: &dyn RendezvousHandler,
+        reported_to: &mut Option<u64>,
+    ) -> Result<bool> {
         self.report_to(reported_to);
         let is_last = self.count()?;
         // The store may have been replaced by an empty one in between. Without the report, the other nodes would take the
@@ -154,7 +158,7 @@ impl ExitBarrier {
             tracing::warn!("could not close the rendezvous: {error}");
         }
         // A host that wakes up may be gone before this is answered; that all have come is known here without it.
-        let _ = self.with_timeout(CALL_TIMEOUT).open();
+        let _ = self.with_timeout(CALL_TIMEOUT).release();
         Ok(true)
     }
 
@@ -163,7 +167,7 @@ impl ExitBarrier {
         if *generation == Some(self.store.generation()) {
             return;
         }
-        let reported = say_that_it_ended(&*self.store, self.rank);
+        let reported = report_ended(&*self.store, self.rank);
         if let Err(error) = &reported {
             tracing::debug!("could not report that this node has finished: {error}");
         }
@@ -178,53 +182,55 @@ impl ExitBarrier {
         Ok(self.store.add(FINISHED, 1)? >= self.world_size)
     }
 
-    fn open(&self) -> Result<()> {
+    fn release(&self) -> Result<()> {
         self.store.set(LAST, b"<val_ignored>")
     }
 
     /// Waits until all have come; if not, why nobody waits for them any longer.
     fn wait(
         &self,
-        most: Duration,
+        timeout: Duration,
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> Result<Option<String>> {
         let start = Instant::now();
-        let (mut answered, mut generation) = (start, self.store.generation());
-        let mut wait = PatientWait::new(&*self.store, &[LAST], LOOK);
+        let (mut last_answer, mut generation) = (start, self.store.generation());
+        let mut wait = KeyWait::new(&*self.store, &[LAST], CHECK_INTERVAL);
         loop {
-            let left = most.saturating_sub(start.elapsed());
+            let left = timeout.saturating_sub(start.elapsed());
             match wait.poll(left) {
                 Ok(true) => return Ok(None),
-                Ok(false) => answered = Instant::now(),
+                Ok(false) => last_answer = Instant::now(),
                 Err(error)
-                    if error.is_outage() && answered.elapsed() < self.outage_timeout && !left.is_zero() => {}
+                    if error.is_outage()
+                        && last_answer.elapsed() < self.outage_timeout
+                        && !left.is_zero() => {}
                 Err(error) => return Err(error),
             }
             if left.is_zero() {
-                return Ok(Some(format!("this node has waited for {} s", most.as_secs())));
+                return Ok(Some(format!("this node has waited for {} s", timeout.as_secs())));
             }
-            if let Some(why) = give_up()? {
-                return Ok(Some(why));
+            if let Some(reason) = give_up()? {
+                return Ok(Some(reason));
             }
             // A restarted store has lost the count, so every node that waits counts itself again.
             if self.store.generation() != generation {
                 generation = self.store.generation();
-                say_that_it_ended(&*self.store, self.rank)?;
+                report_ended(&*self.store, self.rank)?;
                 if self.count()? {
-                    self.open()?;
+                    self.release()?;
                 }
             }
         }
     }
 
     /// Says that this node has heard.
-    fn say_goodbye(&self, stays: bool) -> Result<()> {
-        match self.store.add(HEARD, 1)? >= self.world_size {
-            true => self.store.set(ALL_HEARD, b"1"),
-            false if stays => {
-                let all_are_ours = ours_that_ended(&*self.store)? >= self.world_size;
-                let most = if all_are_ours { OURS_LINGER_TIMEOUT } else { LINGER };
-                self.store.wait_for(&[ALL_HEARD], Some(most))
+    fn acknowledge(&self, lingers: bool) -> Result<()> {
+        match self.store.add(ACKNOWLEDGED, 1)? >= self.world_size {
+            true => self.store.set(ALL_ACKNOWLEDGED, b"1"),
+            false if lingers => {
+                let all_are_ours = count_reported_ended(&*self.store)? >= self.world_size;
+                let timeout = if all_are_ours { OURS_LINGER_GRACE } else { LINGER_GRACE };
+                self.store.wait_for(&[ALL_ACKNOWLEDGED], Some(timeout))
             }
             false => Ok(()),
         }
@@ -237,23 +243,23 @@ fn is_unsent(error: &StoreError) -> bool {
 }
 
 /// This node, one of ours, has ended and is about to be counted as such.
-pub fn say_that_it_ended(store: &dyn Store, rank: u64) -> Result<()> {
-    store.set(&said_by(rank), b"1")?;
-    store.add(OURS, 1).map(drop)
+pub fn report_ended(store: &dyn Store, rank: u64) -> Result<()> {
+    store.set(&report_key(rank), b"1")?;
+    store.add(REPORTED, 1).map(drop)
 }
 
 /// Whether the node of that rank has said so.
-pub fn has_said_that_it_ended(store: &dyn Store, rank: u64) -> Result<bool> {
-    store.check(&[&said_by(rank)])
+pub fn has_reported_ended(store: &dyn Store, rank: u64) -> Result<bool> {
+    store.check(&[&report_key(rank)])
 }
 
 /// How many have said so.
-pub fn ours_that_ended(store: &dyn Store) -> Result<i64> {
-    store.add(OURS, 0)
+pub fn count_reported_ended(store: &dyn Store) -> Result<i64> {
+    store.add(REPORTED, 0)
 }
 
-fn said_by(rank: u64) -> String {
-    format!("{OURS}/{rank}")
+fn report_key(rank: u64) -> String {
+    format!("{REPORTED}/{rank}")
 }
 
 /// This node has no workers, so nobody has to wait for them: it counts as one whose have ended.
@@ -263,7 +269,7 @@ pub fn count_as_idle(store: &dyn Store) -> Result<()> {
 }
 
 /// How many nodes of the round of this store had workers and have none any more.
-pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
+pub(crate) fn count_finished(store: &dyn Store) -> Result<i64> {
     let count = |key: &str| match store.check(&[key])? {
         true => store.add(key, 0),
         false => Ok(0),
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_counted_by_a_new_store_has_reported_to_it_too() {
+    fn a_node_that_a_new_store_counts_has_also_reported_to_it() {
         let store = Arc::new(Replaced(Mutex::new((HashStore::new(), 0))));
         let round = RendezvousInfo {
             store: Arc::new(PrefixStore::new("round", store.clone())),
@@ -376,7 +382,7 @@ mod tests {
         let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
         assert_eq!(end, RoundEnd::Incomplete);
         let store = PrefixStore::new("round", Arc::new(store.store()));
-        assert_eq!((store.add(FINISHED, 0).unwrap(), ours_that_ended(&store).unwrap()), (1, 1));
-        assert!(has_said_that_it_ended(&store, 1).unwrap());
+        assert_eq!((store.add(FINISHED, 0).unwrap(), count_reported_ended(&store).unwrap()), (1, 1));
+        assert!(has_reported_ended(&store, 1).unwrap());
     }
 }

@@ -33,8 +33,8 @@ pub trait RendezvousHandler: Send + Sync {
     fn membership(&self) -> Result<Membership>;
 
     /// Waits until [`membership`](RendezvousHandler::membership) may have changed, at most for `most`.
-    fn wait_for_change(&self, most: Duration) {
-        std::thread::sleep(most);
+    fn wait_for_change(&self, timeout: Duration) {
+        std::thread::sleep(timeout);
     }
 
     /// Ends the rendezvous for all nodes.

@@ -61,20 +61,20 @@
 
 mod backend;
 mod c10d;
-mod create;
+mod collectives;
 mod departure;
 mod dynamic;
 mod endpoint;
 mod error;
 mod exit_barrier;
 mod fixed;
-mod gather;
 mod handler;
 mod hosts;
+mod job_store;
+mod key_wait;
 mod machine;
 mod observer;
 mod parameters;
-mod patience;
 mod port;
 mod ranks;
 mod registry;
@@ -83,25 +83,25 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
-pub use create::{C10dStoreOptions, create_c10d_store};
+pub use collectives::{Barrier, barrier, get_all, synchronize};
 pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::{parse_rendezvous_endpoint, split_rendezvous_endpoint};
 pub use error::{RendezvousError, Result};
 pub use exit_barrier::{
-    ExitBarrier, RoundEnd, count_as_idle, has_said_that_it_ended, ours_that_ended, say_that_it_ended,
+    ExitBarrier, RoundEnd, count_as_idle, count_reported_ended, has_reported_ended, report_ended,
 };
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
-pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
-pub use machine::{is_address_of_another, is_loopback, is_this_machine};
-pub use observer::{Connecting, Gathering, Observer, Waiting};
+pub use job_store::{C10dStoreOptions, create_c10d_store};
+pub use key_wait::KeyWait;
+pub use machine::{is_loopback, is_remote_address, is_this_machine};
+pub use observer::{Connecting, Observer, StaticWaiting, Waiting};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
     unknown_c10d_options,
 };
-pub use patience::PatientWait;
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use rallypoint_core::rendezvous::{
     Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,

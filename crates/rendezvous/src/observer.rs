@@ -29,7 +29,7 @@ pub struct Waiting<'a> {
 /// What a node of a static rendezvous that waits can tell about it.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Gathering<'a> {
+pub struct StaticWaiting<'a> {
     /// Where rank 0 is.
     pub endpoint: &'a Endpoint,
     /// How many nodes are here.
@@ -118,7 +118,7 @@ pub trait Observer: Send + Sync {
     }
 
     /// A node of a static rendezvous goes on waiting.
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let _ = gathering;
+    fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let _ = waiting;
     }
 }

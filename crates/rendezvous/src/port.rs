@@ -36,13 +36,13 @@ pub fn reserve_port() -> Result<ReservedPort> {
         Ok(socket)
     };
     let failed = |error| StoreError::Listen { address: "any free port".into(), error };
-    let four = |_| bind((Ipv4Addr::UNSPECIFIED, 0).into());
-    let socket = bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(four).map_err(failed)?;
+    let bind_ipv4 = |_| bind((Ipv4Addr::UNSPECIFIED, 0).into());
+    let socket = bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(bind_ipv4).map_err(failed)?;
     let port = socket.local_addr().map_err(failed)?.as_socket().map_or(0, |address| address.port());
     Ok(ReservedPort { socket, port })
 }
 
 /// A port that was free a moment ago. Another process may take it before you do; [`reserve_port`] has no such gap.
 pub fn free_port() -> Result<u16> {
-    reserve_port().map(|held| held.port())
+    reserve_port().map(|reserved| reserved.port())
 }

@@ -29,21 +29,21 @@ pub struct AssignedRanks {
 }
 
 /// A number of workers beyond which something is wrong.
-const MOST: u64 = 1 << 32;
+const MAX_WORKERS: u64 = 1 << 32;
 
 /// Says what this node contributes and learns its ranks. Waits for the others as long as the store does.
-pub fn assign_ranks(store: &dyn Store, mine: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
-    store.set(&format!("torchelastic/role_info/{}", mine.rank), mine.to_json().as_bytes())?;
-    if mine.rank == 0 {
+pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
+    store.set(&format!("torchelastic/role_info/{}", own.rank), own.to_json().as_bytes())?;
+    if own.rank == 0 {
         let infos = role_infos(store, world_size)?;
         let assigned: Vec<_> = (0..)
-            .zip(count_through(&infos))
+            .zip(assign_to_nodes(&infos))
             .map(|(rank, ranks): (u64, _)| (format!("torchelastic/assigned_ranks/{rank}"), ranks.to_json()))
             .collect();
         let pairs: Vec<_> = assigned.iter().map(|(key, json)| (key.as_str(), json.as_bytes())).collect();
         store.multi_set(&pairs)?;
     }
-    AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", mine.rank))?)
+    AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", own.rank))?)
 }
 
 /// What every node contributes, in the order of their ranks. Waits for them as long as the store does.
@@ -54,7 +54,7 @@ pub fn role_infos(store: &dyn Store, world_size: u64) -> Result<Vec<RoleInfo>> {
 }
 
 /// The ranks of every node, in the order of the nodes.
-fn count_through(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
+fn assign_to_nodes(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
     let total = |role: Option<&str>| -> u64 {
         infos
             .iter()
@@ -80,7 +80,7 @@ fn count_through(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
     assigned
 }
 
-fn strange(what: &str, found: &[u8]) -> StoreError {
+fn malformed(what: &str, found: &[u8]) -> StoreError {
     let found: String = String::from_utf8_lossy(found).chars().take(100).collect();
     StoreError::InvalidArgument(format!("a peer wrote {found:?} as {what}"))
 }
@@ -89,8 +89,8 @@ impl RoleInfo {
     fn read(json: &[u8], rank: u64) -> Result<RoleInfo> {
         serde_json::from_slice::<RoleInfo>(json)
             .ok()
-            .filter(|info| info.local_world_size < MOST)
-            .ok_or_else(|| strange(&format!("the role info of node {rank}"), json))
+            .filter(|info| info.local_world_size < MAX_WORKERS)
+            .ok_or_else(|| malformed(&format!("the role info of node {rank}"), json))
     }
 
     /// As Python's `json.dumps` writes it.
@@ -107,7 +107,7 @@ impl AssignedRanks {
             Ok([first, world_size, role_first, role_world_size]) => {
                 Ok(AssignedRanks { first, world_size, role_first, role_world_size })
             }
-            Err(_) => Err(strange("this node's ranks", json)),
+            Err(_) => Err(malformed("this node's ranks", json)),
         }
     }
 
@@ -120,11 +120,11 @@ impl AssignedRanks {
 /// JSON with everything beyond ASCII escaped.
 fn ascii(json: &str) -> String {
     let mut text = String::new();
-    for letter in json.chars() {
-        match letter {
-            letter if letter.is_ascii() => text.push(letter),
-            letter => {
-                for unit in letter.encode_utf16(&mut [0; 2]) {
+    for c in json.chars() {
+        match c {
+            c if c.is_ascii() => text.push(c),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
                     text.push_str(&format!("\\u{unit:04x}"));
                 }
             }
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted_through_all_nodes_and_through_each_role() {
-        let assigned = count_through(&[info("y", 0, 1), info("x", 1, 2), info("x", 2, 1), info("x", 3, 0)]);
+    fn ranks_are_consecutive_over_all_nodes_and_within_each_role() {
+        let assigned = assign_to_nodes(&[info("y", 0, 1), info("x", 1, 2), info("x", 2, 1), info("x", 3, 0)]);
         let numbers: Vec<_> = assigned.iter().map(|ranks| ranks.to_json()).collect();
         assert_eq!(numbers, ["[0, 4, 0, 1]", "[1, 4, 0, 3]", "[3, 4, 2, 3]", "[4, 4, 3, 3]"]);
     }
 
     #[test]
-    fn all_nodes_learn_their_ranks_over_one_store() {
+    fn every_node_gets_its_ranks_over_one_store() {
         let store = HashStore::new();
         std::thread::scope(|scope| {
             let nodes: Vec<_> = (0..3)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_written_as_python_writes_them() {
+    fn json_is_written_as_python_writes_it() {
         assert_eq!(
             info("default", 0, 2).to_json(),
             r#"{"role": "default", "rank": 0, "local_world_size": 2}"#
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_wrote_wrongly_is_named() {
+    fn an_error_names_the_malformed_role_info() {
         let store = HashStore::new();
         store.set("torchelastic/role_info/1", b"{}").unwrap();
         let error = assign_ranks(&store, &info("default", 0, 1), 2).unwrap_err().to_string();

@@ -47,11 +47,11 @@ impl RendezvousHandlerRegistry {
         let creator = {
             let creators = self.creators.read().unwrap_or_else(PoisonError::into_inner);
             creators.get(&parameters.backend).cloned().ok_or_else(|| {
-                let known: Vec<_> = creators.keys().map(String::as_str).collect();
+                let registered: Vec<_> = creators.keys().map(String::as_str).collect();
                 RendezvousError::parameter(format!(
                     "The rendezvous backend '{}' is not registered. Did you forget to call `register`? Registered are: {}",
                     parameters.backend,
-                    known.join(", ")
+                    registered.join(", ")
                 ))
             })?
         };
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_of_somebody_else_can_be_registered_and_used() {
+    fn a_third_party_backend_can_be_registered_and_used() {
         let registry = RendezvousHandlerRegistry::default();
         registry.register("nothing", creator()).unwrap();
         assert_eq!(registry.backends(), ["c10d", "nothing", "static"]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_creator_of_one_name_is_refused_and_the_same_again_is_not() {
+    fn a_second_creator_for_a_name_is_refused_and_the_same_creator_is_accepted() {
         let registry = RendezvousHandlerRegistry::empty();
         let first = creator();
         registry.register("x", Arc::clone(&first)).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_backend_says_which_there_are() {
+    fn the_error_for_an_unknown_backend_lists_the_registered_ones() {
         let error = RendezvousHandlerRegistry::default().create_handler(&parameters("etcd")).err().unwrap();
         assert!(error.to_string().contains("'etcd' is not registered"), "{error}");
         assert!(error.to_string().contains("c10d, static"), "{error}");

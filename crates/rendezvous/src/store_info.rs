@@ -48,7 +48,7 @@ impl RendezvousStoreInfo {
         let store = store.with_timeout(timeout.into());
         let addr = store.get(Self::MASTER_ADDR_KEY)?;
         let port = store.get(Self::MASTER_PORT_KEY)?;
-        let wrong = |what: &str, found: &[u8]| {
+        let malformed = |what: &str, found: &[u8]| {
             let found: String = String::from_utf8_lossy(found).chars().take(64).collect();
             StoreError::InvalidArgument(format!("rank 0 published {found:?} as its {what}"))
         };
@@ -56,11 +56,11 @@ impl RendezvousStoreInfo {
         let master_addr = std::str::from_utf8(&addr)
             .ok()
             .filter(|addr| is_address(addr))
-            .ok_or_else(|| wrong("address", &addr))?;
+            .ok_or_else(|| malformed("address", &addr))?;
         let master_port = std::str::from_utf8(&port)
             .ok()
             .and_then(|port| port.trim().parse().ok())
-            .ok_or_else(|| wrong("port", &port))?;
+            .ok_or_else(|| malformed("port", &port))?;
         Ok(RendezvousStoreInfo { master_addr: master_addr.into(), master_port })
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_publishes_and_all_read_the_same() {
+    fn every_rank_reads_what_rank_0_published() {
         let store = HashStore::new();
         let first = RendezvousStoreInfo::build(0, &store, "10.0.0.1", Some(29500)).unwrap();
         let second = RendezvousStoreInfo::build(1, &store, "10.0.0.2", None).unwrap();
@@ -87,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_where_none_is_given() {
+    fn rank_0_chooses_a_free_port_if_none_is_given() {
         let store = HashStore::new();
         assert_ne!(RendezvousStoreInfo::build(0, &store, "h", None).unwrap().master_port, 0);
     }
 
     #[test]
-    fn what_is_no_address_or_port_is_refused() {
+    fn a_malformed_address_or_port_is_refused() {
         for (addr, port) in [("", "1"), ("a b", "1"), ("a\n", "1"), ("h", "x"), ("h", "65536"), ("h", "")] {
             let store = HashStore::new();
             store.set("MASTER_ADDR", addr.as_bytes()).unwrap();

@@ -14,11 +14,11 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{depart, descendants, kill_all, remove_files};
+use super::{descendants, kill_all, leave_rendezvous, remove_files};
 use crate::signals;
 
 /// Signals that would end this process and can be caught, SIGURG and SIGWINCH. The agent decides what to do about them.
-const PASSED_ON: [Signal; 16] = [
+const FORWARDED_SIGNALS: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -39,33 +39,33 @@ const PASSED_ON: [Signal; 16] = [
 
 /// Returns whether the agent gets this signal if it is sent to the process that the user started.
 pub fn reaches_agent(signal: i32) -> bool {
-    PASSED_ON.iter().any(|passed_on| passed_on.as_raw() == signal)
+    FORWARDED_SIGNALS.iter().any(|forwarded| forwarded.as_raw() == signal)
 }
 
 /// Runs the agent to its end. `folder` is its folder for temporary files.
 pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
     // A shell that became this process (`exec`) may have started children before. They are not part of this job.
-    let others = descendants(getpid());
+    let existing = descendants(getpid());
     match watch(agent) {
         Ok(status) => {
-            if !kill_all(&others) {
-                complain("some processes of the workers could not be killed");
+            if !kill_all(&existing) {
+                print_error("some processes of the workers could not be killed");
             }
             if status.signaled() {
-                depart(folder);
+                leave_rendezvous(folder);
             }
             remove_files(folder);
-            end_as(status)
+            exit_like(status)
         }
         Err(error) => {
-            complain(&format!("cannot start the agent: {error}"));
+            print_error(&format!("cannot start the agent: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Writes a line to standard error. A failure to write it does not change how this process ends.
-fn complain(what: &str) {
+fn print_error(what: &str) {
     let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
@@ -73,7 +73,7 @@ fn complain(what: &str) {
 fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
-    for signal in PASSED_ON {
+    for signal in FORWARDED_SIGNALS {
         if let Some(stream) = signals::catch(signal.as_raw())? {
             caught.push((signal, stream));
         }
@@ -109,7 +109,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
 }
 
 /// Ends as the agent has ended.
-fn end_as(status: WaitStatus) -> ExitCode {
+fn exit_like(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {
             let _ = kill_process(getpid(), Signal::KILL);

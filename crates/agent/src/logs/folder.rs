@@ -32,33 +32,33 @@ impl Folder {
         let (base, temporary) = match dir {
             LogDir::Nowhere => return Ok(Folder::default()),
             LogDir::At(dir) => {
-                let made = fs::create_dir_all(dir);
+                let created = fs::create_dir_all(dir);
                 // Torch's own words for it are those of Python.
                 if dir.is_file() {
                     return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
                 }
-                made.map_err(AgentError::file("create", dir))?;
+                created.map_err(AgentError::file("create", dir))?;
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
                 // Under guard its name is known to whoever cleans up.
-                let known = crate::guard::temporary_folder().filter(|dir| make(dir).is_ok());
-                let made = match known {
+                let guarded = crate::guard::temporary_folder().filter(|dir| create_private(dir).is_ok());
+                let created = match guarded {
                     Some(dir) => dir.to_owned(),
-                    None => unique(&std::env::temp_dir(), "torchelastic_")?,
+                    None => create_unique(&std::env::temp_dir(), "torchelastic_")?,
                 };
-                (made.clone(), Some(made))
+                (created.clone(), Some(created))
             }
         };
         // It is one name, whatever the id is.
         let name: String = run_id.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
-        let made = unique(&base, &format!("{name}_"));
-        if made.is_err()
+        let created = create_unique(&base, &format!("{name}_"));
+        if created.is_err()
             && let Some(temporary) = &temporary
         {
             let _ = fs::remove_dir(temporary);
         }
-        Ok(Folder { run: Some(made?), temporary })
+        Ok(Folder { run: Some(created?), temporary })
     }
 
     /// Where it is; a run without logs has none.
@@ -67,7 +67,7 @@ impl Folder {
     }
 
     /// Makes the folders of a start.
-    pub(super) fn attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
+    pub(super) fn create_attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
         let Some(run) = &self.run else { return Ok(None) };
         let dir = run.join(format!("attempt_{restart_count}"));
         if dir.exists() {
@@ -101,10 +101,10 @@ pub(crate) fn remove_unused(dir: &Path) {
 }
 
 /// Makes a folder whose name nobody else has.
-fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
+fn create_unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     loop {
         let dir = base.join(format!("{prefix}{}", random_letters()?));
-        match make(&dir) {
+        match create_private(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(AgentError::file("create", &dir)(source)),
@@ -112,7 +112,7 @@ fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     }
 }
 
-fn make(dir: &Path) -> io::Result<()> {
+fn create_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(dir)
 }
 

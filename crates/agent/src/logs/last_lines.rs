@@ -10,7 +10,7 @@ use super::lines::Lines;
 /// How many lines are reported: enough for the end of a traceback with its message.
 const MAX_LINES: usize = 20;
 /// How many characters of a line.
-const MAX_LINE_LENGTH: usize = 500;
+const MAX_LINE_CHARS: usize = 500;
 /// How many bytes of a stream are looked at.
 const MAX_BYTES: usize = 32 << 10;
 
@@ -46,25 +46,25 @@ impl LastLines {
         let bytes = match self {
             LastLines::Kept(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             // Lines that can't be read are only missing from a report.
-            LastLines::InFile(path) => end_of(path).unwrap_or_default(),
+            LastLines::InFile(path) => read_end(path).unwrap_or_default(),
         };
         let start = bytes.len().saturating_sub(MAX_BYTES);
-        let (mut lines, mut all) = (Lines::default(), Vec::new());
-        lines.take(&bytes[start..], |line| all.push(shorten(line)));
-        lines.finish(|line| all.push(shorten(line)));
-        if start > 0 && !all.is_empty() {
+        let (mut lines, mut last) = (Lines::default(), Vec::new());
+        lines.take(&bytes[start..], |line| last.push(shorten(line)));
+        lines.finish(|line| last.push(shorten(line)));
+        if start > 0 && !last.is_empty() {
             // The first line began before these bytes.
-            all.remove(0);
+            last.remove(0);
         }
-        while all.last().is_some_and(|line| line.trim().is_empty()) {
-            all.pop();
+        while last.last().is_some_and(|line| line.trim().is_empty()) {
+            last.pop();
         }
-        all.split_off(all.len().saturating_sub(MAX_LINES))
+        last.split_off(last.len().saturating_sub(MAX_LINES))
     }
 }
 
 /// Returns the last bytes of a file: one more than are looked at, if there are more.
-fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES as u64 + 1)))?;
@@ -75,7 +75,7 @@ fn end_of(path: &Path) -> io::Result<Vec<u8>> {
 
 fn shorten(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    match text.char_indices().nth(MAX_LINE_LENGTH) {
+    match text.char_indices().nth(MAX_LINE_CHARS) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.into_owned(),
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_with_one_that_has_no_end() {
+    fn the_last_lines_include_an_unterminated_one() {
         let kept = LastLines::default();
         for n in 0..50_000 {
             kept.keep(format!("line {n}\n").as_bytes());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_last_lines_are_found_however_long_it_is() {
+    fn the_last_lines_of_a_long_file_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stderr.log");
         std::fs::write(&path, format!("{}\nlast one\n\n", "x".repeat(100_000))).unwrap();
@@ -108,9 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_between_letters() {
+    fn a_long_line_is_cut_between_characters() {
         let kept = LastLines::default();
-        kept.keep("ü".repeat(MAX_LINE_LENGTH + 3).as_bytes());
-        assert_eq!(kept.lines()[0].chars().count(), MAX_LINE_LENGTH + 1);
+        kept.keep("ü".repeat(MAX_LINE_CHARS + 3).as_bytes());
+        assert_eq!(kept.lines()[0].chars().count(), MAX_LINE_CHARS + 1);
     }
 }

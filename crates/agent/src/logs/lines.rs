@@ -1,7 +1,7 @@
 //! Bytes into lines, as Python's text files do it: a line ends with `\n`, `\r` or both. What has no end yet waits for it.
 
 /// A line longer than this is passed on in pieces.
-const LONGEST: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The beginning of a line whose end has not come.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Lines {
             start = next;
         }
         self.0.drain(..start);
-        if self.0.len() > LONGEST {
+        if self.0.len() > MAX_LINE_BYTES {
             line(&self.0);
             self.0.clear();
         }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_whole_however_it_comes() {
+    fn lines_are_assembled_from_pieces() {
         assert_eq!(
             lines(&["a\nb", "c\n", "\nd"]),
             (vec!["a".into(), "bc".into(), "".into()], vec!["d".into()])
@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_passed_on_in_pieces() {
-        let (whole, rest) = lines(&["x".repeat(LONGEST + 1).as_str(), "y\n"]);
-        assert_eq!((whole[0].len(), whole[1].as_str(), rest.len()), (LONGEST + 1, "y", 0));
+    fn a_line_beyond_the_limit_is_split() {
+        let (whole, rest) = lines(&["x".repeat(MAX_LINE_BYTES + 1).as_str(), "y\n"]);
+        assert_eq!((whole[0].len(), whole[1].as_str(), rest.len()), (MAX_LINE_BYTES + 1, "y", 0));
     }
 }

@@ -36,15 +36,15 @@ pub(super) enum Console {
 pub(super) type Show = fn(Console, &[u8]) -> bool;
 
 /// Something that is passed on.
-pub(super) enum Followed {
+pub(super) enum Source {
     /// A file of which each line is shown with a prefix.
     File { file: File, prefix: Vec<u8>, lines: Lines, filter: Option<Arc<Filter>> },
     /// The end of a pipe or terminal whose bytes are shown as they are.
-    Passage { file: File, last: LastLines, is_shown: bool },
+    Pipe { file: File, last: LastLines, is_shown: bool },
 }
 
 enum Command {
-    Follow(Followed),
+    Follow(Source),
     /// Pass on all that was written, and reply whether all lines so far were shown. If `is_end`, no more will be written.
     Flush {
         is_end: bool,
@@ -65,24 +65,24 @@ impl Tail {
         let (sender, commands) = channel::open().map_err(AgentError::system(doing))?;
         let progress = Arc::new(AtomicU64::new(0));
         let (all_shown, buffer) = (true, vec![0; 64 << 10]);
-        let passing = Passing {
+        let thread = TailThread {
             to,
             show,
             commands,
             progress: Arc::clone(&progress),
             all_shown,
             buffer,
-            followed: Vec::new(),
+            sources: Vec::new(),
         };
         std::thread::Builder::new()
             .name("logs".into())
-            .spawn(move || passing.run())
+            .spawn(move || thread.run())
             .map_err(AgentError::system(doing))?;
         Ok(Tail { commands: sender, progress })
     }
 
-    pub(super) fn follow(&self, followed: Followed) {
-        self.commands.send(Command::Follow(followed));
+    pub(super) fn follow(&self, source: Source) {
+        self.commands.send(Command::Follow(source));
     }
 
     /// Waits until what has been written up to now was read, unless the reader of the agent's output holds that up.
@@ -102,8 +102,8 @@ impl Tail {
     pub(super) fn wait(
         &self,
         flushed: &mpsc::Receiver<bool>,
-        patience: Duration,
-        mut is_enough: impl FnMut() -> bool,
+        stall_timeout: Duration,
+        mut should_stop: impl FnMut() -> bool,
     ) -> bool {
         let (mut seen, mut since) = (None, Instant::now());
         loop {
@@ -116,7 +116,7 @@ impl Tail {
             if seen != progress {
                 (seen, since) = (progress, Instant::now());
             }
-            if since.elapsed() >= patience || is_enough() {
+            if since.elapsed() >= stall_timeout || should_stop() {
                 return false;
             }
         }
@@ -130,7 +130,7 @@ impl Drop for Tail {
 }
 
 /// The thread's side.
-struct Passing {
+struct TailThread {
     to: Console,
     show: Show,
     commands: Receiver<Command>,
@@ -139,25 +139,25 @@ struct Passing {
     /// Whether all tee'd lines were shown.
     all_shown: bool,
     buffer: Vec<u8>,
-    followed: Vec<Followed>,
+    sources: Vec<Source>,
 }
 
-impl Passing {
+impl TailThread {
     fn run(mut self) {
         loop {
             self.wait();
             for command in self.commands.take() {
                 match command {
-                    Command::Follow(followed) => self.followed.push(followed),
+                    Command::Follow(source) => self.sources.push(source),
                     Command::Flush { is_end, reply } => {
-                        self.pass_all(is_end);
+                        self.forward_all(is_end);
                         // The caller may have given up.
                         let _ = reply.send(self.all_shown);
                     }
                     Command::Stop => return,
                 }
             }
-            self.pass_all(false);
+            self.forward_all(false);
         }
     }
 
@@ -165,10 +165,10 @@ impl Passing {
     fn wait(&self) {
         let mut has_files = false;
         let mut watched = vec![PollFd::new(&self.commands.wakeup, PollFlags::IN)];
-        for followed in &self.followed {
-            match followed {
-                Followed::File { .. } => has_files = true,
-                Followed::Passage { file, .. } => {
+        for source in &self.sources {
+            match source {
+                Source::File { .. } => has_files = true,
+                Source::Pipe { file, .. } => {
                     watched.push(PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN));
                 }
             }
@@ -177,19 +177,19 @@ impl Passing {
     }
 
     /// Passes on all that has come. If `is_end`, no more will come, and the next start begins with nothing.
-    fn pass_all(&mut self, is_end: bool) {
-        let mut followed = std::mem::take(&mut self.followed);
-        followed.retain_mut(|followed| self.pass(followed, is_end) && !is_end);
-        self.followed = followed;
+    fn forward_all(&mut self, is_end: bool) {
+        let mut sources = std::mem::take(&mut self.sources);
+        sources.retain_mut(|source| self.forward(source, is_end) && !is_end);
+        self.sources = sources;
     }
 
     /// Passes on what has come from one worker. Returns whether more may come.
-    fn pass(&mut self, followed: &mut Followed, is_end: bool) -> bool {
+    fn forward(&mut self, source: &mut Source, is_end: bool) -> bool {
         let mut has_more = true;
         while has_more {
-            let (Followed::File { file, .. } | Followed::Passage { file, .. }) = &mut *followed;
-            let bytes = match (file.read(&mut self.buffer), &*followed) {
-                (Ok(0), Followed::File { .. }) => break,
+            let (Source::File { file, .. } | Source::Pipe { file, .. }) = &mut *source;
+            let bytes = match (file.read(&mut self.buffer), &*source) {
+                (Ok(0), Source::File { .. }) => break,
                 (Ok(length @ 1..), _) => &self.buffer[..length],
                 (Err(error), _) if error.kind() == ErrorKind::Interrupted => continue,
                 (Err(error), _) if error.kind() == ErrorKind::WouldBlock => break,
@@ -199,25 +199,25 @@ impl Passing {
                     continue;
                 }
             };
-            match followed {
-                Followed::Passage { last, is_shown, .. } => {
+            match source {
+                Source::Pipe { last, is_shown, .. } => {
                     last.keep(bytes);
                     if *is_shown {
                         (self.show)(self.to, bytes);
                     }
                 }
-                Followed::File { prefix, lines, filter, .. } => {
+                Source::File { prefix, lines, filter, .. } => {
                     let mut text = Vec::new();
-                    lines.take(bytes, |line| add(&mut text, prefix, line, filter.as_deref()));
+                    lines.take(bytes, |line| append_line(&mut text, prefix, line, filter.as_deref()));
                     self.all_shown &= (self.show)(self.to, &text);
                 }
             }
             self.progress.fetch_add(1, Ordering::SeqCst);
         }
         // A last line without an end is a line, too.
-        if let (Followed::File { prefix, lines, filter, .. }, true) = (followed, is_end) {
+        if let (Source::File { prefix, lines, filter, .. }, true) = (source, is_end) {
             let mut text = Vec::new();
-            lines.finish(|line| add(&mut text, prefix, line, filter.as_deref()));
+            lines.finish(|line| append_line(&mut text, prefix, line, filter.as_deref()));
             self.all_shown &= (self.show)(self.to, &text);
         }
         has_more
@@ -225,7 +225,7 @@ impl Passing {
 }
 
 /// Adds a line with its prefix to a text that is shown with one write, and to the file for filtered lines.
-fn add(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
+fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
     let start = text.len();
     let line = String::from_utf8_lossy(line);
     text.extend_from_slice(prefix);

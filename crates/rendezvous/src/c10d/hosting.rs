@@ -12,7 +12,7 @@ use rallypoint_store::{
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
-use crate::machine::{is_loopback, is_this_machine, outward_address, place_to_listen};
+use crate::machine::{is_loopback, is_this_machine, listen_host, outbound_address};
 use crate::observer::{ConnectReporter, Observer};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
@@ -21,7 +21,7 @@ use crate::settings::{StoreType, read_timeout, store_type};
 pub(crate) const DEFAULT_PORT: u16 = 29400;
 /// How long a node looks for a host before it asks itself again whether it is the one: its name, or its address, may have
 /// come meanwhile, or the host that was there may have gone.
-const AGAIN: Duration = Duration::from_secs(5);
+const HOST_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The store of a rendezvous, and what was learnt when it was made.
 pub struct C10dStore {
@@ -46,7 +46,7 @@ pub fn create_store(parameters: &RendezvousParameters, observer: Option<&dyn Obs
         StoreType::Tcp => {
             let TcpC10dStore { store, is_host, reachable_as } = create_tcp_store(parameters, observer, None)?;
             let take_over =
-                (!is_host && !store.is_server_standalone()).then(|| take_over(parameters.clone()));
+                (!is_host && !store.is_server_standalone()).then(|| take_over_fn(parameters.clone()));
             Ok(C10dStore { store: Arc::new(store), is_host, reachable_as, take_over })
         }
         StoreType::File => create_file_store(parameters),
@@ -73,7 +73,7 @@ pub fn create_tcp_store(
     cancellation: Option<Arc<dyn Cancellation>>,
 ) -> Result<TcpC10dStore> {
     let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT)?;
-    let told = parameters.get_as_bool("is_host")?;
+    let is_host_option = parameters.get_as_bool("is_host")?;
     let timeout = read_timeout(parameters)?;
     let failed = |source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source };
     let start = Instant::now();
@@ -87,13 +87,13 @@ pub fn create_tcp_store(
         observer,
         logged: None,
     };
-    if told == Some(true) {
+    if is_host_option == Some(true) {
         // Other nodes can't find a host whose name does not resolve.
         endpoint.await_name(timeout, cancellation.clone()).map_err(failed)?;
     }
     let store = loop {
-        if told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
-            match host(&endpoint, timeout, cancellation.clone()) {
+        if is_host_option.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
+            match host_store(&endpoint, timeout, cancellation.clone()) {
                 Ok(store) => {
                     tracing::info!(
                         "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
@@ -106,22 +106,26 @@ pub fn create_tcp_store(
                              endpoint of every node"
                         );
                     }
-                    return Ok(TcpC10dStore { store, is_host: true, reachable_as: name_of_host(&endpoint) });
+                    return Ok(TcpC10dStore {
+                        store,
+                        is_host: true,
+                        reachable_as: advertised_host(&endpoint),
+                    });
                 }
-                Err(source) if told == Some(true) => return Err(failed(source)),
+                Err(source) if is_host_option == Some(true) => return Err(failed(source)),
                 // Somebody else on this machine has it, or the address is not ours after all.
                 Err(error) => tracing::debug!("this node does not host the store: {error}"),
             }
         }
         let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
-        let most = if told.is_some() { left } else { left.min(AGAIN) };
-        let options = options(endpoint.clone(), cancellation.clone()).timeout(most);
-        let opening = Instant::now();
+        let open_timeout = if is_host_option.is_some() { left } else { left.min(HOST_CHECK_INTERVAL) };
+        let options = client_options(endpoint.clone(), cancellation.clone()).timeout(open_timeout);
+        let open_start = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
             // An attempt that ends before `most` was interrupted, and is not repeated.
             Err(StoreError::Call { failure: Failure::Unreachable(_), .. })
-                if opening.elapsed() >= most && start.elapsed() < timeout => {}
+                if open_start.elapsed() >= open_timeout && start.elapsed() < timeout => {}
             Err(mut source) => {
                 if let StoreError::Call { context, .. } = &mut source {
                     context.waited = start.elapsed();
@@ -133,21 +137,21 @@ pub fn create_tcp_store(
     store.set_timeout(Some(timeout));
     let reachable_as = match store.local_address() {
         // Here the host is reached by a loopback address, but elsewhere by the name that was given.
-        Some(address) if address.ip().to_canonical().is_loopback() => name_of_host(&endpoint),
+        Some(address) if address.ip().to_canonical().is_loopback() => advertised_host(&endpoint),
         Some(address) => address.ip().to_canonical().to_string(),
-        None => outward_address().to_string(),
+        None => outbound_address().to_string(),
     };
     Ok(TcpC10dStore { store, is_host: false, reachable_as })
 }
 
-fn take_over(parameters: RendezvousParameters) -> TakeOver {
+fn take_over_fn(parameters: RendezvousParameters) -> TakeOver {
     Box::new(move || {
         let endpoint = parse_rendezvous_endpoint(&parameters.endpoint, DEFAULT_PORT).ok()?;
-        let told = parameters.get_as_bool("is_host").ok()?;
-        if !told.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
+        let is_host_option = parameters.get_as_bool("is_host").ok()?;
+        if !is_host_option.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
             return None;
         }
-        let store = host(&endpoint, read_timeout(&parameters).ok()?, None).ok()?;
+        let store = host_store(&endpoint, read_timeout(&parameters).ok()?, None).ok()?;
         tracing::warn!(
             "The host of the store of the rendezvous '{}' is gone. Process {} hosts it now at {endpoint}.",
             parameters.run_id,
@@ -157,32 +161,34 @@ fn take_over(parameters: RendezvousParameters) -> TakeOver {
     })
 }
 
-fn host(
+fn host_store(
     endpoint: &Endpoint,
     timeout: Duration,
     cancellation: Option<Arc<dyn Cancellation>>,
 ) -> Result<TcpStore, StoreError> {
-    let place = Endpoint { host: place_to_listen(&endpoint.host), port: endpoint.port };
-    TcpStore::open(options(place, cancellation).is_master(true).multi_tenant(true).timeout(timeout))
+    let listen_endpoint = Endpoint { host: listen_host(&endpoint.host), port: endpoint.port };
+    TcpStore::open(
+        client_options(listen_endpoint, cancellation).is_master(true).multi_tenant(true).timeout(timeout),
+    )
 }
 
-fn options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>>) -> TcpStoreOptions {
-    let options = TcpStoreOptions::new(endpoint).limits(limits()).on_reset(OnReset::Continue);
+fn client_options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>>) -> TcpStoreOptions {
+    let options = TcpStoreOptions::new(endpoint).limits(store_limits()).on_reset(OnReset::Continue);
     options.cancellation(cancellation)
 }
 
 /// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
-fn limits() -> Limits {
+fn store_limits() -> Limits {
     let mut limits = TcpStoreServer::default_limits();
-    let most = 4 * limits.state_bytes;
-    limits.reply_len = limits.reply_len.min(most);
-    limits.record_value_len = limits.record_value_len.min(most);
+    let max_len = 4 * limits.state_bytes;
+    limits.reply_len = limits.reply_len.min(max_len);
+    limits.record_value_len = limits.record_value_len.min(max_len);
     limits
 }
 
 /// What the nodes on other machines call the host: the endpoint's own name. If that means every machine itself, all nodes
 /// are on this one.
-fn name_of_host(endpoint: &Endpoint) -> String {
+fn advertised_host(endpoint: &Endpoint) -> String {
     if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
         "127.0.0.1".into()
     } else {
@@ -207,9 +213,9 @@ pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10
              file elsewhere"
         )));
     }
-    let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).limits(limits()).open();
+    let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).limits(store_limits()).open();
     let store =
         store.map_err(|source| RendezvousError::Connection { run_id: parameters.run_id.clone(), source })?;
-    let reachable_as = outward_address().to_string();
+    let reachable_as = outbound_address().to_string();
     Ok(C10dStore { store: Arc::new(store), is_host: false, reachable_as, take_over: None })
 }

@@ -13,16 +13,16 @@ use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 use super::DynamicRendezvousHandler;
 use crate::error::{RendezvousError, Result};
 use crate::handler::RendezvousHandler;
-use crate::machine::{is_this_machine, place_to_listen};
-use crate::patience::PatientWait;
+use crate::key_wait::KeyWait;
+use crate::machine::{is_this_machine, listen_host};
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has said it before may take to say it again.
-const AGAIN: Duration = Duration::from_secs(2);
+const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long rank 0 may take before the nodes look at the state for what has become of it: of 1,000 nodes each would.
-const USUAL: Duration = Duration::from_secs(1);
+const STATE_CHECK_GRACE: Duration = Duration::from_secs(1);
 /// How long a node waits for rank 0 before it checks whether it was interrupted and, after `USUAL`, looks at the state.
-const SLICE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a node remembers from round to round.
 #[derive(Default)]
@@ -30,11 +30,11 @@ pub(super) struct Bootstrap {
     /// The server of this node, from the first time it is rank 0 on.
     server: Option<Arc<TcpStoreServer>>,
     /// What the last rank 0 said, and which node that is.
-    said: Option<(NodeDesc, RendezvousStoreInfo)>,
+    last_published: Option<(NodeDesc, RendezvousStoreInfo)>,
 }
 
 /// The round that a node has joined, and of which it does not know yet where the workers meet.
-pub(super) struct InRound<'a> {
+pub(super) struct JoinedRound<'a> {
     pub(super) handler: &'a DynamicRendezvousHandler,
     pub(super) round: u64,
     pub(super) rank_0: &'a NodeDesc,
@@ -42,16 +42,16 @@ pub(super) struct InRound<'a> {
     pub(super) store: &'a dyn Store,
 }
 
-impl InRound<'_> {
-    fn stands(&self) -> Result<bool> {
-        self.handler.stands(self.round, self.rank_0)
+impl JoinedRound<'_> {
+    fn is_intact(&self) -> Result<bool> {
+        self.handler.is_round_intact(self.round, self.rank_0)
     }
 
     /// Tolerates a failed call to the store, begun at `began`. Fails if the outage lasts too long.
-    fn tolerate(&self, source: StoreError, began: Instant) -> Result<()> {
+    fn tolerate(&self, source: StoreError, call_start: Instant) -> Result<()> {
         let driver = &self.handler.driver;
         let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
-        driver.tolerate(error, driver.at(began))
+        driver.tolerate(error, driver.at(call_start))
     }
 }
 
@@ -60,7 +60,7 @@ impl Bootstrap {
     /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
-        round: &InRound<'_>,
+        round: &JoinedRound<'_>,
         rank: u64,
         serve: bool,
     ) -> Result<Option<RendezvousStoreInfo>> {
@@ -70,7 +70,7 @@ impl Bootstrap {
         }
     }
 
-    fn publish(&mut self, round: &InRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
+    fn publish(&mut self, round: &JoinedRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
         let addr = &round.rank_0.addr;
         let run_id = || round.handler.run_id().into();
         let port = match serve {
@@ -80,14 +80,14 @@ impl Bootstrap {
             }
             false => None,
         };
-        self.said = None;
+        self.last_published = None;
         loop {
-            let began = Instant::now();
+            let call_start = Instant::now();
             match RendezvousStoreInfo::build(0, round.store, addr, port) {
                 Ok(info) => return Ok(Some(info)),
-                Err(error) => round.tolerate(error, began)?,
+                Err(error) => round.tolerate(error, call_start)?,
             }
-            if !round.stands()? {
+            if !round.is_intact()? {
                 return Ok(None);
             }
         }
@@ -95,42 +95,43 @@ impl Bootstrap {
 
     /// Reads what rank 0 publishes. A rank 0 that published in an earlier round and now publishes nothing is one of torch's,
     /// so what it published before holds.
-    fn read(&mut self, round: &InRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
-        let InRound { rank_0, store, handler, .. } = *round;
-        let before = self.said.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
-        let patience = match before {
+    fn read(&mut self, round: &JoinedRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
+        let JoinedRound { rank_0, store, handler, .. } = *round;
+        let previous =
+            self.last_published.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
+        let timeout = match previous {
             None => store.timeout().unwrap_or(Duration::MAX),
-            Some(_) => AGAIN,
+            Some(_) => REPUBLISH_TIMEOUT,
         };
         let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
-        let mut wait = PatientWait::new(store, &keys, SLICE);
+        let mut wait = KeyWait::new(store, &keys, POLL_INTERVAL);
         let (mut start, mut published) = (Instant::now(), false);
-        while !published && start.elapsed() < patience {
-            let began = Instant::now();
-            match wait.poll(patience.saturating_sub(start.elapsed())) {
-                Ok(all) => published = all,
+        while !published && start.elapsed() < timeout {
+            let call_start = Instant::now();
+            match wait.poll(timeout.saturating_sub(start.elapsed())) {
+                Ok(is_published) => published = is_published,
                 Err(error) => {
-                    round.tolerate(error, began)?;
+                    round.tolerate(error, call_start)?;
                     // The outage of the store does not count against rank 0.
                     start = Instant::now();
                 }
             }
-            if start.elapsed() < USUAL {
+            if start.elapsed() < STATE_CHECK_GRACE {
                 handler.driver.check_interrupted()?;
-            } else if !published && !round.stands()? {
+            } else if !published && !round.is_intact()? {
                 // Rank 0 may have published, finished and left.
-                published = store.check(&keys).is_ok_and(|all| all);
+                published = store.check(&keys).is_ok_and(|is_published| is_published);
                 if !published {
                     return Ok(None);
                 }
             }
         }
-        let info = match before {
+        let info = match previous {
             _ if published => loop {
-                let began = Instant::now();
+                let call_start = Instant::now();
                 match RendezvousStoreInfo::read(store, CALL_TIMEOUT) {
                     Ok(info) => break info,
-                    Err(error) => round.tolerate(error, began)?,
+                    Err(error) => round.tolerate(error, call_start)?,
                 }
             },
             Some(info) => {
@@ -144,18 +145,18 @@ impl Bootstrap {
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };
-        self.said = Some((rank_0.clone(), info.clone()));
+        self.last_published = Some((rank_0.clone(), info.clone()));
         Ok(Some(info))
     }
 
     /// The port of this node's server, started if there is none.
     fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
         if let Some(server) = &self.server {
-            empty(server)?;
+            delete_all_keys(server)?;
             return Ok(server.port());
         }
         // An address that is ours only seen from outside, behind a translator say, can't be bound.
-        let host = if is_this_machine(addr) { place_to_listen(addr) } else { String::new() };
+        let host = if is_this_machine(addr) { listen_host(addr) } else { String::new() };
         let server = TcpStoreServer::bind(&host, 0)?;
         let port = server.port();
         self.server = Some(Arc::new(server));
@@ -165,7 +166,7 @@ impl Bootstrap {
 
 /// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays
 /// where it is, because torch's nodes don't ask again where that is.
-fn empty(server: &TcpStoreServer) -> Result<(), StoreError> {
+fn delete_all_keys(server: &TcpStoreServer) -> Result<(), StoreError> {
     let address = server.addresses()[0];
     let host = match address.ip() {
         ip if ip.is_unspecified() => "localhost".to_owned(),

@@ -17,7 +17,7 @@ use super::WallClock;
 use crate::backend::{RendezvousBackend, Token};
 use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
-use crate::exit_barrier::nodes_that_finished;
+use crate::exit_barrier::count_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::{Observer, Waiting};
 use crate::store_info::RendezvousStoreInfo;
@@ -31,16 +31,16 @@ pub(super) struct Driver {
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
-    pub(super) expected: ExpectedHosts,
+    pub(super) expected_hosts: ExpectedHosts,
     pub(super) wall_clock: WallClock,
     /// This node was told to stop waiting.
     pub(super) interrupted: AtomicBool,
     /// The others have dropped this node, and it has said so.
-    dropped: AtomicBool,
+    logged_drop: AtomicBool,
     /// Locked only while the core decides, never while the backend is asked.
     member: Mutex<Member>,
     /// What was read last, so that what has not changed is not read twice.
-    read: Mutex<Option<(Token, Arc<State>)>>,
+    cached: Mutex<Option<(Token, Arc<State>)>>,
     /// Hosts the store in place of a host that is gone; `None` if this node must not.
     pub(super) take_over: Option<TakeOver>,
     /// The store that this node hosts since it took over. Dropping it would stop the server.
@@ -56,14 +56,14 @@ pub(super) struct Driver {
 }
 
 /// How long a pause goes on before it is looked whether somebody wants this node to stop.
-const SLICE: Duration = Duration::from_millis(200);
+const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest round trip to a store at which waiting for a signal pays. Beyond it, canceling the wait costs more than the
 /// wait saves.
-const WAIT_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
+const MAX_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long each duty beside the heartbeat may hold it up.
 const UPKEEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to find out why a node was removed.
-const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
+const FINISHED_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
@@ -74,12 +74,12 @@ impl Driver {
             me: member.me.clone(),
             settings: member.settings.clone(),
             observer: None,
-            expected: ExpectedHosts::default(),
+            expected_hosts: ExpectedHosts::default(),
             wall_clock: Arc::new(system_clock),
             interrupted: AtomicBool::default(),
-            dropped: AtomicBool::default(),
+            logged_drop: AtomicBool::default(),
             member: Mutex::new(member),
-            read: Mutex::default(),
+            cached: Mutex::default(),
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
@@ -116,20 +116,20 @@ impl Driver {
 
     /// Who was expected by name and is not in the state that was read last.
     pub(super) fn missing(&self) -> MissingHosts {
-        self.expected.missing(self.latest().iter().flat_map(|state| state.members()))
+        self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.members()))
     }
 
     /// The state that was read or written last, by whichever thread.
     pub(super) fn latest(&self) -> Option<Arc<State>> {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.as_ref().map(|(_, state)| Arc::clone(state))
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
     /// Reads the state once.
-    pub(super) fn look(&self) -> Result<Arc<State>> {
+    pub(super) fn read_state(&self) -> Result<Arc<State>> {
         let timeout = self.member().call_timeout(self.now());
         let limited = self.backend.within(timeout);
-        let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
+        let state = self.read_cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
         let mut member = self.member();
         member.observe(state.as_ref(), self.now());
         Ok(member.current(state.as_ref()))
@@ -156,14 +156,14 @@ impl Driver {
     pub(super) fn remove_stale_keys(&self) {
         let stale = self.member().stale;
         if let Some(round) = stale
-            && self.backend.forget(round, UPKEEP_TIMEOUT)
+            && self.backend.remove_rounds(round, UPKEEP_TIMEOUT)
         {
             self.member().stale.take_if(|stale| *stale == round);
         }
     }
 
     /// Assumes that this node has announced itself for the next round to open, as another process may have done for it.
-    pub(super) fn suppose_announced(&self, state: &State) {
+    pub(super) fn assume_announced(&self, state: &State) {
         self.member().announcement = Some(state.round + u64::from(state.complete));
     }
 
@@ -173,12 +173,12 @@ impl Driver {
     ///
     /// Fails with the same error if it is final or has lasted too long, with `RendezvousError::Interrupted` if this thread was
     /// interrupted, and with `RendezvousError::Outage` after `store_outage_timeout`.
-    pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
+    pub(super) fn tolerate(&self, error: RendezvousError, start: MonoTime) -> Result<()> {
         if self.is_cancelled() {
             return Err(self.interrupted());
         }
         let Some(fault) = fault_of(&error) else { return Err(error) };
-        let tolerated = self.member().outage.handle_failure(fault, began, self.now(), &self.settings);
+        let tolerated = self.member().outage.handle_failure(fault, start, self.now(), &self.settings);
         match tolerated {
             Ok(warning) => warning.iter().for_each(|warning| self.log(warning, Some(&error))),
             Err(lasted) => return Err(error.after_outage(lasted)),
@@ -187,18 +187,18 @@ impl Driver {
     }
 
     /// Records that the store has answered a call begun at `began`.
-    pub(super) fn answered(&self, began: MonoTime) {
-        self.measure(began);
+    pub(super) fn handle_answer(&self, start: MonoTime) {
+        self.record_round_trip(start);
         let notice = self.member().outage.handle_answer(self.now());
         notice.iter().for_each(|notice| self.log(notice, None));
     }
 
-    fn measure(&self, began: MonoTime) {
-        self.round_trip.store(self.now().since(began).as_micros() as u64, Ordering::Relaxed);
+    fn record_round_trip(&self, start: MonoTime) {
+        self.round_trip.store(self.now().since(start).as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Whether the last call to the store failed because of an outage.
-    pub(super) fn is_store_out(&self) -> bool {
+    pub(super) fn has_outage(&self) -> bool {
         let now = self.now();
         !self.member().outage.lasted(now).is_zero()
     }
@@ -218,30 +218,30 @@ impl Driver {
     }
 
     /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
-    pub(super) fn wait(&self, signal: Signal, most: Duration) -> bool {
-        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > WAIT_ROUND_TRIP_TIMEOUT {
-            self.sleep(most);
+    pub(super) fn wait(&self, signal: Signal, timeout: Duration) -> bool {
+        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > MAX_ROUND_TRIP_TIMEOUT {
+            self.sleep(timeout);
             return false;
         }
-        self.in_slices(most, |slice| self.backend.wait(signal, slice))
+        self.wait_interruptibly(timeout, |interval| self.backend.wait(signal, interval))
     }
 
     /// Sleeps so long, or until it is interrupted.
-    pub(super) fn sleep(&self, most: Duration) {
-        self.in_slices(most, |slice| {
-            sleep(slice, self.cancellation.as_ref());
+    pub(super) fn sleep(&self, timeout: Duration) {
+        self.wait_interruptibly(timeout, |interval| {
+            sleep(interval, self.cancellation.as_ref());
             false
         });
     }
 
-    fn in_slices(&self, most: Duration, wait: impl Fn(Duration) -> bool) -> bool {
+    fn wait_interruptibly(&self, timeout: Duration, wait: impl Fn(Duration) -> bool) -> bool {
         let start = Instant::now();
         loop {
-            let left = most.saturating_sub(start.elapsed());
+            let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() || self.is_interrupted() {
                 return false;
             }
-            if wait(left.min(SLICE)) {
+            if wait(left.min(INTERRUPT_CHECK_INTERVAL)) {
                 return true;
             }
         }
@@ -268,7 +268,7 @@ impl Driver {
 
     /// Pursues a goal to its end: executes the operations that the core asks for.
     pub(super) fn pursue(&self, goal: Goal) -> Result<End> {
-        let started = Instant::now();
+        let pursuit_start = Instant::now();
         let (mut pursuit, mut operation) = Pursuit::start(goal, &mut self.member(), self.now());
         let mut error = None;
         loop {
@@ -284,22 +284,22 @@ impl Driver {
                 }
                 Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
                 Operation::End(end) => return Ok(end),
-                Operation::Pause { most, wake } => {
-                    self.report(&pursuit, started);
-                    Outcome::Paused { is_woken: self.pause(goal, most, wake) }
+                Operation::Pause { most: timeout, wake } => {
+                    self.report(&pursuit, pursuit_start);
+                    Outcome::Paused { is_woken: self.pause(goal, timeout, wake) }
                 }
                 Operation::Host => {
                     self.take_over();
                     Outcome::Done
                 }
                 operation => {
-                    let began = self.now();
-                    let timeout = pursuit.call_timeout(&self.member(), began);
+                    let start = self.now();
+                    let timeout = pursuit.call_timeout(&self.member(), start);
                     let limited = self.backend.within(timeout);
                     let bytes = self.encode(&operation)?;
                     match self.call(limited.as_deref().unwrap_or(&*self.backend), operation, bytes) {
                         Ok(outcome) => {
-                            self.measure(began);
+                            self.record_round_trip(start);
                             outcome
                         }
                         Err(failure) => {
@@ -319,12 +319,12 @@ impl Driver {
     }
 
     /// Pauses, and returns whether a signal ended the pause.
-    fn pause(&self, goal: Goal, most: Duration, wake: Option<Phase>) -> bool {
+    fn pause(&self, goal: Goal, timeout: Duration, wake: Option<Phase>) -> bool {
         match wake {
-            Some(phase) => return self.wait(Signal::Over(phase), most),
-            None if goal.waits() => self.sleep(most),
+            Some(phase) => return self.wait(Signal::Over(phase), timeout),
+            None if goal.waits() => self.sleep(timeout),
             // A node that was interrupted and now leaves must still pause.
-            None => drop(sleep(most, self.cancellation.as_ref())),
+            None => drop(sleep(timeout, self.cancellation.as_ref())),
         }
         false
     }
@@ -340,7 +340,7 @@ impl Driver {
     /// Executes an operation that asks the store.
     fn call(&self, backend: &dyn RendezvousBackend, operation: Operation, bytes: Vec<u8>) -> Result<Outcome> {
         Ok(match operation {
-            Operation::Read => Outcome::Cell(self.cell(backend)?),
+            Operation::Read => Outcome::Cell(self.read_cell(backend)?),
             Operation::Announce { round } => {
                 backend.announce(round, &self.me)?;
                 Outcome::Done
@@ -371,7 +371,7 @@ impl Driver {
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
                 signals.iter().for_each(|signal| backend.signal(*signal));
-                self.remember(&token, &state);
+                self.cache_state(&token, &state);
                 Cell { state: Some(state), token }
             }
             (_, now) => {
@@ -433,7 +433,7 @@ impl Driver {
 
     /// Says, once, that the other nodes have dropped this one.
     pub(super) fn log_dropped(&self) {
-        if !self.dropped.swap(true, Ordering::Relaxed) {
+        if !self.logged_drop.swap(true, Ordering::Relaxed) {
             let (me, run_id) = (&self.me, &self.settings.run_id);
             tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {}.", Reason::Dropped);
         }
@@ -441,39 +441,40 @@ impl Driver {
 
     /// Whether a torch node that was rank 0 of this round, and not of the job's first one, is gone. Such a node does not
     /// publish where the workers meet.
-    pub(super) fn has_lost_torch_host(&self, round: u64, rank_0: &NodeDesc) -> bool {
-        let is_gone = self.latest().is_some_and(|state| !state.has(rank_0));
-        round > 0 && is_gone && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
+    pub(super) fn has_lost_torch_rank_0(&self, round: u64, rank_0: &NodeDesc) -> bool {
+        let is_lost = self.latest().is_some_and(|state| !state.has(rank_0));
+        round > 0 && is_lost && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
     }
 
     /// Whether a node of a complete round may be an agent of torch's that waits for the others to finish: its client does one
     /// thing at a time, so it sends no heartbeats then. Nodes of ours have announced themselves, and send them until they leave.
     fn may_have_finished(&self, round: u64, node: &NodeDesc) -> bool {
-        let limited = self.backend.within(EXPLANATION_TIMEOUT);
+        let limited = self.backend.within(FINISHED_CHECK_TIMEOUT);
         let announced = limited.as_deref().unwrap_or(&*self.backend).announced(round);
         if announced.is_ok_and(|ours| ours.contains(node)) {
             return false;
         }
         let prefix = keys::round_prefix(&self.settings.run_id, round);
-        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(EXPLANATION_TIMEOUT))));
-        nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
+        let round =
+            PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(FINISHED_CHECK_TIMEOUT))));
+        count_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 
-    fn report(&self, pursuit: &Pursuit, started: Instant) {
+    fn report(&self, pursuit: &Pursuit, start: Instant) {
         if let Some(observer) = &self.observer {
             let state = pursuit.state();
             observer.waiting(&Waiting {
                 reason: pursuit.reason(),
                 state: state.map(|state| &**state),
                 settings: &self.settings,
-                waited: started.elapsed(),
+                waited: start.elapsed(),
                 left: pursuit.deadline().since(self.now()),
                 missing: self.missing(),
             });
         }
     }
 
-    fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
+    fn read_cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
         let read = backend.state()?;
         let generation = self.store.generation();
         if self.generation.swap(generation, Ordering::Relaxed) != generation {
@@ -485,21 +486,21 @@ impl Driver {
     fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {
         let Some((bytes, token)) = read else { return Ok(Cell { state: None, token: Token::new() }) };
         {
-            let known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, state)) = known.as_ref().filter(|(known, _)| *known == token) {
+            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, state)) = cached.as_ref().filter(|(cached, _)| *cached == token) {
                 return Ok(Cell { state: Some(Arc::clone(state)), token });
             }
         }
         let state = pickle::decode(&bytes, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
         let state = Arc::new(state);
-        self.remember(&token, &state);
+        self.cache_state(&token, &state);
         Ok(Cell { state: Some(state), token })
     }
 
-    fn remember(&self, token: &Token, state: &Arc<State>) {
-        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some((token.clone(), Arc::clone(state)));
+    fn cache_state(&self, token: &Token, state: &Arc<State>) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        *cached = Some((token.clone(), Arc::clone(state)));
     }
 
     fn member(&self) -> MutexGuard<'_, Member> {
@@ -540,7 +541,7 @@ mod tests {
     use crate::c10d::C10dBackend;
 
     #[test]
-    fn what_could_not_be_published_again_is_still_to_be_published() {
+    fn a_failed_publication_is_repeated() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         // The store refuses keys as long as those with the long run id.

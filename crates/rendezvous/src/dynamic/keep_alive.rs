@@ -15,34 +15,34 @@ use super::driver::{Driver, fault_of};
 /// A running thread.
 pub(super) struct KeepAlive {
     /// Dropping it tells the thread to end.
-    running: Option<Sender<()>>,
+    stop_on_drop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
 /// The shortest pause between two heartbeats, whether or not the first of them succeeded.
-const MIN_INTERVAL: Duration = Duration::from_millis(100);
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl KeepAlive {
     /// Starts the thread. Fails if the system starts no more threads.
     pub(super) fn start(driver: Arc<Driver>) -> io::Result<KeepAlive> {
-        let (running, ended) = channel::<()>();
+        let (stop_on_drop, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new().name("rdzv-keep-alive".into()).spawn(move || {
-            let pause = || driver.until_duty().max(MIN_INTERVAL);
+            let pause = || driver.until_duty().max(MIN_HEARTBEAT_INTERVAL);
             while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
-                beat(&driver);
+                send_heartbeat(&driver);
                 driver.publish_again();
                 driver.remove_stale_keys();
             }
         })?;
-        Ok(KeepAlive { running: Some(running), thread: Some(thread), cancellation })
+        Ok(KeepAlive { stop_on_drop: Some(stop_on_drop), thread: Some(thread), cancellation })
     }
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        self.running.take();
+        self.stop_on_drop.take();
         let Some(thread) = self.thread.take() else { return };
         // A thread that waits for a store is left to itself if the caller is interrupted.
         let mut pause = Duration::from_micros(50);
@@ -53,7 +53,7 @@ impl Drop for KeepAlive {
 }
 
 /// Sends one heartbeat. A failure is logged; the next heartbeat is the next attempt.
-fn beat(driver: &Driver) {
+fn send_heartbeat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let failed =
         format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");

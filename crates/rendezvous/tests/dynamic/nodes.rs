@@ -18,7 +18,7 @@ pub(crate) struct Job {
     pub(crate) settings: Settings,
     pub(crate) counts: Arc<Counts>,
     /// How long it takes its nodes to get to the store.
-    pub(crate) distance: Duration,
+    pub(crate) latency: Duration,
     /// Whether a wait for a signal ends with the signal only, and not once a second to poll the state.
     pub(crate) never_polls: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Counts {
 struct Counted {
     inner: C10dBackend,
     counts: Arc<Counts>,
-    distance: Duration,
+    latency: Duration,
     never_polls: bool,
 }
 
@@ -47,20 +47,20 @@ impl RendezvousBackend for Counted {
     }
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.state()
     }
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.set_state(state, token)
     }
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.announce(round, node)
     }
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.announced(round)
     }
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
@@ -69,18 +69,18 @@ impl RendezvousBackend for Counted {
     fn signal(&self, signal: Signal) {
         self.inner.signal(signal);
     }
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
         if !self.never_polls {
-            return self.inner.wait(signal, most);
+            return self.inner.wait(signal, timeout);
         }
         assert!(self.inner.wait(signal, SIGNAL_TIMEOUT), "no {signal:?} within {SIGNAL_TIMEOUT:?}");
         true
     }
-    fn forget(&self, round: u64, most: Duration) -> bool {
-        self.inner.forget(round, most)
+    fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {
+        self.inner.remove_rounds(round, timeout)
     }
-    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
-        let (inner, counts) = (self.inner.with_timeout(most), Arc::clone(&self.counts));
+    fn within(&self, timeout: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let (inner, counts) = (self.inner.with_timeout(timeout), Arc::clone(&self.counts));
         Some(Box::new(Counted { inner, counts, ..*self }))
     }
 }
@@ -90,7 +90,7 @@ impl Job {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let mut settings = Settings::new("job", min_nodes, max_nodes);
         settings.join_timeout = Duration::from_secs(60);
-        Job { server, settings, counts: Arc::default(), distance: Duration::ZERO, never_polls: false }
+        Job { server, settings, counts: Arc::default(), latency: Duration::ZERO, never_polls: false }
     }
 
     /// How many compare-and-sets there were so far.
@@ -129,7 +129,7 @@ impl Job {
     }
 
     /// A node whose clock is off by so many seconds, which may change.
-    pub(crate) fn node_off_by(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
+    pub(crate) fn node_with_clock_offset(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
         let clock = move || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
             WallTime::from_micros(now + seconds.load(Ordering::Relaxed) * 1_000_000).unwrap()
@@ -160,7 +160,7 @@ impl Job {
         let backend = Counted {
             inner: C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap(),
             counts: Arc::clone(&self.counts),
-            distance: self.distance,
+            latency: self.latency,
             never_polls: self.never_polls,
         };
         DynamicRendezvousHandler::new(Arc::new(backend), store, addr, settings).unwrap()

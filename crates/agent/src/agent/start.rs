@@ -11,7 +11,7 @@ use super::message::Message;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::error_file::Cause;
-use crate::events::OfWorker;
+use crate::events::WorkerEvent;
 use crate::formation::Formation;
 use crate::processes::Ended;
 use crate::report::{self, Failure};
@@ -19,9 +19,9 @@ use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
 /// How long the next join waits for a reader that reads nothing of the last start's output.
-const SHOW_TIMEOUT: Duration = Duration::from_millis(500);
+const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-const JOIN_PANICKED: &str = "joining the rendezvous failed with a panic; please report this";
+const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
 
 pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
@@ -37,16 +37,16 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 impl Agent {
     /// Begins to join, after the output of the last start has been shown.
     pub(super) fn join(&mut self) {
-        self.logs.finish(SHOW_TIMEOUT, || false);
+        self.logs.finish(OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
             && let Some(formation) = &self.formation
         {
-            crate::exit_barrier::take_back(&formation.round);
+            crate::exit_barrier::retract(&formation.round);
         }
-        self.joins_since = Instant::now();
+        self.join_start = Instant::now();
         let (joiner, sender) = (Arc::clone(&self.joiner), self.sender.clone());
         if let Some(watching) = &self.watching {
-            watching.stop_looking();
+            watching.stop_polling();
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
@@ -54,16 +54,16 @@ impl Agent {
             calls.into_iter().for_each(|call| drop(call.join()));
             // The agent waits for this message, so a panic has to send one, too. The agent then ends and drops the joiner.
             let joined = catch_unwind(AssertUnwindSafe(|| joiner.join(restarts)));
-            let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANICKED.into())));
+            let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANIC_MESSAGE.into())));
             sender.send(Message::Joined(joined.map(Arc::new)));
         });
     }
 
     /// This node is in a round.
-    pub(super) fn formed(&mut self, formation: Arc<Formation>) {
-        let (met, ranked) = formation.took;
-        self.events.took("RENDEZVOUS", met);
-        self.events.took("ASSIGN_WORKER_RANKS", ranked);
+    pub(super) fn handle_formation(&mut self, formation: Arc<Formation>) {
+        let (rendezvous_time, ranks_time) = formation.took;
+        self.events.record_duration("RENDEZVOUS", rendezvous_time);
+        self.events.record_duration("ASSIGN_WORKER_RANKS", ranks_time);
         let before = self.formation.as_ref().map(|before| before.round.round);
         self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
         (self.watching, self.membership) = (None, None);
@@ -104,9 +104,9 @@ impl Agent {
         let has_spares = rendezvous.backend != "static" && !is_private;
         if round.world_size > 1 || rendezvous.max_nodes > 1 || has_spares {
             let (sender, start) = (self.sender.clone(), self.starts);
-            let hand_on = move |observation| sender.send(Message::Observed(start, observation));
+            let deliver = move |observation| sender.send(Message::Observed(start, observation));
             let interval = self.config.monitor_interval;
-            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, hand_on));
+            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
         }
         // Nothing may have been started at all.
         self.reap();
@@ -128,7 +128,8 @@ impl Agent {
             match started {
                 Some(Ok(pid)) => {
                     self.pids.push(pid);
-                    self.events.of_worker("START", OfWorker { local_rank, pid, ..OfWorker::default() });
+                    self.events
+                        .record_worker("START", WorkerEvent { local_rank, pid, ..WorkerEvent::default() });
                 }
                 Some(Err(source)) => {
                     failed = true;
@@ -142,7 +143,7 @@ impl Agent {
 
     /// Turns the end of a worker into an event for the supervisor, and records it if the worker failed. A worker that
     /// the agent has stopped did not fail, whatever its exit code is.
-    pub(super) fn ended(&mut self, worker: Ended) -> Event {
+    pub(super) fn handle_exit(&mut self, worker: Ended) -> Event {
         let rank = worker.local_rank;
         let exit = match worker.exit {
             Ok(exit) => exit,

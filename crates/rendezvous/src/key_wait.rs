@@ -6,20 +6,20 @@ use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Result, Store};
 
 /// The longest slice of a wait.
-const MAX_SLICE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A wait for keys, cut into slices so that its caller can check other conditions in between.
-pub struct PatientWait<'a> {
+pub struct KeyWait<'a> {
     store: &'a dyn Store,
     keys: &'a [&'a str],
-    slice: Duration,
-    shortest: Duration,
+    interval: Duration,
+    min_interval: Duration,
 }
 
-impl<'a> PatientWait<'a> {
+impl<'a> KeyWait<'a> {
     /// Creates a wait for all these keys, in slices of this length. [`PatientWait::poll`] lengthens them for a slow store.
-    pub fn new(store: &'a dyn Store, keys: &'a [&'a str], slice: Duration) -> PatientWait<'a> {
-        PatientWait { store, keys, slice, shortest: slice }
+    pub fn new(store: &'a dyn Store, keys: &'a [&'a str], interval: Duration) -> KeyWait<'a> {
+        KeyWait { store, keys, interval, min_interval: interval }
     }
 
     /// Waits for one slice, at most for `most`. Returns whether all keys exist.
@@ -30,16 +30,16 @@ impl<'a> PatientWait<'a> {
     /// # Errors
     ///
     /// Fails if the store does not answer within 10 s.
-    pub fn poll(&mut self, most: Duration) -> Result<bool> {
-        match self.store.wait_for(self.keys, Some(self.slice.min(most))) {
+    pub fn poll(&mut self, timeout: Duration) -> Result<bool> {
+        match self.store.wait_for(self.keys, Some(self.interval.min(timeout))) {
             Ok(()) => return Ok(true),
             Err(error) if error.is_outage() => {}
             Err(error) if error.awaited().is_some() => return Ok(false),
             Err(error) => return Err(error),
         }
-        let asked = Instant::now();
+        let start = Instant::now();
         let present = self.store.with_timeout(Some(CALL_TIMEOUT)).check(self.keys)?;
-        self.slice = (4 * asked.elapsed()).clamp(self.shortest, MAX_SLICE_TIMEOUT);
+        self.interval = (4 * start.elapsed()).clamp(self.min_interval, MAX_POLL_INTERVAL);
         Ok(present)
     }
 }

@@ -9,7 +9,7 @@ use rallypoint_store::{
     TcpStoreOptions, arrive, now, pause, setters,
 };
 
-use crate::gather::LAST;
+use crate::collectives::LAST_MEMBER;
 use crate::machine::is_loopback;
 
 /// How to make a job's store: torch's `create_c10d_store(...)` arguments.
@@ -60,7 +60,7 @@ impl C10dStoreOptions {
 }
 
 /// The meeting of torch's own `create_c10d_store`; the last part is not a slip of ours.
-const MEETING: &str = "_tcp_store/num_members";
+const BARRIER_PREFIX: &str = "_tcp_store/num_members";
 
 /// Makes the store of a job: serves or connects, and waits until all processes have come.
 pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
@@ -78,7 +78,7 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     // What was left of the time was for opening it; from now on each call has all of it.
     store.set_timeout(options.timeout);
     if options.wait_for_workers {
-        meet(&store, options, &deadline)?;
+        wait_for_workers(&store, options, &deadline)?;
     }
     Ok(store)
 }
@@ -87,8 +87,8 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
     let mut tries = 1;
     loop {
-        let is_anywhere = options.is_server && !is_loopback(&options.server_addr);
-        let host = if is_anywhere { "" } else { &*options.server_addr };
+        let is_on_all_addresses = options.is_server && !is_loopback(&options.server_addr);
+        let host = if is_on_all_addresses { "" } else { &*options.server_addr };
         let opening = TcpStoreOptions::new(Endpoint::new(host, options.server_port.unwrap_or(0)))
             .world_size(options.world_size)
             .is_master(options.is_server)
@@ -108,19 +108,19 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
 }
 
 /// Waits until all have come, so that the server may go when the first to leave is done.
-fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive(store, options.world_size, MEETING, LAST, deadline)?;
+fn wait_for_workers(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
+    let last = arrive(store, options.world_size, BARRIER_PREFIX, LAST_MEMBER, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() => error,
         other => return other,
     };
-    let counter = format!("{MEETING}/num_members");
+    let counter = format!("{BARRIER_PREFIX}/num_members");
     // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
     match store.with_timeout(deadline.grace(now()).left(now())).add(&counter, 0) {
         Ok(joined) => {
             let awaited = Awaited::Workers { joined, expected: options.world_size };
-            let place = Endpoint::new(store.host(), store.port()).to_string();
-            let context = Context::new(StoreKind::Tcp, place).after(deadline.waited(now()));
+            let endpoint = Endpoint::new(store.host(), store.port()).to_string();
+            let context = Context::new(StoreKind::Tcp, endpoint).after(deadline.waited(now()));
             Err(context.failed(Failure::Timeout(awaited)))
         }
         Err(_) => Err(error),

@@ -9,32 +9,32 @@ use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr, tcset
 
 /// The worker's end and ours.
 pub(super) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (theirs, ours) = match io::stderr().is_terminal() {
+    let (worker_end, agent_end) = match io::stderr().is_terminal() {
         // A machine may have none left.
-        true => terminal().or_else(|_| pipe())?,
-        false => pipe()?,
+        true => open_terminal().or_else(|_| open_pipe())?,
+        false => open_pipe()?,
     };
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((theirs, ours))
+    rustix::io::ioctl_fionbio(&agent_end, true)?;
+    Ok((worker_end, agent_end))
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = io::pipe()?;
-    Ok((theirs.into(), ours.into()))
+fn open_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (agent_end, worker_end) = io::pipe()?;
+    Ok((worker_end.into(), agent_end.into()))
 }
 
-fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
+fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = openpt(flags)?;
-    grantpt(&ours)?;
-    unlockpt(&ours)?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+    let agent_end = openpt(flags)?;
+    grantpt(&agent_end)?;
+    unlockpt(&agent_end)?;
+    let worker_end = ioctl_tiocgptpeer(&agent_end, flags)?;
     // What passes is not changed; the real terminal does what terminals do with it.
-    let mut modes = tcgetattr(&theirs)?;
+    let mut modes = tcgetattr(&worker_end)?;
     modes.make_raw();
-    tcsetattr(&theirs, OptionalActions::Now, &modes)?;
+    tcsetattr(&worker_end, OptionalActions::Now, &modes)?;
     if let Ok(size) = tcgetwinsize(io::stderr()) {
-        tcsetwinsize(&theirs, size)?;
+        tcsetwinsize(&worker_end, size)?;
     }
-    Ok((theirs, ours))
+    Ok((worker_end, agent_end))
 }

@@ -10,7 +10,7 @@ use rallypoint_store::{
 };
 
 /// What the last member writes, as torch's helpers do.
-pub(crate) const LAST: &[u8] = b"<val_ignored>";
+pub(crate) const LAST_MEMBER: &[u8] = b"<val_ignored>";
 
 /// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
 ///
@@ -56,7 +56,7 @@ fn collect(
     let waited = store.wait_for(&keys, deadline.left(now()));
     waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive(store, world_size, &format!("{prefix}/finished"), LAST, deadline)?;
+    let last = arrive(store, world_size, &format!("{prefix}/finished"), LAST_MEMBER, deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
@@ -100,9 +100,9 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     if let Some(rank) = rank {
         // Torch's ranks leave this mark only after a timeout. Ours leave it when they arrive, so the missing ranks are known
         // at the timeout.
-        store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
+        store.with_timeout(timeout).set(&trace_key(prefix, rank), b"1")?;
     }
-    let last = arrive(store, world_size, prefix, LAST, &deadline)?;
+    let last = arrive(store, world_size, prefix, LAST_MEMBER, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
@@ -110,7 +110,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let waited = deadline.waited(now());
     let tracing = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
     // What can't be found out now must not hide that the time is up.
-    let Ok(missing) = missing(store, prefix, world_size, &tracing) else { return Err(error) };
+    let Ok(missing) = find_missing(store, prefix, world_size, &tracing) else { return Err(error) };
     let store = store.with_timeout(tracing.grace(now()).left(now()));
     if rank == Some(0) {
         // Torch's ranks wait for this before they give up.
@@ -126,11 +126,11 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
 }
 
 /// The ranks that have left no mark. As many have arrived as were counted; torch's ranks may need time to leave their mark.
-fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
+fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
-        let marks: Vec<_> = missing.iter().map(|rank| trace(prefix, *rank)).collect();
+        let marks: Vec<_> = missing.iter().map(|rank| trace_key(prefix, *rank)).collect();
         let mut present = are_present(store, &marks, deadline)?.into_iter();
         missing.retain(|_| present.next() == Some(false));
         let store = store.with_timeout(deadline.grace(now()).left(now()));
@@ -158,12 +158,12 @@ fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Resul
     names.iter().map(|name| store.with_timeout(left()).check(&[name])).collect()
 }
 
-fn trace(prefix: &str, rank: u64) -> String {
+fn trace_key(prefix: &str, rank: u64) -> String {
     format!("{prefix}{rank}/TRACE")
 }
 
 fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
-    let wrong = match world_size {
+    let problem = match world_size {
         0 => format!("world size 0 for {prefix}; it must be at least 1"),
         _ if rank < world_size => return Ok(()),
         _ => format!(
@@ -171,14 +171,15 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
             world_size - 1
         ),
     };
-    Err(StoreError::InvalidArgument(wrong))
+    Err(StoreError::InvalidArgument(problem))
 }
 
 /// Names the ranks in a timeout on their keys. Returns the error as it is if the store did not say which keys are there.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error.awaited() {
         Some(Awaited::Keys(Some(present))) => {
-            let missing = (0..).zip(present).filter(|(_, there)| !**there).map(|(rank, _)| rank).collect();
+            let missing =
+                (0..).zip(present).filter(|(_, is_present)| !**is_present).map(|(rank, _)| rank).collect();
             ranks_missing(prefix, world_size, missing, deadline.waited(now()))
         }
         _ => error,
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_gets_what_everybody_gave_and_rank_0_leaves_last() {
+    fn every_rank_gets_all_values_and_rank_0_leaves_last() {
         let store = HashStore::new();
         let timeout = Duration::from_secs(10);
         let got = std::thread::scope(|scope| {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_lets_all_through_once_the_last_has_come() {
+    fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
         let store = HashStore::new();
         std::thread::scope(|scope| {
             for rank in 0..5 {
